@@ -1,0 +1,183 @@
+//! Which addresses are public, which are internal, and which are never reachable, seen through the notations that embed
+//! an IPv4 address in an IPv6 one.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::violation::Fault;
+
+/// What kind of network an address belongs to (IANA special-purpose address registries, RFC 6890).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressClass {
+    /// Globally reachable.
+    Public,
+    /// RFC 1918, RFC 6598 (shared), RFC 4193 (unique local).
+    Private,
+    /// Benchmarking, documentation, protocol assignments, multicast, broadcast, reserved.
+    Special,
+    /// 127.0.0.0/8, ::1.
+    Loopback,
+    /// 169.254.0.0/16, fe80::/10.
+    LinkLocal,
+    /// 0.0.0.0/8, ::.
+    Unspecified,
+    /// Instance metadata outside the link-local ranges (fd00:ec2::254).
+    Metadata,
+}
+
+impl AddressClass {
+    /// The class of `address`, or of the IPv4 address that it embeds (mapped, compatible, NAT64, 6to4).
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self::of_v4(v4),
+            IpAddr::V6(v6) => Self::of_v6(v6),
+        }
+    }
+
+    /// Whether a host may resolve to it only where `allowed_ips` says so.
+    #[must_use]
+    pub fn is_internal(self) -> bool {
+        self != Self::Public
+    }
+
+    /// Whether no policy can make it reachable.
+    #[must_use]
+    pub fn is_always_blocked(self) -> bool {
+        match self {
+            Self::Loopback | Self::LinkLocal | Self::Unspecified | Self::Metadata => true,
+            Self::Public | Self::Private | Self::Special => false,
+        }
+    }
+
+    fn of_v4(address: Ipv4Addr) -> Self {
+        match address.octets() {
+            [0, ..] => Self::Unspecified,
+            [127, ..] => Self::Loopback,
+            [169, 254, ..] => Self::LinkLocal,
+            [10, ..] | [192, 168, ..] => Self::Private,
+            [172, second, ..] if second & 0xf0 == 16 => Self::Private,
+            [100, second, ..] if second & 0xc0 == 64 => Self::Private,
+            [192, 0, 0 | 2, _] | [192, 88, 99, _] | [198, 18 | 19, ..] => Self::Special,
+            [198, 51, 100, _] | [203, 0, 113, _] => Self::Special,
+            [224..=255, ..] => Self::Special,
+            _ => Self::Public,
+        }
+    }
+
+    fn of_v6(address: Ipv6Addr) -> Self {
+        if address == Ipv6Addr::UNSPECIFIED {
+            return Self::Unspecified;
+        }
+        if address == Ipv6Addr::LOCALHOST {
+            return Self::Loopback;
+        }
+        if let Some(v4) = embedded(address) {
+            return Self::of_v4(v4);
+        }
+        match address.segments() {
+            [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
+            [first, ..] if first & 0xffc0 == 0xfe80 => Self::LinkLocal,
+            [first, ..] if first & 0xfe00 == 0xfc00 => Self::Private,
+            // Only 2000::/3 is global unicast; documentation, benchmarking, ORCHID, Teredo and the local NAT64 prefix
+            // lie in or beside it.
+            [0x2001, 0x0db8, ..] | [0x2001, 0, ..] | [0x2001, 2, 0, ..] => Self::Special,
+            [0x2001, second, ..] if second & 0xffe0 == 0x20 || second & 0xfff0 == 0x10 => Self::Special,
+            [0x3fff, second, ..] if second & 0xf000 == 0 => Self::Special,
+            [first, ..] if first & 0xe000 == 0x2000 => Self::Public,
+            _ => Self::Special,
+        }
+    }
+}
+
+/// The IPv4 address that an IPv6 address stands for: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64
+/// (RFC 6052), 6to4 (RFC 3056).
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let from = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        Some(Ipv4Addr::new(a, b, c, d))
+    };
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => from(high, low),
+        [0, 0, 0, 0, 0xffff, 0, high, low] => from(high, low),
+        [0x0064, 0xff9b, 0, 0, 0, 0, high, low] => from(high, low),
+        [0x2002, high, low, ..] => from(high, low),
+        _ => None,
+    }
+}
+
+/// An entry of `allowed_ips`: an address or a CIDR range that holds no address that is never reachable. A range inside
+/// the IPv4-mapped prefix is kept as the IPv4 range it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressRange(IpNet);
+
+impl AddressRange {
+    /// Reads an address or a range.
+    ///
+    /// # Errors
+    /// Any other text, or an overlap with the addresses that are always blocked.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let range = match text.parse::<IpNet>() {
+            Ok(range) => range.trunc(),
+            Err(_) => match text.parse::<IpAddr>() {
+                Ok(address) => IpNet::from(address),
+                Err(_) => return Err(Fault::AddressInvalid(text.to_owned())),
+            },
+        };
+        let range = unmapped(range);
+        if always_blocked().iter().any(|blocked| blocked.contains(&range) || range.contains(blocked)) {
+            return Err(Fault::AddressAlwaysBlocked(text.to_owned()));
+        }
+        Ok(Self(range))
+    }
+
+    /// Whether the range holds `address`, an IPv4-mapped one counting as the IPv4 address it stands for.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address.to_canonical())
+    }
+
+    /// Whether the range is wider than a /16.
+    #[must_use]
+    pub fn is_broad(&self) -> bool {
+        self.0.prefix_len() < 16
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.prefix_len() == self.0.max_prefix_len() {
+            return self.0.addr().fmt(f);
+        }
+        self.0.fmt(f)
+    }
+}
+
+fn unmapped(range: IpNet) -> IpNet {
+    let IpNet::V6(v6) = range else { return range };
+    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
+        (Some(v4), Some(prefix)) => Ipv4Net::new(v4, prefix).map_or(range, IpNet::V4),
+        _ => range,
+    }
+}
+
+fn always_blocked() -> [IpNet; 8] {
+    let v4 = |address: [u8; 4], prefix| IpNet::V4(Ipv4Net::new_assert(address.into(), prefix));
+    let v6 = |segments: [u16; 8], prefix| IpNet::V6(Ipv6Net::new_assert(segments.into(), prefix));
+    [
+        v4([0, 0, 0, 0], 8),
+        v4([127, 0, 0, 0], 8),
+        v4([169, 254, 0, 0], 16),
+        v6([0; 8], 128),
+        v6([0, 0, 0, 0, 0, 0, 0, 1], 128),
+        v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
+        v6([0, 0, 0, 0, 0, 0xffff, 0x7f00, 0], 104),
+        v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254], 128),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Read-only and read-write paths, the working directory, the baseline, and Landlock compatibility.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::violation::Fault;
+
+/// A path of the filesystem policy: absolute, without `..`, without a trailing slash.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GrantedPath(PathBuf);
+
+impl GrantedPath {
+    /// Reads a path as a policy writes it.
+    ///
+    /// # Errors
+    /// A relative path, `..`, or a NUL byte.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let path = Path::new(text);
+        if !path.is_absolute() || text.contains('\0') {
+            return Err(Fault::PathNotAbsolute(text.to_owned()));
+        }
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(Fault::PathTraversal(text.to_owned()));
+        }
+        Ok(Self(path.components().collect()))
+    }
+
+    /// The path itself.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// What the workload may do with files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filesystem {
+    /// Whether an explicit working directory is added to `read_write`.
+    pub include_workdir: bool,
+    /// Readable and executable.
+    pub read_only: Vec<GrantedPath>,
+    /// Everything but execution of new device nodes; created when missing.
+    pub read_write: Vec<GrantedPath>,
+    /// What happens where the kernel lacks a right.
+    pub compatibility: Compatibility,
+}
+
+impl Default for Filesystem {
+    fn default() -> Self {
+        Self {
+            include_workdir: true,
+            read_only: Vec::new(),
+            read_write: Vec::new(),
+            compatibility: Compatibility::BestEffort,
+        }
+    }
+}
+
+/// What happens where the kernel lacks a Landlock right, or a listed path cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    /// The right or path is given up and named at start.
+    BestEffort,
+    /// The start fails.
+    HardRequirement,
+}
+
+/// What a path of the baseline may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaselineAccess {
+    /// Read and execute.
+    ReadExecute,
+    /// Read files and list directories, never execute.
+    Read,
+    /// Read and write, create and remove.
+    ReadWrite,
+    /// A device or a directory of devices: read and write, no creation.
+    Device,
+    /// As [`Self::Device`], with its ioctls: a terminal.
+    Terminal,
+}
+
+/// One path that every sandbox gets where it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Baseline {
+    /// The path.
+    pub path: &'static str,
+    /// What for.
+    pub access: BaselineAccess,
+    /// Why programs cannot do without it.
+    pub reason: &'static str,
+}
+
+const fn row(path: &'static str, access: BaselineAccess, reason: &'static str) -> Baseline {
+    Baseline { path, access, reason }
+}
+
+/// Always added where it exists; never weakens what the policy lists.
+pub const BASELINE: &[Baseline] = &[
+    row("/usr", BaselineAccess::ReadExecute, "programs and libraries"),
+    row("/lib", BaselineAccess::ReadExecute, "the loader and libraries, where /usr is not merged"),
+    row("/lib64", BaselineAccess::ReadExecute, "the loader's fixed path on x86-64"),
+    row("/bin", BaselineAccess::ReadExecute, "the shell's fixed path"),
+    row("/sbin", BaselineAccess::ReadExecute, "programs, where /usr is not merged"),
+    row("/etc", BaselineAccess::ReadExecute, "users, hosts, time zone, certificates, configuration"),
+    row("/app", BaselineAccess::ReadExecute, "where images keep their application"),
+    row("/proc", BaselineAccess::ReadExecute, "the sandbox's own processes; init mounts it afresh"),
+    row("/var/log", BaselineAccess::Read, "logs of the image; the supervisor's own are not readable to the workload"),
+    row("/sys/devices/system/cpu", BaselineAccess::Read, "how many processors there are"),
+    row("/sandbox", BaselineAccess::ReadWrite, "the workload's home"),
+    row("/tmp", BaselineAccess::ReadWrite, "temporary files"),
+    row("/dev/null", BaselineAccess::Device, "every shell script"),
+    row("/dev/zero", BaselineAccess::Device, "anonymous memory of older programs"),
+    row("/dev/full", BaselineAccess::Device, "tests of full disks"),
+    row("/dev/random", BaselineAccess::Device, "keys"),
+    row("/dev/urandom", BaselineAccess::Device, "keys"),
+    row("/dev/tty", BaselineAccess::Terminal, "prompts of interactive programs"),
+    row("/dev/ptmx", BaselineAccess::Terminal, "opening pseudo-terminals"),
+    row("/dev/pts", BaselineAccess::Terminal, "pseudo-terminals"),
+    row("/dev/shm", BaselineAccess::ReadWrite, "POSIX shared memory and semaphores"),
+];

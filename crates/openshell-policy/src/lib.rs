@@ -1,0 +1,19 @@
+//! What a sandbox may do, as validated data.
+//!
+//! The leaf of the workspace: no I/O, no async, no clock. Text becomes a type here once; nothing behind this crate
+//! validates a policy again.
+
+#![forbid(unsafe_code)]
+
+pub mod yaml;
+
+pub mod policy;
+
+pub mod filesystem;
+pub mod network;
+pub mod preset;
+pub mod process;
+
+pub mod address;
+pub mod denial;
+pub mod violation;

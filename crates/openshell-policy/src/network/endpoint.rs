@@ -1,0 +1,231 @@
+//! Host pattern, ports, protocol, TLS mode, enforcement and allowed addresses.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+
+use crate::address::AddressRange;
+use crate::network::host::HostPattern;
+use crate::network::rule::HttpRule;
+use crate::preset::Access;
+use crate::violation::Fault;
+
+/// Something that may be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    host: Option<HostPattern>,
+    ports: BTreeSet<NonZeroU16>,
+    l7: Option<L7>,
+    tls: TlsMode,
+    allowed_ips: Vec<AddressRange>,
+    allow_encoded_slash: bool,
+}
+
+/// What is judged inside a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct L7 {
+    /// What the connection speaks.
+    pub protocol: Protocol,
+    /// What happens to a request that no rule allows.
+    pub enforcement: Enforcement,
+    /// A request is allowed if one of these matches…
+    pub rules: Vec<HttpRule>,
+    /// …and none of these.
+    pub deny_rules: Vec<HttpRule>,
+}
+
+/// Application protocols with rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP, every request judged.
+    Rest,
+    /// Relayed as bytes, audited as a connection.
+    Sql,
+}
+
+impl Protocol {
+    /// Reads the word of a policy.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn parse(word: &str) -> Result<Self, Fault> {
+        match word {
+            "rest" => Ok(Self::Rest),
+            "sql" => Ok(Self::Sql),
+            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "rest, sql" }),
+        }
+    }
+
+    /// The word of a policy.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rest => "rest",
+            Self::Sql => "sql",
+        }
+    }
+}
+
+/// What happens to a request that no rule allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It is recorded and passes.
+    Audit,
+    /// It is refused.
+    Enforce,
+}
+
+impl Enforcement {
+    /// Reads the word of a policy.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn parse(word: &str) -> Result<Self, Fault> {
+        match word {
+            "audit" => Ok(Self::Audit),
+            "enforce" => Ok(Self::Enforce),
+            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "enforce, audit" }),
+        }
+    }
+
+    /// The word of a policy.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Audit => "audit",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What is done with TLS in a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Opened where something has to be seen.
+    Automatic,
+    /// Never opened.
+    Skip,
+}
+
+/// An endpoint as written, each part valid by itself.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "the names are those of the policy document")]
+pub struct EndpointParts {
+    pub host: Option<HostPattern>,
+    pub port: Option<NonZeroU16>,
+    pub ports: Option<Vec<NonZeroU16>>,
+    pub protocol: Option<Protocol>,
+    pub enforcement: Option<Enforcement>,
+    pub tls_skip: bool,
+    pub access: Option<Access>,
+    pub rules: Option<Vec<HttpRule>>,
+    pub deny_rules: Option<Vec<HttpRule>>,
+    pub allowed_ips: Vec<AddressRange>,
+    pub allow_encoded_slash: bool,
+}
+
+impl Endpoint {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// Every contradiction between them.
+    pub fn new(parts: EndpointParts) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        if parts.host.is_none() && parts.allowed_ips.is_empty() {
+            faults.push(Fault::EndpointWithoutHost);
+        }
+        let ports: BTreeSet<NonZeroU16> = match (parts.port, parts.ports) {
+            (Some(_), Some(_)) => {
+                faults.push(Fault::PortAndPorts);
+                BTreeSet::new()
+            }
+            (Some(port), None) => BTreeSet::from([port]),
+            (None, Some(ports)) if !ports.is_empty() => ports.into_iter().collect(),
+            (None, _) => {
+                faults.push(Fault::PortMissing);
+                BTreeSet::new()
+            }
+        };
+        if parts.rules.as_ref().is_some_and(Vec::is_empty) {
+            faults.push(Fault::RulesEmpty);
+        } else if parts.rules.is_some() && parts.access.is_some() {
+            faults.push(Fault::RulesAndAccess);
+        }
+        if parts.tls_skip && parts.protocol.is_some() {
+            faults.push(Fault::TlsSkipWithL7);
+        }
+        let rules = match (parts.rules, parts.access) {
+            (Some(rules), _) => Some(rules),
+            (None, Some(access)) => Some(access.rules().map_err(|fault| vec![fault])?),
+            (None, None) => None,
+        };
+        let l7 = match (parts.protocol, rules) {
+            (Some(protocol), Some(rules)) => {
+                let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
+                if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
+                    faults.push(Fault::SqlEnforce);
+                }
+                Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.unwrap_or_default() })
+            }
+            (Some(_), None) => {
+                faults.push(Fault::ProtocolWithoutRules);
+                None
+            }
+            (None, rules) => {
+                let strays = [
+                    ("rules` or `access", rules.is_some()),
+                    ("deny_rules", parts.deny_rules.is_some()),
+                    ("enforcement", parts.enforcement.is_some()),
+                ];
+                faults.extend(strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| Fault::NeedsProtocol(key)));
+                None
+            }
+        };
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Self {
+            host: parts.host,
+            ports,
+            l7,
+            tls: if parts.tls_skip { TlsMode::Skip } else { TlsMode::Automatic },
+            allowed_ips: parts.allowed_ips,
+            allow_encoded_slash: parts.allow_encoded_slash,
+        })
+    }
+
+    /// The hosts; `None` means any host whose addresses are all in [`Self::allowed_ips`].
+    #[must_use]
+    pub fn host(&self) -> Option<&HostPattern> {
+        self.host.as_ref()
+    }
+
+    /// The ports, at least one.
+    #[must_use]
+    pub fn ports(&self) -> &BTreeSet<NonZeroU16> {
+        &self.ports
+    }
+
+    /// What is judged inside; `None` means that the connection is relayed as bytes.
+    #[must_use]
+    pub fn l7(&self) -> Option<&L7> {
+        self.l7.as_ref()
+    }
+
+    /// What is done with TLS.
+    #[must_use]
+    pub fn tls(&self) -> TlsMode {
+        self.tls
+    }
+
+    /// Addresses that the host may have; empty means public ones.
+    #[must_use]
+    pub fn allowed_ips(&self) -> &[AddressRange] {
+        &self.allowed_ips
+    }
+
+    /// Whether `%2F` may stand in a path.
+    #[must_use]
+    pub fn allow_encoded_slash(&self) -> bool {
+        self.allow_encoded_slash
+    }
+}

@@ -1,0 +1,104 @@
+//! HTTP allow and deny rules: method, path glob, query matchers.
+
+use std::collections::BTreeMap;
+
+use crate::network::binary::glob;
+use crate::violation::Fault;
+
+/// One rule over HTTP requests; all of its parts must match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRule {
+    /// Which methods.
+    pub method: MethodPattern,
+    /// Which paths, over the canonical path.
+    pub path: Glob,
+    /// Query keys that must be present, and what each of their values must match.
+    pub query: BTreeMap<String, QueryMatcher>,
+}
+
+/// `*`, or one method, compared without regard to case. `GET` also permits `HEAD`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodPattern(String);
+
+impl MethodPattern {
+    /// Any method.
+    #[must_use]
+    pub fn any() -> Self {
+        Self("*".to_owned())
+    }
+
+    /// Reads `*` or a method token (RFC 9110 §5.6.2).
+    ///
+    /// # Errors
+    /// A text that is no token.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if text.is_empty() || !text.bytes().all(token) {
+            return Err(Fault::MethodInvalid { method: text.to_owned() });
+        }
+        Ok(Self(text.to_ascii_uppercase()))
+    }
+
+    /// The method in upper case, or `*`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the method is `*` or registered (RFC 9110 §9, RFC 5789).
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        const KNOWN: &[&str] = &["*", "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+        KNOWN.contains(&self.0.as_str())
+    }
+}
+
+/// A glob that compiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl Glob {
+    /// Every path.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self("**".to_owned())
+    }
+
+    /// Reads a glob.
+    ///
+    /// # Errors
+    /// An empty or broken glob.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        glob(text)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The glob as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What every value of a query key must match: one of these globs, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryMatcher(Vec<Glob>);
+
+impl QueryMatcher {
+    /// A matcher over alternatives.
+    ///
+    /// # Errors
+    /// No alternative at all.
+    pub fn any(globs: Vec<Glob>) -> Result<Self, Fault> {
+        if globs.is_empty() {
+            return Err(Fault::MatcherAnyEmpty);
+        }
+        Ok(Self(globs))
+    }
+
+    /// The alternatives.
+    #[must_use]
+    pub fn globs(&self) -> &[Glob] {
+        &self.0
+    }
+}

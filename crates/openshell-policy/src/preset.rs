@@ -1,0 +1,49 @@
+//! Expands `access: read-only | read-write | full` into rules.
+
+use std::collections::BTreeMap;
+
+use crate::network::rule::{Glob, HttpRule, MethodPattern};
+use crate::violation::Fault;
+
+/// A named set of rules over every path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `GET`, `HEAD`, `OPTIONS`.
+    ReadOnly,
+    /// Also `POST`, `PUT`, `PATCH`; no `DELETE`.
+    ReadWrite,
+    /// Any method.
+    Full,
+}
+
+impl Access {
+    /// Reads the word of a policy.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn parse(word: &str) -> Result<Self, Fault> {
+        match word {
+            "read-only" => Ok(Self::ReadOnly),
+            "read-write" => Ok(Self::ReadWrite),
+            "full" => Ok(Self::Full),
+            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "read-only, read-write, full" }),
+        }
+    }
+
+    /// The rules that the word stands for.
+    ///
+    /// # Errors
+    /// None in fact: the methods below are tokens.
+    pub fn rules(self) -> Result<Vec<HttpRule>, Fault> {
+        let methods: &[&str] = match self {
+            Self::ReadOnly => &["GET", "HEAD", "OPTIONS"],
+            Self::ReadWrite => &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH"],
+            Self::Full => &["*"],
+        };
+        let rule = |method: &&str| {
+            let method = MethodPattern::parse(method)?;
+            Ok(HttpRule { method, path: Glob::everything(), query: BTreeMap::new() })
+        };
+        methods.iter().map(rule).collect()
+    }
+}

@@ -1,0 +1,210 @@
+//! Every way a policy can be invalid or doubtful, with its place in the document.
+
+use std::fmt;
+
+/// A path into the policy document, such as `network_policies.github.endpoints[0].port`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(String);
+
+impl Place {
+    /// The document itself.
+    #[must_use]
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// The value of `key` inside this mapping.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
+        if self.0.is_empty() {
+            return Self(key.to_owned());
+        }
+        Self(format!("{}.{key}", self.0))
+    }
+
+    /// The element `index` of this sequence.
+    #[must_use]
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "(document)" } else { &self.0 })
+    }
+}
+
+/// One reason why a policy cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where in the document.
+    pub place: Place,
+    /// Line in the text, from 1; `None` where the policy did not come from text.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// One thing in a valid policy that its author should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Where in the document.
+    pub place: Place,
+    /// Line in the text, from 1; `None` where the policy did not come from text.
+    pub line: Option<u64>,
+    /// What is doubtful.
+    pub doubt: Doubt,
+}
+
+/// All violations of one document, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violations(pub Vec<Violation>);
+
+impl std::error::Error for Violations {}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about_l7 = self.0.iter().any(|violation| violation.fault.is_about_l7());
+        f.write_str(if about_l7 { "L7 policy validation failed:" } else { "policy validation failed:" })?;
+        self.0.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        located(f, &self.place, self.line)?;
+        write!(f, "{}", self.fault)
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        located(f, &self.place, self.line)?;
+        write!(f, "{}", self.doubt)
+    }
+}
+
+fn located(f: &mut fmt::Formatter<'_>, place: &Place, line: Option<u64>) -> fmt::Result {
+    match line {
+        Some(line) => write!(f, "line {line}: {place}: "),
+        None => write!(f, "{place}: "),
+    }
+}
+
+/// What is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum Fault {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("the document has {bytes} bytes, at most {limit} are read")]
+    DocumentTooLarge { bytes: usize, limit: usize },
+    #[error("the policy has {count} endpoints, at most {limit} are allowed")]
+    TooManyEndpoints { count: usize, limit: usize },
+    #[error("a text of {bytes} bytes, at most {limit} are allowed")]
+    TextTooLong { bytes: usize, limit: usize },
+    #[error("unknown key `{key}`; known here: {known}")]
+    UnknownKey { key: String, known: String },
+    #[error("expected {expected}, found {found}")]
+    WrongType { expected: &'static str, found: &'static str },
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    #[error("`{word}` is not one of {known}")]
+    UnknownWord { word: String, known: &'static str },
+    #[error("version {0} is unknown; 1 is the only one")]
+    UnknownVersion(String),
+    #[error("a policy name is 1 to 128 characters of A-Z a-z 0-9 _ . -")]
+    PolicyName,
+    #[error("`{0}` is not an absolute path")]
+    PathNotAbsolute(String),
+    #[error("`{0}` contains `..`")]
+    PathTraversal(String),
+    #[error("the workload never runs as root; name an unprivileged user or group")]
+    RunAsRoot,
+    #[error("a user or group name is not empty and has no `:`, `/`, blank or control character")]
+    RunAsName,
+    #[error("host `{0}` matches all hosts; name the hosts that are needed")]
+    HostMatchesAll(String),
+    #[error("host `{0}`: a wildcard must begin `*.` or `**.`")]
+    HostWildcardPosition(String),
+    #[error("host `{0}`: TLD wildcard is not allowed; a wildcard needs at least two labels behind it")]
+    HostTldWildcard(String),
+    #[error("host `{host}`: {problem}")]
+    HostInvalid { host: String, problem: String },
+    #[error("an endpoint needs a `host`, or `allowed_ips` that say which addresses any host may have")]
+    EndpointWithoutHost,
+    #[error("`port` and `ports` are mutually exclusive")]
+    PortAndPorts,
+    #[error("an endpoint needs `port` or `ports`")]
+    PortMissing,
+    #[error("a port is a whole number from 1 to 65535")]
+    PortInvalid,
+    #[error("`rules` and `access` are mutually exclusive")]
+    RulesAndAccess,
+    #[error("`protocol` needs `rules` or `access`, else every request would be refused")]
+    ProtocolWithoutRules,
+    #[error("`{0}` needs a `protocol`")]
+    NeedsProtocol(&'static str),
+    #[error("SQL enforcement is not supported; use `enforcement: audit`")]
+    SqlEnforce,
+    #[error("an empty list would refuse every request; leave `rules` out or add one")]
+    RulesEmpty,
+    #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
+    TlsSkipWithL7,
+    #[error("expected a map of query keys to matchers")]
+    QueryNotMap,
+    #[error("a query matcher is a glob, `{{glob: …}}` or `{{any: [glob, …]}}`")]
+    MatcherShape,
+    #[error("`glob` and `any` are mutually exclusive")]
+    MatcherGlobAndAny,
+    #[error("`any` needs at least one glob")]
+    MatcherAnyEmpty,
+    #[error("`{method}` is not an HTTP method; a method is `*` or letters, digits and !#$%&'*+-.^_`|~")]
+    MethodInvalid { method: String },
+    #[error("glob `{glob}`: {problem}")]
+    GlobInvalid { glob: String, problem: String },
+    #[error("`{0}` is not an IP address or CIDR range")]
+    AddressInvalid(String),
+    #[error("`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata)")]
+    AddressAlwaysBlocked(String),
+}
+
+impl Fault {
+    /// Whether the fault concerns what is judged inside a connection.
+    fn is_about_l7(&self) -> bool {
+        matches!(
+            self,
+            Self::HostMatchesAll(_)
+                | Self::HostWildcardPosition(_)
+                | Self::HostTldWildcard(_)
+                | Self::PortAndPorts
+                | Self::RulesAndAccess
+                | Self::ProtocolWithoutRules
+                | Self::NeedsProtocol(_)
+                | Self::SqlEnforce
+                | Self::RulesEmpty
+                | Self::TlsSkipWithL7
+                | Self::QueryNotMap
+                | Self::MatcherShape
+                | Self::MatcherGlobAndAny
+                | Self::MatcherAnyEmpty
+        )
+    }
+}
+
+/// What a policy's author should look at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum Doubt {
+    #[error("`enforcement` is left out, so violations are only recorded; write `enforcement: enforce` or `audit`")]
+    EnforcementDefaults,
+    #[error("`tls: {0}` is deprecated and means automatic; leave it out")]
+    TlsWordDeprecated(String),
+    #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]
+    SqlNotInspected,
+    #[error("Unknown HTTP method `{0}`")]
+    UnknownMethod(String),
+    #[error("`{0}` is a very broad range; list the networks that are needed")]
+    BroadRange(String),
+}

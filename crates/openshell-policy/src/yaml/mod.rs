@@ -1,0 +1,136 @@
+//! The YAML form of a policy, read strictly: every violation is found and carries its place and line.
+
+mod network;
+mod node;
+mod reader;
+
+use crate::filesystem::{Compatibility, Filesystem, GrantedPath};
+use crate::network::endpoint::Endpoint;
+use crate::policy::Policy;
+use crate::process::{Identity, RunAs};
+use crate::violation::{Fault, Place, Violation, Violations, Warning};
+use node::{Node, Value};
+use reader::{At, Reader};
+
+/// Bytes of one document.
+pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
+
+/// Bytes of one text in a document.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// Reads a policy document. JSON is YAML, so it reads that too.
+///
+/// # Errors
+/// All violations at once, in the order of the document; a syntax error hides the others.
+pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
+    read(document, |reader, at| {
+        let mut fields =
+            reader.mapping(at, &["version", "filesystem_policy", "landlock", "process", "network_policies"])?;
+        version(reader, fields.take("version"));
+        let compatibility = landlock(reader, fields.take("landlock"));
+        let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
+        let run_as = run_as(reader, fields.take("process"));
+        let policies = fields.take("network_policies").map(|at| network::policies(reader, &at)).unwrap_or_default();
+        if reader.has_violations() {
+            return None;
+        }
+        match Policy::new(filesystem, run_as, policies) {
+            Ok(policy) => Some(policy),
+            Err(faults) => {
+                faults.into_iter().for_each(|(place, fault)| reader.fault_at_place(at, place, fault));
+                None
+            }
+        }
+    })
+}
+
+/// Reads a list of endpoints as they stand in a policy document.
+///
+/// # Errors
+/// All violations at once.
+pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
+    let (endpoints, _) = read(document, |reader, at| {
+        let items = reader.sequence(at)?;
+        Some(items.iter().filter_map(|item| network::endpoint(reader, item)).collect())
+    })?;
+    Ok(endpoints)
+}
+
+fn read<T>(
+    document: &str,
+    build: impl FnOnce(&mut Reader, &At<'_>) -> Option<T>,
+) -> Result<(T, Vec<Warning>), Violations> {
+    let whole = |line, fault| Violations(vec![Violation { place: Place::root(), line, fault }]);
+    if document.len() > MAX_DOCUMENT_BYTES {
+        let fault = Fault::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
+        return Err(whole(None, fault));
+    }
+    let root = Node::parse(document).map_err(|(line, problem)| whole(line, Fault::Syntax(problem)))?;
+    let mut reader = Reader::default();
+    let built = build(&mut reader, &At::root(&root));
+    reader.finish(built)
+}
+
+fn version(reader: &mut Reader, at: Option<At<'_>>) {
+    let Some(at) = at else { return };
+    match at.node.value() {
+        Value::Integer(1) => {}
+        Value::Integer(other) => reader.fault(&at, Fault::UnknownVersion(other.to_string())),
+        other => reader.fault(&at, Fault::WrongType { expected: "the number 1", found: other.kind() }),
+    }
+}
+
+fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibility) -> Filesystem {
+    let defaults = Filesystem { compatibility, ..Filesystem::default() };
+    let Some(at) = at else { return defaults };
+    let Some(mut fields) = reader.mapping(&at, &["include_workdir", "read_only", "read_write"]) else {
+        return defaults;
+    };
+    let mut paths = |reader: &mut Reader, key| {
+        let at = fields.take(key)?;
+        Some(reader.texts(&at, GrantedPath::parse))
+    };
+    Filesystem {
+        read_only: paths(reader, "read_only").unwrap_or_default(),
+        read_write: paths(reader, "read_write").unwrap_or_default(),
+        include_workdir: fields
+            .take("include_workdir")
+            .and_then(|at| reader.boolean(&at))
+            .unwrap_or(defaults.include_workdir),
+        compatibility,
+    }
+}
+
+fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {
+    let word = |word: &str| match word {
+        "best_effort" => Ok(Compatibility::BestEffort),
+        "hard_requirement" => Ok(Compatibility::HardRequirement),
+        _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "best_effort, hard_requirement" }),
+    };
+    at.and_then(|at| reader.mapping(&at, &["compatibility"])?.take("compatibility"))
+        .and_then(|at| reader.text(&at, word))
+        .unwrap_or(Compatibility::BestEffort)
+}
+
+fn run_as(reader: &mut Reader, at: Option<At<'_>>) -> RunAs {
+    let Some(mut fields) = at.and_then(|at| reader.mapping(&at, &["run_as_user", "run_as_group"])) else {
+        return RunAs::default();
+    };
+    let user = fields.take("run_as_user").and_then(|at| identity(reader, &at));
+    let group = fields.take("run_as_group").and_then(|at| identity(reader, &at));
+    match (user, group) {
+        (None, None) => RunAs::default(),
+        (None, Some(group)) => RunAs { group: Some(group), ..RunAs::default() },
+        (Some(user), group) => RunAs { user, group },
+    }
+}
+
+fn identity(reader: &mut Reader, at: &At<'_>) -> Option<Identity> {
+    match at.node.value() {
+        Value::Integer(number) => reader.keep(at, Identity::parse(&number.to_string())),
+        _ => reader.text(at, Identity::parse),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! The part of a document that says what may be reached.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+
+use crate::address::AddressRange;
+use crate::network::binary::BinaryPattern;
+use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol};
+use crate::network::host::HostPattern;
+use crate::network::rule::{Glob, HttpRule, MethodPattern, QueryMatcher};
+use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
+use crate::preset::Access;
+use crate::violation::{Doubt, Fault};
+use crate::yaml::node::Value;
+use crate::yaml::reader::{At, Reader};
+
+const ENDPOINT_KEYS: &[&str] = &[
+    "host",
+    "port",
+    "ports",
+    "protocol",
+    "enforcement",
+    "tls",
+    "access",
+    "rules",
+    "deny_rules",
+    "allowed_ips",
+    "allow_encoded_slash",
+];
+
+pub(super) fn policies(reader: &mut Reader, at: &At<'_>) -> NetworkPolicies {
+    let mut policies = NetworkPolicies::new();
+    for (key, at) in reader.entries(at).unwrap_or_default() {
+        let name = reader.keep(&at, PolicyName::parse(key));
+        let policy = policy(reader, &at);
+        policies.extend(name.zip(policy));
+    }
+    policies
+}
+
+fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
+    let mut fields = reader.mapping(at, &["name", "endpoints", "binaries"])?;
+    let display_name = fields.take("name").and_then(|at| reader.text(&at, |text| Ok(text.to_owned())));
+    let items = fields.take("endpoints").and_then(|at| reader.sequence(&at)).unwrap_or_default();
+    let endpoints = items.iter().filter_map(|item| endpoint(reader, item)).collect();
+    let items = fields.take("binaries").and_then(|at| reader.sequence(&at)).unwrap_or_default();
+    let binaries = items.iter().filter_map(|item| binary(reader, item)).collect();
+    Some(NetworkPolicy { display_name, endpoints, binaries })
+}
+
+fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
+    // `harness` is an old flag without meaning.
+    let mut fields = reader.mapping(at, &["path", "harness"])?;
+    let Some(path) = fields.take("path") else {
+        reader.fault(at, Fault::Missing("path"));
+        return None;
+    };
+    reader.text(&path, BinaryPattern::parse)
+}
+
+pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
+    let mut fields = reader.mapping(at, ENDPOINT_KEYS)?;
+    let before = reader.violations();
+    let mut parts = EndpointParts {
+        host: fields.take("host").and_then(|at| reader.text(&at, HostPattern::parse)),
+        port: fields.take("port").and_then(|at| port(reader, &at)),
+        ports: fields.take("ports").and_then(|at| {
+            let items = reader.sequence(&at)?;
+            Some(items.iter().filter_map(|item| port(reader, item)).collect())
+        }),
+        protocol: fields.take("protocol").and_then(|at| reader.text(&at, Protocol::parse)),
+        enforcement: fields.take("enforcement").and_then(|at| reader.text(&at, Enforcement::parse)),
+        access: fields.take("access").and_then(|at| reader.text(&at, Access::parse)),
+        allow_encoded_slash: fields.take("allow_encoded_slash").and_then(|at| reader.boolean(&at)).unwrap_or(false),
+        ..EndpointParts::default()
+    };
+    parts.tls_skip = fields.take("tls").is_some_and(|at| tls_skip(reader, &at));
+    parts.rules = fields.take("rules").and_then(|at| rules(reader, &at, allow_rule));
+    parts.deny_rules = fields.take("deny_rules").and_then(|at| rules(reader, &at, http_rule));
+    parts.allowed_ips = fields.take("allowed_ips").map(|at| ranges(reader, &at)).unwrap_or_default();
+    if reader.violations() > before {
+        return None;
+    }
+    if parts.protocol == Some(Protocol::Sql) {
+        reader.warn(at, Doubt::SqlNotInspected);
+    }
+    if parts.protocol.is_some() && parts.enforcement.is_none() {
+        reader.warn(at, Doubt::EnforcementDefaults);
+    }
+    match Endpoint::new(parts) {
+        Ok(endpoint) => Some(endpoint),
+        Err(faults) => {
+            faults.into_iter().for_each(|fault| reader.fault(at, fault));
+            None
+        }
+    }
+}
+
+fn port(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU16> {
+    let port = match at.node.value() {
+        Value::Integer(number) => u16::try_from(*number).ok().and_then(NonZeroU16::new),
+        _ => None,
+    };
+    reader.keep(at, port.ok_or(Fault::PortInvalid))
+}
+
+fn tls_skip(reader: &mut Reader, at: &At<'_>) -> bool {
+    let word = reader.text(at, |word| match word {
+        "skip" | "terminate" | "passthrough" => Ok(word.to_owned()),
+        _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "skip (or leave `tls` out)" }),
+    });
+    match word {
+        Some(word) if word != "skip" => {
+            reader.warn(at, Doubt::TlsWordDeprecated(word));
+            false
+        }
+        word => word.is_some(),
+    }
+}
+
+fn ranges(reader: &mut Reader, at: &At<'_>) -> Vec<AddressRange> {
+    let mut ranges = Vec::new();
+    for item in reader.sequence(at).unwrap_or_default() {
+        let Some(range) = reader.text(&item, AddressRange::parse) else { continue };
+        if range.is_broad() {
+            reader.warn(&item, Doubt::BroadRange(range.to_string()));
+        }
+        ranges.push(range);
+    }
+    ranges
+}
+
+fn rules(
+    reader: &mut Reader,
+    at: &At<'_>,
+    rule: fn(&mut Reader, &At<'_>) -> Option<HttpRule>,
+) -> Option<Vec<HttpRule>> {
+    let items = reader.sequence(at)?;
+    Some(items.iter().filter_map(|item| rule(reader, item)).collect())
+}
+
+fn allow_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
+    let Some(allow) = reader.mapping(at, &["allow"])?.take("allow") else {
+        reader.fault(at, Fault::Missing("allow"));
+        return None;
+    };
+    http_rule(reader, &allow)
+}
+
+fn http_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
+    let mut fields = reader.mapping(at, &["method", "path", "query"])?;
+    let mut required = |reader: &mut Reader, key| {
+        let field = fields.take(key);
+        if field.is_none() {
+            reader.fault(at, Fault::Missing(key));
+        }
+        field
+    };
+    let method = required(reader, "method").and_then(|at| {
+        let method = reader.text(&at, MethodPattern::parse)?;
+        if !method.is_known() {
+            reader.warn(&at, Doubt::UnknownMethod(method.as_str().to_owned()));
+        }
+        Some(method)
+    });
+    let path = required(reader, "path").and_then(|at| reader.text(&at, Glob::parse));
+    let query = fields.take("query").map(|at| query(reader, &at)).unwrap_or_default();
+    Some(HttpRule { method: method?, path: path?, query })
+}
+
+fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
+    if !matches!(at.node.value(), Value::Mapping(_)) {
+        reader.fault(at, Fault::QueryNotMap);
+        return BTreeMap::new();
+    }
+    let entries = reader.entries(at).unwrap_or_default();
+    entries.iter().filter_map(|(key, at)| Some(((*key).to_owned(), matcher(reader, at)?))).collect()
+}
+
+fn matcher(reader: &mut Reader, at: &At<'_>) -> Option<QueryMatcher> {
+    if matches!(at.node.value(), Value::Text(_)) {
+        let glob = reader.text(at, Glob::parse)?;
+        return reader.keep(at, QueryMatcher::any(vec![glob]));
+    }
+    if !matches!(at.node.value(), Value::Mapping(_)) {
+        reader.fault(at, Fault::MatcherShape);
+        return None;
+    }
+    let mut fields = reader.mapping(at, &["glob", "any"])?;
+    match (fields.take("glob"), fields.take("any")) {
+        (Some(_), Some(_)) => reader.keep(at, Err(Fault::MatcherGlobAndAny)),
+        (None, None) => reader.keep(at, Err(Fault::MatcherShape)),
+        (Some(glob), None) => {
+            let glob = reader.text(&glob, Glob::parse)?;
+            reader.keep(at, QueryMatcher::any(vec![glob]))
+        }
+        (None, Some(any)) => {
+            let globs = reader.texts(&any, Glob::parse);
+            reader.keep(&any, QueryMatcher::any(globs))
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A YAML document as a tree that remembers the line of each value.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+/// One value of a document.
+#[derive(Debug)]
+pub(super) struct Node(Spanned<Value>);
+
+/// What kind of value, with its content.
+#[derive(Debug)]
+pub(super) enum Value {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Float,
+    Text(String),
+    Sequence(Vec<Node>),
+    Mapping(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Parses a document of one root value; the error is a line, if there is one, and the problem.
+    pub(super) fn parse(document: &str) -> Result<Self, (Option<u64>, String)> {
+        let options = serde_saphyr::options! {
+            strict_booleans: true,
+            leading_zero_numbers_as_strings: true,
+            with_snippet: false,
+        };
+        serde_saphyr::from_str_with_options(document, options)
+            .map(Self)
+            .map_err(|error| (error.location().map(|location| location.line()), error.to_string()))
+    }
+
+    pub(super) fn value(&self) -> &Value {
+        &self.0.value
+    }
+
+    /// From 1.
+    pub(super) fn line(&self) -> u64 {
+        self.0.referenced.line()
+    }
+}
+
+impl Value {
+    /// What a message calls it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Boolean(_) => "true or false",
+            Self::Integer(_) => "a number",
+            Self::Float => "a decimal number",
+            Self::Text(_) => "a text",
+            Self::Sequence(_) => "a list",
+            Self::Mapping(_) => "a map",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Spanned::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Boolean(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        i64::try_from(value).map(Value::Integer).map_err(|_| E::custom("a number too large for any key"))
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Float)
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut nodes = Vec::new();
+        while let Some(node) = items.next_element()? {
+            nodes.push(node);
+        }
+        Ok(Value::Sequence(nodes))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = entries.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Value::Mapping(fields))
+    }
+}

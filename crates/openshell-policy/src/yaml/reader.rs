@@ -1,0 +1,144 @@
+//! Walks a tree, turns its values into types, and collects what is wrong on the way.
+
+use crate::violation::{Doubt, Fault, Place, Violation, Violations, Warning};
+use crate::yaml::MAX_TEXT_BYTES;
+use crate::yaml::node::{Node, Value};
+
+/// A value and where it stands.
+#[derive(Clone)]
+pub(super) struct At<'n> {
+    pub(super) node: &'n Node,
+    pub(super) place: Place,
+}
+
+impl<'n> At<'n> {
+    pub(super) fn root(node: &'n Node) -> Self {
+        Self { node, place: Place::root() }
+    }
+}
+
+/// The fields of a mapping that are still to be read.
+pub(super) struct Fields<'n>(Vec<(&'n str, At<'n>)>);
+
+impl<'n> Fields<'n> {
+    /// The value of `key`, once.
+    pub(super) fn take(&mut self, key: &str) -> Option<At<'n>> {
+        let index = self.0.iter().position(|(name, _)| *name == key)?;
+        Some(self.0.swap_remove(index).1)
+    }
+}
+
+/// What has been found so far.
+#[derive(Default)]
+pub(super) struct Reader {
+    violations: Vec<Violation>,
+    warnings: Vec<Warning>,
+}
+
+impl Reader {
+    /// How many violations there are so far.
+    pub(super) fn violations(&self) -> usize {
+        self.violations.len()
+    }
+
+    pub(super) fn has_violations(&self) -> bool {
+        !self.violations.is_empty()
+    }
+
+    pub(super) fn fault(&mut self, at: &At<'_>, fault: Fault) {
+        self.violations.push(Violation { place: at.place.clone(), line: Some(at.node.line()), fault });
+    }
+
+    /// A fault between parts that have been read already: the line is looked up by the place.
+    pub(super) fn fault_at_place(&mut self, root: &At<'_>, place: Place, fault: Fault) {
+        let line = line_of(root.node, &Place::root(), &place);
+        self.violations.push(Violation { place, line, fault });
+    }
+
+    pub(super) fn warn(&mut self, at: &At<'_>, doubt: Doubt) {
+        self.warnings.push(Warning { place: at.place.clone(), line: Some(at.node.line()), doubt });
+    }
+
+    /// The value, or its fault noted.
+    pub(super) fn keep<T>(&mut self, at: &At<'_>, result: Result<T, Fault>) -> Option<T> {
+        result.map_err(|fault| self.fault(at, fault)).ok()
+    }
+
+    pub(super) fn mapping<'n>(&mut self, at: &At<'n>, known: &[&str]) -> Option<Fields<'n>> {
+        let entries = self.entries(at)?;
+        for (key, value) in entries.iter().filter(|(key, _)| !known.contains(key)) {
+            self.fault(value, Fault::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
+        }
+        Some(Fields(entries))
+    }
+
+    pub(super) fn entries<'n>(&mut self, at: &At<'n>) -> Option<Vec<(&'n str, At<'n>)>> {
+        let Value::Mapping(entries) = at.node.value() else {
+            self.wrong_type(at, "a map");
+            return None;
+        };
+        let field = |(key, node): &'n (String, Node)| (key.as_str(), At { node, place: at.place.key(key) });
+        Some(entries.iter().map(field).collect())
+    }
+
+    pub(super) fn sequence<'n>(&mut self, at: &At<'n>) -> Option<Vec<At<'n>>> {
+        let Value::Sequence(items) = at.node.value() else {
+            self.wrong_type(at, "a list");
+            return None;
+        };
+        Some(items.iter().enumerate().map(|(index, node)| At { node, place: at.place.index(index) }).collect())
+    }
+
+    pub(super) fn text<T>(&mut self, at: &At<'_>, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Option<T> {
+        let Value::Text(text) = at.node.value() else {
+            self.wrong_type(at, "a text (put it in quotes)");
+            return None;
+        };
+        if text.len() > MAX_TEXT_BYTES {
+            self.fault(at, Fault::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
+            return None;
+        }
+        self.keep(at, parse(text))
+    }
+
+    pub(super) fn texts<T>(&mut self, at: &At<'_>, parse: impl Fn(&str) -> Result<T, Fault>) -> Vec<T> {
+        let items = self.sequence(at).unwrap_or_default();
+        items.iter().filter_map(|item| self.text(item, &parse)).collect()
+    }
+
+    pub(super) fn boolean(&mut self, at: &At<'_>) -> Option<bool> {
+        let Value::Boolean(value) = at.node.value() else {
+            self.wrong_type(at, "true or false");
+            return None;
+        };
+        Some(*value)
+    }
+
+    pub(super) fn finish<T>(self, built: Option<T>) -> Result<(T, Vec<Warning>), Violations> {
+        match built {
+            Some(built) if self.violations.is_empty() => Ok((built, self.warnings)),
+            _ => {
+                let mut violations = self.violations;
+                violations.sort_by_key(|violation| violation.line);
+                Err(Violations(violations))
+            }
+        }
+    }
+
+    fn wrong_type(&mut self, at: &At<'_>, expected: &'static str) {
+        self.fault(at, Fault::WrongType { expected, found: at.node.value().kind() });
+    }
+}
+
+fn line_of(node: &Node, here: &Place, wanted: &Place) -> Option<u64> {
+    if here == wanted {
+        return Some(node.line());
+    }
+    match node.value() {
+        Value::Mapping(entries) => entries.iter().find_map(|(key, value)| line_of(value, &here.key(key), wanted)),
+        Value::Sequence(items) => {
+            items.iter().enumerate().find_map(|(index, item)| line_of(item, &here.index(index), wanted))
+        }
+        Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float | Value::Text(_) => None,
+    }
+}

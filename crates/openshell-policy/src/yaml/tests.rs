@@ -1,0 +1,199 @@
+use super::policy;
+
+/// The messages that `document` is refused with; none if it loads.
+fn faults(document: &str) -> Vec<String> {
+    match policy(document) {
+        Ok(_) => Vec::new(),
+        Err(violations) => violations.0.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// `endpoint` in a policy of otherwise nothing.
+fn with_endpoint(endpoint: &str) -> String {
+    format!("network_policies:\n  web:\n    endpoints:\n      - {endpoint}\n    binaries: [{{path: /usr/bin/curl}}]\n")
+}
+
+#[track_caller]
+fn check(endpoint: &str, expected: &[&str]) {
+    let found = faults(&with_endpoint(endpoint));
+    assert_eq!(found.len(), expected.len(), "{endpoint}: {found:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.contains(expected), "{endpoint}: {found}");
+    }
+}
+
+#[test]
+fn everything_the_schema_names_loads() {
+    let document = r#"
+version: 1
+filesystem_policy:
+  include_workdir: true
+  read_only: [/usr, /lib, /etc]
+  read_write: [/sandbox, /tmp]
+landlock: { compatibility: best_effort }
+process: { run_as_user: sandbox, run_as_group: sandbox }
+network_policies:
+  github:
+    name: GitHub
+    endpoints:
+      - host: api.github.com
+        port: 443
+        protocol: rest
+        enforcement: enforce
+        rules:
+          - allow: { method: GET, path: "/repos/**", query: { ref: "main", tag: { any: ["v1*", "v2*"] } } }
+        deny_rules:
+          - { method: "*", path: "/repos/*/*/hooks/**" }
+        allowed_ips: ["10.0.5.0/24"]
+        allow_encoded_slash: false
+      - { host: raw.example.com, ports: [80, 443], tls: skip }
+    binaries:
+      - { path: /usr/bin/git }
+      - { path: "/usr/lib/**", harness: true }
+"#;
+    let (policy, warnings) = policy(document).unwrap_or_else(|violations| panic!("{violations}"));
+    assert_eq!(warnings, []);
+    let github = policy.network().values().next().unwrap_or_else(|| panic!("a policy"));
+    assert_eq!(github.endpoints.len(), 2);
+    assert_eq!(github.binaries.len(), 2);
+}
+
+#[test]
+fn pol_24_every_violation_is_reported_at_once_with_its_line() {
+    let document =
+        "version: 2\nfilesystem_policy:\n  read_only: [usr, /a/../b]\nprocess: {run_as_user: root}\nnetwork:\n  x: 1\n";
+    assert_eq!(
+        faults(document),
+        [
+            "line 1: version: version 2 is unknown; 1 is the only one",
+            "line 3: filesystem_policy.read_only[0]: `usr` is not an absolute path",
+            "line 3: filesystem_policy.read_only[1]: `/a/../b` contains `..`",
+            "line 4: process.run_as_user: the workload never runs as root; name an unprivileged user or group",
+            "line 6: network: unknown key `network`; known here: version, filesystem_policy, landlock, process, \
+             network_policies",
+        ]
+    );
+}
+
+#[test]
+fn pol_05_what_is_not_yaml_is_refused_with_its_line() {
+    for document in ["a: [", "a: 1\na: 2\n", "", "- 1", "a: &x [*x]"] {
+        assert_eq!(faults(document).len(), 1, "{document:?}");
+    }
+    assert!(faults("a: 1\nb: [\n")[0].starts_with("line "));
+}
+
+#[test]
+fn unknown_words_never_mean_the_weaker_mode() {
+    assert!(faults("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
+    check("{host: a.test, port: 1, protocol: REST, access: full}", &["`REST` is not one of rest, sql"]);
+    check("{host: a.test, port: 1, protocol: rest, enforcement: Enforce, access: full}", &["`Enforce`"]);
+    check("{host: a.test, port: 1, tls: none}", &["`none`"]);
+}
+
+#[test]
+fn root_is_refused_in_every_spelling() {
+    for user in ["root", "0", "\"0\"", "\"00\""] {
+        assert_eq!(faults(&format!("process: {{run_as_user: {user}}}")).len(), 1, "{user}");
+        assert_eq!(faults(&format!("process: {{run_as_user: \"7\", run_as_group: {user}}}")).len(), 1, "{user}");
+    }
+    assert_eq!(faults("process: {run_as_user: 61184}"), [] as [&str; 0]);
+    assert_eq!(faults("process: {run_as_user: 4294967295}").len(), 1);
+}
+
+#[test]
+fn pol_07_to_11_protocols_need_rules() {
+    check("{host: a.test, port: 1, protocol: rest}", &["web.endpoints[0]: `protocol` needs `rules` or `access`"]);
+    check(
+        "{host: a.test, port: 1, protocol: rest, access: full, rules: [{allow: {method: GET, path: /}}]}",
+        &["`rules` and `access` are mutually exclusive"],
+    );
+    check("{host: a.test, port: 1, rules: []}", &["an empty list", "needs a `protocol`"]);
+    check("{host: a.test, port: 1, protocol: sql, enforcement: enforce, access: full}", &["SQL enforcement"]);
+    check("{host: a.test, port: 1, protocol: sql, enforcement: audit, access: full}", &[]);
+    for key in ["access: full", "enforcement: audit", "deny_rules: []"] {
+        check(&format!("{{host: a.test, port: 1, {key}}}"), &["needs a `protocol`"]);
+    }
+}
+
+#[test]
+fn pol_12_to_15_wildcards_are_narrow() {
+    check("{host: \"*\", port: 1}", &["matches all hosts"]);
+    check("{host: \"**\", port: 1}", &["matches all hosts"]);
+    check("{host: \"*.*\", port: 1}", &["matches all hosts"]);
+    check("{host: \"*.com\", port: 1}", &["TLD wildcard"]);
+    check("{host: \"*.com.\", port: 1}", &["TLD wildcard"]);
+    check("{host: \"api*.example.com\", port: 1}", &["must begin"]);
+    check("{host: \"*.[unclosed.test\", port: 1}", &["glob"]);
+    check("{host: \"*.example.com\", port: 1}", &[]);
+    check("{host: \"**.example.com\", port: 1}", &[]);
+    check("{host: \"a b.test\", port: 1}", &["letters, digits"]);
+    check("{host: \"127.1\", port: 1}", &["ends in a number"]);
+}
+
+#[test]
+fn pol_16_to_19_and_23_query_matchers_have_one_shape() {
+    let rule = |query: &str| {
+        format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: {{method: GET, path: /, query: {query}}}}}]}}"
+        )
+    };
+    check(&rule("{v: {glob: a, any: [b]}}"), &["web.endpoints[0].rules[0].allow.query.v: `glob` and `any`"]);
+    check(&rule("{v: {regex: a}}"), &["unknown key `regex`", "a query matcher is"]);
+    for matcher in ["1", "[]", "{}"] {
+        check(&rule(&format!("{{v: {matcher}}}")), &["a query matcher is"]);
+    }
+    check(&rule("\"v=1\""), &["expected a map"]);
+    check(&rule("{v: {any: []}}"), &["at least one glob"]);
+    check(&rule("{v: \"[unclosed\"}"), &["query.v: glob `[unclosed`"]);
+}
+
+#[test]
+fn pol_20_and_21_doubtful_words_load_with_a_warning() {
+    let document = with_endpoint(
+        "{host: a.test, port: 1, tls: passthrough, protocol: rest, rules: [{allow: {method: BREW, path: /}}]}",
+    );
+    let (_, warnings) = policy(&document).unwrap_or_else(|violations| panic!("{violations}"));
+    let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 3);
+    assert!(texts.iter().any(|text| text.contains("Unknown HTTP method `BREW`")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("deprecated")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("`enforcement` is left out")), "{texts:?}");
+}
+
+#[test]
+fn pol_22_skipping_what_is_judged_is_an_error_across_policies() {
+    check("{host: a.test, port: 443, tls: skip, protocol: rest, enforcement: audit, access: full}", &["tls: skip"]);
+    let document = "network_policies:\n  a: {endpoints: [{host: x.test, ports: [80, 443], tls: skip}]}\n  \
+                    b:\n    endpoints:\n      - {host: X.test, port: 443, protocol: rest, enforcement: audit, access: full}\n";
+    assert_eq!(faults(document).len(), 1);
+    assert!(faults(document)[0].starts_with("line 2: network_policies.a.endpoints[0]: "), "{:?}", faults(document));
+}
+
+#[test]
+fn ports_are_whole_numbers_in_one_key() {
+    check("{host: a.test, port: 1, ports: [2]}", &["mutually exclusive"]);
+    check("{host: a.test}", &["`port` or `ports`"]);
+    check("{host: a.test, ports: []}", &["`port` or `ports`"]);
+    for port in ["0", "-1", "65536", "\"443\"", "1.5", "[1]"] {
+        check(&format!("{{host: a.test, port: {port}}}"), &["a port is a whole number"]);
+    }
+}
+
+#[test]
+fn ips_07_an_endpoint_names_a_host_or_its_addresses() {
+    check("{port: 1}", &["an endpoint needs a `host`"]);
+    check("{port: 1, allowed_ips: [10.0.0.1]}", &[]);
+    check("{host: a.test, port: 1, allowed_ips: [127.0.0.1]}", &["allowed_ips[0]: `127.0.0.1` overlaps"]);
+}
+
+#[test]
+fn documents_have_bounds() {
+    let long = format!("network_policies: {{a: {{name: \"{}\"}}}}", "x".repeat(super::MAX_TEXT_BYTES + 1));
+    assert!(faults(&long)[0].contains("at most 65536"));
+    let huge = " ".repeat(super::MAX_DOCUMENT_BYTES + 1);
+    assert!(faults(&huge)[0].contains("at most 4194304"));
+    let endpoint = "{host: a.test, port: 1},";
+    let many = format!("network_policies: {{a: {{endpoints: [{}]}}}}", endpoint.repeat(10_001));
+    assert!(faults(&many)[0].contains("10001 endpoints"), "{:?}", faults(&many).first());
+}
