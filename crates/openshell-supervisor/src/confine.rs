@@ -1,0 +1,270 @@
+//! Everything that confines a workload, prepared, as the ordered steps that init and each of its children walk.
+
+use std::io;
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
+use serde::{Deserialize, Serialize};
+
+use crate::landlock::{Granted, LandlockError, Request};
+use crate::run_as::Credentials;
+use crate::seccomp::filter::{CompileError, Filter};
+use crate::seccomp::rules::{Sockets, rows};
+
+/// What a sandbox's commands are confined by.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Files.
+    pub landlock: Request,
+    /// Identity.
+    pub credentials: Credentials,
+    /// Sockets.
+    pub sockets: Sockets,
+    /// What proves that Landlock is in force.
+    pub landlock_proof: LandlockProof,
+    /// A listener of the supervisor that the fence must refuse; `None` where there is no fence.
+    pub fence_probe: Option<SocketAddrV4>,
+}
+
+/// An act that succeeds unless Landlock refuses it. Init tries it as root, so that file modes decide nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LandlockProof {
+    /// Opening this file of the supervisor for writing.
+    File(PathBuf),
+    /// Connecting to this abstract socket of the supervisor, where the policy grants the place of the file.
+    AbstractSocket(Vec<u8>),
+}
+
+/// What init reports when the steps that it takes for all commands have been taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforced {
+    /// What the kernel granted of the file rules.
+    pub landlock: Granted,
+    /// What could not be proved, in words.
+    pub not_proved: Option<String>,
+}
+
+/// Why the confinement of all commands failed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum EnterError {
+    #[error("cannot enter the sandbox's network namespace")]
+    Network { source: io::Error },
+    #[error(transparent)]
+    Landlock(LandlockError),
+    #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
+    LandlockNotProved(String),
+    #[error("cannot try whether Landlock is in force: {0}")]
+    LandlockProof(String, #[source] io::Error),
+    #[error(transparent)]
+    Filter(CompileError),
+}
+
+/// A step that a command's process takes before it becomes the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the steps in `Confinement::drop_into`")]
+pub enum Step {
+    Session,
+    Terminal,
+    StandardStreams,
+    Descriptors,
+    CoreLimit,
+    BoundingSet,
+    AmbientSet,
+    Groups,
+    Group,
+    User,
+    Capabilities,
+    IdentityVerified,
+    WorkingDirectory,
+    NoNewPrivileges,
+    Signals,
+    SystemCallFilter,
+    SystemCallFilterProved,
+    IdentityProved,
+    FenceProved,
+}
+
+impl Step {
+    /// What the step does, after "cannot".
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "start a session",
+            Self::Terminal => "take the terminal",
+            Self::StandardStreams => "take the standard streams",
+            Self::Descriptors => "close inherited descriptors",
+            Self::CoreLimit => "switch core dumps off",
+            Self::BoundingSet => "empty the capability bounding set (it needs CAP_SETPCAP)",
+            Self::AmbientSet => "empty the ambient capabilities",
+            Self::Groups => "drop supplementary groups (it needs CAP_SETGID)",
+            Self::Group => "change the group (it needs CAP_SETGID)",
+            Self::User => "change the user (it needs CAP_SETUID)",
+            Self::Capabilities => "give up capabilities",
+            Self::IdentityVerified => "verify the identity that was taken",
+            Self::WorkingDirectory => "enter the working directory",
+            Self::NoNewPrivileges => "set no_new_privs",
+            Self::Signals => "reset signals",
+            Self::SystemCallFilter => "install the system-call filter",
+            Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
+            Self::IdentityProved => "prove the identity: becoming root again was not refused",
+            Self::FenceProved => "prove the fence: the supervisor was reached past the proxy",
+        }
+    }
+}
+
+/// A step that failed, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFailed {
+    /// Which.
+    pub step: Step,
+    /// The system's error number.
+    pub errno: i32,
+}
+
+impl Confinement {
+    /// Init's part, once, for all commands: the network namespace, then the Landlock domain, then its proof.
+    pub(crate) fn enter(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), EnterError> {
+        // A filter that cannot be compiled must stop the start, not the first command.
+        let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
+        if let Some(network) = network {
+            rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
+                .map_err(|errno| EnterError::Network { source: errno.into() })?;
+        }
+        let landlock = self.landlock.enforce().map_err(EnterError::Landlock)?;
+        let not_proved = self.prove_landlock(&landlock)?;
+        Ok((Enforced { landlock, not_proved }, filter))
+    }
+
+    fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {
+        let (act, result) = match &self.landlock_proof {
+            LandlockProof::File(path) => {
+                let opened = std::fs::OpenOptions::new().write(true).open(path);
+                (format!("opening {} for writing", path.display()), opened.map(drop))
+            }
+            LandlockProof::AbstractSocket(_) if !granted.scopes => {
+                return Ok(Some(
+                    "Landlock: the policy grants the run directory, and the kernel cannot scope abstract sockets"
+                        .to_owned(),
+                ));
+            }
+            LandlockProof::AbstractSocket(name) => {
+                let connected = UnixAddr::from_abstract_name(name).and_then(|to| UnixStream::connect_addr(&to));
+                ("connecting to an abstract socket of the supervisor".to_owned(), connected.map(drop))
+            }
+        };
+        match result {
+            Ok(()) => Err(EnterError::LandlockNotProved(act)),
+            // EACCES from a file, EPERM from a scope.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+            Err(error) => Err(EnterError::LandlockProof(act, error)),
+        }
+    }
+
+    /// Each command's part: from init's root to a process that may only become the command.
+    pub(crate) fn drop_into(&self, filter: &Filter, directory: &Path) -> Result<(), StepFailed> {
+        use Step as S;
+        // What is said about the workload's memory stays in it.
+        let no_core = Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(Resource::Core, no_core).at(S::CoreLimit)?;
+        // The bounding set needs a capability to be emptied, so it goes first; what is left after the change of user
+        // could come back through a file's capabilities.
+        capabilities().try_for_each(remove_from_bounding_set).at(S::BoundingSet)?;
+        rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
+        // Groups before the user, who may not change them any more.
+        let groups: Vec<Gid> = self.credentials.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
+        let (uid, gid) = (Uid::from_raw(self.credentials.uid), Gid::from_raw(self.credentials.gid));
+        rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
+        let none = CapabilitySet::empty();
+        let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
+        self.verify_identity(&groups).at(S::IdentityVerified)?;
+        // As the workload, so that it enters no directory that it may not.
+        rustix::process::chdir(directory).at(S::WorkingDirectory)?;
+        rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
+        crate::sys::reset_signals().at(S::Signals)?;
+        // Last of the restrictions: it refuses what the others need.
+        filter.install().at(S::SystemCallFilter)?;
+        self.prove()
+    }
+
+    fn verify_identity(&self, groups: &[Gid]) -> rustix::io::Result<()> {
+        let mut actual: Vec<u32> = rustix::process::getgroups()?.iter().map(|gid| gid.as_raw()).collect();
+        let mut wanted: Vec<u32> = groups.iter().map(|gid| gid.as_raw()).collect();
+        actual.sort_unstable();
+        wanted.sort_unstable();
+        let sets = rustix::thread::capabilities(None)?;
+        let numbers = [
+            (rustix::process::getuid().as_raw(), self.credentials.uid),
+            (rustix::process::geteuid().as_raw(), self.credentials.uid),
+            (rustix::process::getgid().as_raw(), self.credentials.gid),
+            (rustix::process::getegid().as_raw(), self.credentials.gid),
+        ];
+        let same = numbers.iter().all(|(actual, wanted)| actual == wanted) && actual == wanted;
+        let powerless = (sets.effective | sets.permitted | sets.inheritable).is_empty();
+        let unbounded = capabilities()
+            .try_fold(false, |any, capability| Ok::<_, rustix::io::Errno>(any || is_in_bounding_set(capability)?))?;
+        if same && powerless && !unbounded { Ok(()) } else { Err(rustix::io::Errno::PERM) }
+    }
+
+    /// One attempt a mechanism that would succeed were it off.
+    fn prove(&self) -> Result<(), StepFailed> {
+        use rustix::io::Errno;
+        match rustix::fs::memfd_create("proof", rustix::fs::MemfdFlags::CLOEXEC) {
+            Err(Errno::PERM) => {}
+            Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
+            Ok(_) => return Err(Errno::EXIST).at(Step::SystemCallFilterProved),
+        }
+        match rustix::thread::set_thread_uid(Uid::ROOT) {
+            Err(Errno::PERM) => {}
+            Err(errno) => return Err(errno).at(Step::IdentityProved),
+            Ok(()) => return Err(Errno::EXIST).at(Step::IdentityProved),
+        }
+        let Some(probe) = self.fence_probe else { return Ok(()) };
+        match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
+            Ok(_) => Err(Errno::EXIST).at(Step::FenceProved),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// How long a packet to the probe may stay unanswered before that counts as refused.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+trait AtStep<T> {
+    fn at(self, step: Step) -> Result<T, StepFailed>;
+}
+
+impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
+    fn at(self, step: Step) -> Result<T, StepFailed> {
+        self.map_err(|error| StepFailed { step, errno: error.into().raw_os_error().unwrap_or(libc::EINVAL) })
+    }
+}
+
+/// Every capability that the kernel may know.
+fn capabilities() -> impl Iterator<Item = CapabilitySet> {
+    (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
+}
+
+fn is_in_bounding_set(capability: CapabilitySet) -> rustix::io::Result<bool> {
+    match rustix::thread::capability_is_in_bounding_set(capability) {
+        // Beyond the last capability that this kernel knows.
+        Err(rustix::io::Errno::INVAL) => Ok(false),
+        result => result,
+    }
+}
+
+fn remove_from_bounding_set(capability: CapabilitySet) -> rustix::io::Result<()> {
+    if is_in_bounding_set(capability)? {
+        rustix::thread::remove_capability_from_bounding_set(capability)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! The workload's environment, computed once: the caller's less what is ours or dangerous, then what the sandbox adds.
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::run_as::User;
+
+/// Names and values, in no particular order, each name once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment(Vec<(OsString, OsString)>);
+
+impl Environment {
+    /// An environment of these variables; of a name that comes twice, the last value.
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut environment = Self::default();
+        variables.into_iter().for_each(|(name, value)| environment.set(name, value));
+        environment
+    }
+
+    /// The value of `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// All variables.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
+    fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
+        let name = name.into();
+        self.0.retain(|(known, _)| *known != name);
+        self.0.push((name, value.into()));
+    }
+}
+
+/// What the workload's environment is made from.
+#[derive(Debug)]
+pub struct Inputs<'i> {
+    /// The supervisor's own variables; empty under `--clear-env`.
+    pub caller: &'i Environment,
+    /// Who the workload runs as.
+    pub user: &'i User,
+    /// Its home directory, as [`home`] chose it.
+    pub home: &'i Path,
+    /// Where the proxy listens, if there is one.
+    pub proxy: Option<SocketAddr>,
+}
+
+/// Computes the environment that every command in the sandbox gets.
+#[must_use]
+pub fn workload(inputs: &Inputs<'_>) -> Environment {
+    let kept = inputs.caller.iter().filter(|(name, _)| !is_removed(name));
+    let mut environment = Environment::new(kept.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    environment.set("HOME", inputs.home);
+    environment.set("USER", &inputs.user.name);
+    environment.set("LOGNAME", &inputs.user.name);
+    environment.set("SHELL", shell(inputs.user));
+    if environment.get("PATH").is_none() {
+        environment.set("PATH", DEFAULT_PATH);
+    }
+    environment.set("OPENSHELL_SANDBOX", "1");
+    if let Some(proxy) = inputs.proxy {
+        let url = format!("http://{proxy}");
+        PROXY_VARIABLES.iter().for_each(|name| environment.set(name, &url));
+        ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, "127.0.0.1,localhost,::1"));
+        // Without it node's fetch goes direct, and is refused.
+        environment.set("NODE_USE_ENV_PROXY", "1");
+    }
+    environment
+}
+
+/// The user's own home if it exists and may be written, else `/sandbox`, else `/tmp`.
+pub fn home(user: &User, may_write: impl Fn(&Path) -> bool) -> PathBuf {
+    let candidates = [user.home.as_deref(), Some(Path::new("/sandbox"))];
+    let usable = |path: &&Path| path.is_dir() && may_write(path);
+    candidates.into_iter().flatten().find(usable).unwrap_or(Path::new("/tmp")).to_owned()
+}
+
+/// Where commands are looked for if the caller does not say.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+const PROXY_VARIABLES: &[&str] =
+    &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
+
+/// Variables that name trusted certificates; the caller's would point past the sandbox's own.
+const TRUST_VARIABLES: &[&str] = &[
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "DENO_CERT",
+    "GIT_SSL_CAINFO",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "NIX_SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+];
+
+/// Variables that lead to services of the caller's session.
+const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"];
+
+/// Ours, the loader's, the caller's session, sudo's.
+const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
+
+fn is_removed(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    let is = |listed: &&str| bytes == listed.as_bytes();
+    bytes.to_ascii_lowercase().ends_with(b"_proxy")
+        || PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
+        || TRUST_VARIABLES.iter().any(|listed| is(listed))
+        || SESSION_VARIABLES.iter().any(|listed| is(listed))
+}
+
+fn shell(user: &User) -> &Path {
+    let usable = |shell: &&Path| !shell.ends_with("nologin") && !shell.ends_with("false");
+    user.shell.as_deref().filter(usable).unwrap_or(Path::new("/bin/sh"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Environment, Inputs, home, workload};
+    use crate::run_as::{Credentials, User};
+    use std::path::{Path, PathBuf};
+
+    fn user() -> User {
+        let credentials = Credentials { uid: 900, gid: 900, groups: vec![900] };
+        let shell = Some(PathBuf::from("/usr/sbin/nologin"));
+        User { credentials, name: "sandbox".to_owned(), home: Some(PathBuf::from("/")), shell }
+    }
+
+    fn computed(caller: &[(&str, &str)]) -> Environment {
+        let caller = Environment::new(caller.iter().map(|(name, value)| (name.into(), value.into())));
+        let proxy = Some(([10, 200, 0, 1], 3128).into());
+        workload(&Inputs { caller: &caller, user: &user(), home: Path::new("/sandbox"), proxy })
+    }
+
+    #[test]
+    fn nothing_of_the_supervisor_or_its_session_is_left() {
+        let removed = [
+            "OPENSHELL_SSH_HANDSHAKE_SECRET",
+            "OPENSHELL_ENDPOINT",
+            "LD_PRELOAD",
+            "LD_LIBRARY_PATH",
+            "SUDO_USER",
+            "SSH_AUTH_SOCK",
+            "XDG_RUNTIME_DIR",
+            "DBUS_SESSION_BUS_ADDRESS",
+            "SSL_CERT_FILE",
+            "FTP_PROXY",
+            "Ws_Proxy",
+        ];
+        let caller: Vec<_> = removed.iter().map(|name| (*name, "x")).collect();
+        let environment = computed(&caller);
+        for name in removed {
+            assert_eq!(environment.get(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn prv_06_net_04_net_09_the_sandbox_and_its_proxy_are_named() {
+        let environment = computed(&[("NO_PROXY", "*"), ("HTTPS_PROXY", "http://elsewhere:1"), ("LANG", "C")]);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "grpc_proxy"] {
+            assert_eq!(
+                environment.get(name).and_then(|value| value.to_str()),
+                Some("http://10.200.0.1:3128"),
+                "{name}"
+            );
+        }
+        let value = |name| environment.get(name).and_then(|value| value.to_str());
+        assert_eq!(value("NODE_USE_ENV_PROXY"), Some("1"));
+        assert_eq!(value("NO_PROXY"), Some("127.0.0.1,localhost,::1"));
+        assert_eq!(value("OPENSHELL_SANDBOX"), Some("1"));
+        assert_eq!(value("LANG"), Some("C"));
+        assert_eq!(value("USER"), Some("sandbox"));
+        assert_eq!(value("SHELL"), Some("/bin/sh"), "nologin is no shell");
+    }
+
+    #[test]
+    fn home_is_a_place_that_may_be_written() {
+        assert_eq!(home(&user(), |_| true), Path::new("/"));
+        assert_eq!(home(&user(), |_| false), Path::new("/tmp"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Creates the read-write directories that are missing, and never follows a symlink while it does.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+
+use crate::run_as::Credentials;
+
+/// Why a directory could not be prepared.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum PrepareError {
+    #[error("read_write path {path} goes through a symlink, which the supervisor refuses to follow; write {target}")]
+    Symlink { path: PathBuf, target: PathBuf },
+    #[error("cannot look at read_write path {path}")]
+    Inspect { path: PathBuf, source: io::Error },
+    #[error("cannot create read_write path {path}")]
+    Create { path: PathBuf, source: io::Error },
+    #[error("cannot give read_write path {path} to the workload's user")]
+    Chown { path: PathBuf, source: io::Error },
+}
+
+/// Makes every path of `read_write` exist. What is created is a directory of mode 0755 that belongs to the workload;
+/// what exists is left as it is.
+///
+/// # Errors
+/// The first path that goes through a symlink or cannot be created.
+pub fn prepare<'p>(read_write: impl IntoIterator<Item = &'p Path>, owner: &Credentials) -> Result<(), PrepareError> {
+    read_write.into_iter().try_for_each(|path| prepare_one(path, owner))
+}
+
+fn prepare_one(path: &Path, owner: &Credentials) -> Result<(), PrepareError> {
+    let inspect = |source: io::Error| PrepareError::Inspect { path: path.to_owned(), source };
+    let (deepest, missing) = match existing_ancestor(path) {
+        Ok(found) => found,
+        Err(rustix::io::Errno::LOOP) => {
+            let target = std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from("the path that it points to"));
+            return Err(PrepareError::Symlink { path: path.to_owned(), target });
+        }
+        Err(errno) => return Err(inspect(errno.into())),
+    };
+    let mut directory = deepest;
+    for name in missing {
+        directory = create(&directory, name, owner, path)?;
+    }
+    Ok(())
+}
+
+/// The deepest ancestor of `path` that exists, reached without a symlink, and the names that are missing below it.
+fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors() {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat2(CWD, ancestor, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        match (opened, ancestor.file_name()) {
+            // O_PATH with O_NOFOLLOW opens a final symlink itself.
+            (Ok(fd), _) if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Symlink => {
+                return Err(rustix::io::Errno::LOOP);
+            }
+            (Ok(fd), _) => {
+                missing.reverse();
+                return Ok((fd, missing));
+            }
+            (Err(rustix::io::Errno::NOENT), Some(name)) => missing.push(name),
+            (Err(errno), _) => return Err(errno),
+        }
+    }
+    Err(rustix::io::Errno::NOENT)
+}
+
+fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> Result<OwnedFd, PrepareError> {
+    let failed = |errno: rustix::io::Errno| PrepareError::Create { path: path.to_owned(), source: errno.into() };
+    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(failed)?;
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+        .map_err(|errno| PrepareError::Chown { path: path.to_owned(), source: errno.into() })?;
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PrepareError, prepare};
+    use crate::run_as::Credentials;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::path::Path;
+
+    fn nobody() -> Credentials {
+        Credentials { uid: 61184, gid: 61185, groups: vec![61185] }
+    }
+
+    fn prepare_one(path: &Path) -> Result<(), PrepareError> {
+        prepare([path], &nobody())
+    }
+
+    #[test]
+    fn fs_09_a_missing_path_is_created_for_the_workload() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/c");
+        prepare_one(&path).unwrap();
+        let made = path.metadata().unwrap();
+        assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (61184, 61185, 0o755));
+    }
+
+    #[test]
+    fn fs_10_an_existing_path_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        prepare_one(folder.path()).unwrap();
+        assert_eq!(folder.path().metadata().unwrap().uid(), 0);
+    }
+
+    #[test]
+    fn fs_11_a_symlink_is_refused_with_the_path_to_write_instead() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink("/etc", &link).unwrap();
+        let message = prepare_one(&link).unwrap_err().to_string();
+        assert!(message.ends_with("write /etc"), "{message}");
+    }
+
+    #[test]
+    fn nothing_is_created_behind_a_symlink() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        symlink(&target, folder.path().join("link")).unwrap();
+        let result = prepare_one(&folder.path().join("link/new"));
+        assert!(matches!(result, Err(PrepareError::Symlink { .. })), "{result:?}");
+        assert!(!target.join("new").exists());
+    }
+
+    #[test]
+    fn a_dangling_symlink_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink(folder.path().join("nowhere"), &link).unwrap();
+        assert!(matches!(prepare_one(&link), Err(PrepareError::Symlink { .. })));
+        assert!(!folder.path().join("nowhere").exists());
+    }
+}

@@ -1,0 +1,133 @@
+//! What init forks: a process that walks its steps and becomes a command.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
+
+use crate::confine::{Confinement, Step, StepFailed};
+use crate::init::wire::{self, Command, NotStarted, Session};
+use crate::seccomp::filter::Filter;
+use crate::sys::{self, Cloned};
+
+/// Starts `command` under `confined`, with `streams` as its standard ones. Returns when the command runs.
+pub(super) fn start(
+    confined: Option<&(Confinement, Filter)>,
+    command: &Command,
+    streams: &[OwnedFd],
+) -> Result<(Pid, OwnedFd), NotStarted> {
+    let wrong = |what: &str| NotStarted::Init { what: what.to_owned() };
+    let (confinement, filter) = confined.ok_or_else(|| wrong("init is not confined yet"))?;
+    let streams: &[OwnedFd; 3] = streams.try_into().map_err(|_| wrong("a command has three standard streams"))?;
+    let program = Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
+    let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+    match sys::clone_process(0).map_err(system)? {
+        Cloned::Child => {
+            let why = become_command(confinement, filter, command, &program, streams);
+            // The pipe is read by init alone; without it there is nobody to tell.
+            let _ = wire::write_text(&mut File::from(writer), &why);
+            sys::exit_now(127)
+        }
+        Cloned::Parent { pid, pidfd } => {
+            drop(writer);
+            let mut why = Vec::new();
+            // The pipe ends without a word when exec closes it.
+            File::from(reader).read_to_end(&mut why).map_err(system)?;
+            if why.is_empty() { Ok((pid, pidfd)) } else { Err(wire::read_text(&why).map_err(system)?) }
+        }
+    }
+}
+
+/// The recipe of a command's process; returns only if it failed.
+fn become_command(
+    confinement: &Confinement,
+    filter: &Filter,
+    command: &Command,
+    program: &Program,
+    streams: &[OwnedFd; 3],
+) -> NotStarted {
+    let steps = take_place(command.session, streams).and_then(|()| confinement.drop_into(filter, &command.directory));
+    match steps {
+        Ok(()) => program.exec(),
+        Err(failed) => NotStarted::Step(failed),
+    }
+}
+
+/// Session, terminal, standard streams, and nothing else open.
+fn take_place(session: Session, [input, output, errors]: &[OwnedFd; 3]) -> Result<(), StepFailed> {
+    let failed = |step| move |errno: rustix::io::Errno| StepFailed { step, errno: errno.raw_os_error() };
+    match session {
+        Session::New => {
+            rustix::process::setsid().map_err(failed(Step::Session))?;
+        }
+        Session::Foreground => {
+            rustix::process::setpgid(None, None).map_err(failed(Step::Session))?;
+            // Signals are still blocked, so that taking the terminal from the background stops nobody.
+            rustix::termios::tcsetpgrp(input.as_fd(), rustix::process::getpid()).map_err(failed(Step::Terminal))?;
+        }
+    }
+    rustix::stdio::dup2_stdin(input).map_err(failed(Step::StandardStreams))?;
+    rustix::stdio::dup2_stdout(output).map_err(failed(Step::StandardStreams))?;
+    rustix::stdio::dup2_stderr(errors).map_err(failed(Step::StandardStreams))?;
+    sys::close_on_exec_from(3)
+        .map_err(|error| StepFailed { step: Step::Descriptors, errno: error.raw_os_error().unwrap_or(0) })
+}
+
+/// What execve needs, in the form it needs it.
+struct Program {
+    candidates: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Program {
+    fn new(command: &Command) -> Result<Self, std::ffi::NulError> {
+        let name = command.arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let path = command.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_bytes());
+        let variable =
+            |(key, value): &(OsString, OsString)| CString::new([key.as_bytes(), b"=", value.as_bytes()].concat());
+        Ok(Self {
+            candidates: candidates(name.as_bytes(), path.unwrap_or_default())?,
+            arguments: command.arguments.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?,
+            environment: command.environment.iter().map(variable).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Tries the candidates in turn, as execvp(3) does; returns only if none could be executed.
+    fn exec(&self) -> NotStarted {
+        let mut refused = None;
+        for path in &self.candidates {
+            let error = sys::execve(path, &self.arguments, &self.environment);
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => refused = Some(libc::EACCES),
+                Some(libc::ENOEXEC) => return self.exec_with_shell(path),
+                errno => return NotStarted::NotExecutable { errno: errno.unwrap_or(libc::EINVAL) },
+            }
+        }
+        refused.map_or(NotStarted::NotFound, |errno| NotStarted::NotExecutable { errno })
+    }
+
+    /// A script without a first line that names its interpreter is the shell's.
+    fn exec_with_shell(&self, script: &CString) -> NotStarted {
+        let mut arguments = vec![c"/bin/sh".to_owned(), script.clone()];
+        arguments.extend(self.arguments.iter().skip(1).cloned());
+        let error = sys::execve(c"/bin/sh", &arguments, &self.environment);
+        NotStarted::NotExecutable { errno: error.raw_os_error().unwrap_or(libc::ENOEXEC) }
+    }
+}
+
+/// Where `name` may be: itself if it has a slash, else in each directory of `path`, an empty one being the current.
+fn candidates(name: &[u8], path: &[u8]) -> Result<Vec<CString>, std::ffi::NulError> {
+    if name.contains(&b'/') || name.is_empty() {
+        return Ok(vec![CString::new(name)?]);
+    }
+    let directories = path.split(|byte| *byte == b':');
+    let inside = |directory: &[u8]| if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
+    directories.map(|directory| CString::new(inside(directory))).collect()
+}

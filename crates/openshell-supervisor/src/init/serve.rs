@@ -1,0 +1,247 @@
+//! Init's life: set up, serve requests, reap, end.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus};
+
+use crate::confine::Confinement;
+use crate::init::child;
+use crate::init::wire::{self, Reply, Request, Status};
+use crate::seccomp::filter::Filter;
+use crate::sys;
+
+/// How far init and its commands are apart from the supervisor's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Isolation {
+    /// A PID namespace with a /proc of its own.
+    OwnPids,
+    /// The supervisor's PID namespace and /proc.
+    SharedPids,
+}
+
+impl Isolation {
+    pub(super) fn namespaces(self) -> libc::c_int {
+        match self {
+            Self::OwnPids => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
+            Self::SharedPids => libc::CLONE_NEWNS,
+        }
+    }
+}
+
+/// Init's whole life; returns when it is over.
+pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
+    let reply = match set_up(isolation) {
+        Ok(()) => Reply::Up,
+        Err((what, error)) => Reply::Failed(format!("{what}: {error}")),
+    };
+    let failed = matches!(reply, Reply::Failed(_));
+    if wire::send_reply(socket.as_fd(), &reply, None).is_err() || failed {
+        return;
+    }
+    let mut server = Server { socket, confined: None, commands: HashMap::new() };
+    if let Err(error) = server.serve() {
+        // The supervisor reads it as the cause of the end; if it is gone too, nobody needs to know.
+        let _ = wire::send_reply(socket.as_fd(), &Reply::Failed(error.to_string()), None);
+    }
+    if isolation == Isolation::SharedPids {
+        end_children();
+    }
+}
+
+type SetUpError = (&'static str, io::Error);
+
+/// What init does before it answers.
+fn set_up(isolation: Isolation) -> Result<(), SetUpError> {
+    let at = |what| move |error: Errno| (what, io::Error::from(error));
+    // Die with the supervisor. With shared PIDs init's own death would leave its children; there the end of the socket
+    // is what it ends by.
+    if isolation == Isolation::OwnPids {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
+    }
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("become undumpable"))?;
+    sys::block_signals().map_err(|error| ("block signals", error))?;
+    wipe_arguments_and_environment().map_err(|error| ("wipe the environment block", error))?;
+    detach_standard_streams().map_err(at("detach from the standard streams"))?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    rustix::mount::mount_change("/", private).map_err(at("make its mounts private"))?;
+    match isolation {
+        Isolation::OwnPids => {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(at("mount a /proc of its own"))
+        }
+        Isolation::SharedPids => {
+            let own = rustix::process::getpid();
+            rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))
+        }
+    }
+}
+
+/// Overwrites the blocks that /proc/PID/cmdline and environ show. The environment of the supervisor may hold secrets,
+/// and init is as good a place to look for them.
+fn wipe_arguments_and_environment() -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field may hold blanks and parentheses; what follows its last one does not. The first field behind it
+    // is number 3; 48 to 51 are the bounds of the two blocks (proc_pid_stat(5)).
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let bounds: Vec<u64> = fields.split_ascii_whitespace().skip(45).take(4).filter_map(|f| f.parse().ok()).collect();
+    let &[arg_start, arg_end, env_start, env_end] = bounds.as_slice() else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let memory = File::options().write(true).open("/proc/self/mem")?;
+    for (start, end) in [(arg_start, arg_end), (env_start, env_end)] {
+        let length = usize::try_from(end.saturating_sub(start)).map_err(|_| io::ErrorKind::InvalidData)?;
+        memory.write_all_at(&vec![0; length], start)?;
+    }
+    Ok(())
+}
+
+/// Lets go of the supervisor's input and output, so that who reads them sees the end when the supervisor ends. Errors
+/// stay where a panic would be seen.
+fn detach_standard_streams() -> rustix::io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)
+}
+
+struct Server<'s> {
+    socket: &'s OwnedFd,
+    confined: Option<(Confinement, Filter)>,
+    /// Commands that run, with the supervisor's numbers for them.
+    commands: HashMap<Pid, u32>,
+}
+
+impl Server<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        let children = sys::child_signals()?;
+        loop {
+            let mut ready = [PollFd::new(self.socket, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+            match rustix::event::poll(&mut ready, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let (request, child) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if child {
+                drain(&children)?;
+                self.reap()?;
+            }
+            if request && !self.answer()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers one request; false at the end of the socket.
+    fn answer(&mut self) -> io::Result<bool> {
+        let Some((request, descriptors)) = wire::receive_request(self.socket.as_fd())? else { return Ok(false) };
+        match request {
+            Request::Confine(confinement) => match confinement.enter(descriptors.first().map(AsFd::as_fd)) {
+                Ok((enforced, filter)) => {
+                    self.confined = Some((confinement, filter));
+                    self.reply(&Reply::Confined(enforced), None)?;
+                }
+                Err(error) => {
+                    self.reply(&Reply::Failed(with_causes(&error)), None)?;
+                    return Ok(false);
+                }
+            },
+            Request::Start { id, command } => match child::start(self.confined.as_ref(), &command, &descriptors) {
+                Ok((pid, pidfd)) => {
+                    self.commands.insert(pid, id);
+                    let pid = pid.as_raw_nonzero().get();
+                    self.reply(&Reply::Started { id, pid }, Some(&pidfd))?;
+                }
+                Err(why) => self.reply(&Reply::NotStarted { id, why }, None)?,
+            },
+            Request::Signal { id, signal } => {
+                let pid = self.commands.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
+                // A command that has just ended needs no signal any more.
+                if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+                    let _ = rustix::process::kill_process_group(pid, signal);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Collects every child that changed state, orphans too.
+    fn reap(&mut self) -> io::Result<()> {
+        loop {
+            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some(changed)) => changed,
+                Ok(None) | Err(Errno::CHILD) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            let Some(&id) = self.commands.get(&pid) else { continue };
+            if let Some(signal) = status.stopping_signal() {
+                self.reply(&Reply::Stopped { id, signal }, None)?;
+            } else if let Some(status) = ended(status) {
+                self.commands.remove(&pid);
+                self.reply(&Reply::Exited { id, status }, None)?;
+            }
+        }
+    }
+
+    fn reply(&self, reply: &Reply, descriptor: Option<&OwnedFd>) -> io::Result<()> {
+        wire::send_reply(self.socket.as_fd(), reply, descriptor.map(AsFd::as_fd))
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<Status> {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some(Status::Exited(code)),
+        (None, Some(signal)) => Some(Status::Killed(signal)),
+        (None, None) => None,
+    }
+}
+
+/// Empties a signal descriptor; what it says is known from waiting.
+fn drain(signals: &OwnedFd) -> io::Result<()> {
+    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+    loop {
+        match rustix::io::read(signals, &mut record) {
+            Ok(0) | Err(Errno::AGAIN) => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Kills children until there are none: a killed child's own become init's, as it is their reaper.
+fn end_children() {
+    let own = rustix::process::getpid();
+    while rustix::process::test_kill_process(own).is_ok() {
+        children_of(own).into_iter().for_each(|pid| {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        });
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let parent_of = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse::<i32>().ok()
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let children = numbers.filter(|pid| parent_of(*pid) == Some(parent.as_raw_nonzero().get()));
+    children.filter_map(Pid::from_raw).collect()
+}
+
+/// An error and what caused it, on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

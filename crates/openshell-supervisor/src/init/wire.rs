@@ -1,0 +1,177 @@
+//! What the supervisor and init say to each other over a SOCK_SEQPACKET pair.
+//!
+//! A request's text lies in a memory file, as an environment may be larger than a packet; its descriptors follow. A
+//! reply's text is the packet.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::confine::{Confinement, Enforced, StepFailed};
+
+/// To init.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Confine yourself; with the network namespace, if there is one.
+    Confine(Confinement),
+    /// Start a command; with its three standard streams.
+    Start { id: u32, command: Command },
+    /// Send a signal to the process group of a command that runs.
+    Signal { id: u32, signal: i32 },
+}
+
+/// From init.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// Init is up.
+    Up,
+    /// Init cannot go on and ends.
+    Failed(String),
+    /// All commands will be confined so.
+    Confined(Enforced),
+    /// The command runs, or will in a moment; with its pidfd.
+    Started { id: u32, pid: i32 },
+    /// The command never ran.
+    NotStarted { id: u32, why: NotStarted },
+    /// The command was stopped by a signal.
+    Stopped { id: u32, signal: i32 },
+    /// The command ended.
+    Exited { id: u32, status: Status },
+}
+
+/// A command to start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Command {
+    /// The program, looked up in `PATH` of the environment unless it has a slash, and its arguments.
+    pub arguments: Vec<OsString>,
+    /// Names and values.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where it starts.
+    pub directory: PathBuf,
+    /// Its place among sessions and terminals.
+    pub session: Session,
+}
+
+/// A command's place among sessions and terminals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Session {
+    /// A session of its own, without a terminal.
+    New,
+    /// The supervisor's session, in the foreground of its terminal.
+    Foreground,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+/// Why a command never ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotStarted {
+    /// There is no such program.
+    NotFound,
+    /// The program cannot be executed.
+    NotExecutable { errno: i32 },
+    /// A step of its confinement failed.
+    Step(StepFailed),
+    /// Init could not fork, or was told nonsense.
+    Init { what: String },
+}
+
+/// Bytes of the largest reply.
+const MAX_REPLY: usize = 64 * 1024;
+
+/// Descriptors that come with one packet.
+const MAX_DESCRIPTORS: usize = 4;
+
+/// Sends `request` with `descriptors`, which stay open here.
+pub(crate) fn send_request(
+    socket: BorrowedFd<'_>,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut text = File::from(rustix::fs::memfd_create("request", MemfdFlags::CLOEXEC)?);
+    text.write_all(&serde_json::to_vec(request)?)?;
+    let all: Vec<_> = std::iter::once(text.as_fd()).chain(descriptors.iter().copied()).collect();
+    send(socket, &[0], &all)
+}
+
+/// The next request and its descriptors; `None` at the end of the socket.
+pub(crate) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
+    let Some((_, descriptors)) = receive(socket, 1)? else { return Ok(None) };
+    let mut descriptors = descriptors.into_iter();
+    let mut text = File::from(descriptors.next().ok_or(io::ErrorKind::InvalidData)?);
+    text.rewind()?;
+    Ok(Some((serde_json::from_reader(io::BufReader::new(text))?, descriptors.collect())))
+}
+
+/// Sends `reply` with at most one descriptor.
+pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    send(socket, &serde_json::to_vec(reply)?, descriptor.as_slice())
+}
+
+/// The next reply and its descriptor; `None` at the end of the socket.
+pub(crate) fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<Option<(Reply, Option<OwnedFd>)>> {
+    let Some((bytes, descriptors)) = receive(socket, MAX_REPLY)? else { return Ok(None) };
+    Ok(Some((serde_json::from_slice(&bytes)?, descriptors.into_iter().next())))
+}
+
+/// A message of another kind for a pipe: why a child could not become its command.
+pub(crate) fn write_text<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
+    to.write_all(&serde_json::to_vec(message)?)
+}
+
+/// Reads what [`write_text`] wrote.
+pub(crate) fn read_text<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
+    Ok(serde_json::from_slice(text)?)
+}
+
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; limit];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            // The other end died with a packet unread.
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            result => break result?,
+        }
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(received.bytes);
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok(Some((bytes, descriptors)))
+}

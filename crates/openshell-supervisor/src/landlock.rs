@@ -1,0 +1,198 @@
+//! Filesystem policy to a Landlock domain, with requested and granted rights kept apart.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
+use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+/// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
+/// says.
+const REQUESTED: ABI = ABI::V9;
+
+/// What a path may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PathAccess {
+    /// Read files, list directories.
+    Read,
+    /// The same, and execute.
+    ReadExecute,
+    /// Everything but creating device nodes.
+    ReadWrite,
+    /// Read and write what exists.
+    Device,
+    /// The same, with ioctls.
+    Terminal,
+}
+
+/// A path, what for, and whether its absence is the policy's business.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The path.
+    pub path: PathBuf,
+    /// What for.
+    pub access: PathAccess,
+    /// Whether the policy lists it; the baseline is silent about what does not exist.
+    pub listed: bool,
+}
+
+/// What is asked of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    grants: Vec<Grant>,
+    hard_requirement: bool,
+}
+
+/// What the kernel agreed to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// The interface version in force.
+    pub abi: i32,
+    /// What best effort could not enforce, or could not find, in words.
+    pub given_up: Vec<String>,
+    /// Whether abstract sockets outside are out of reach.
+    pub scopes: bool,
+}
+
+/// Why there is no domain.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum LandlockError {
+    #[error(
+        "this kernel has no Landlock, which confines the workload's files; boot one with CONFIG_SECURITY_LANDLOCK and `landlock` in `lsm=`"
+    )]
+    Unsupported,
+    #[error(
+        "the kernel's Landlock lacks {0}, and `landlock.compatibility` is hard_requirement; use best_effort or a newer kernel"
+    )]
+    Degraded(String),
+    #[error("filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement")]
+    Path { path: PathBuf, source: io::Error },
+    #[error("the kernel refused the Landlock ruleset")]
+    Ruleset { source: landlock::RulesetError },
+    #[error("the kernel did not enforce the Landlock ruleset")]
+    NotEnforced,
+}
+
+impl Request {
+    /// The rights of `filesystem` together with the baseline, and with `workdir` where the policy includes it.
+    #[must_use]
+    pub fn new(filesystem: &Filesystem, workdir: Option<&Path>) -> Self {
+        let listed = |path: &Path, access| Grant { path: path.to_owned(), access, listed: true };
+        let baseline = |path: &str, access| Grant { path: PathBuf::from(path), access, listed: false };
+        let workdir = workdir.filter(|_| filesystem.include_workdir);
+        let mut grants: Vec<_> =
+            filesystem.read_only.iter().map(|path| listed(path.as_path(), PathAccess::ReadExecute)).collect();
+        grants.extend(filesystem.read_write.iter().map(|path| listed(path.as_path(), PathAccess::ReadWrite)));
+        grants.extend(workdir.map(|path| listed(path, PathAccess::ReadWrite)));
+        // Rules on one path unite, so the baseline adds to what is listed and takes nothing from it.
+        grants.extend(BASELINE.iter().map(|row| {
+            let access = match row.access {
+                BaselineAccess::Read => PathAccess::Read,
+                BaselineAccess::ReadExecute => PathAccess::ReadExecute,
+                BaselineAccess::ReadWrite => PathAccess::ReadWrite,
+                BaselineAccess::Device => PathAccess::Device,
+                BaselineAccess::Terminal => PathAccess::Terminal,
+            };
+            baseline(row.path, access)
+        }));
+        // Internal services (sftp and the like) are this very program, run as confined commands.
+        grants.push(baseline("/proc/self/exe", PathAccess::ReadExecute));
+        Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
+    }
+
+    /// Whether a file beneath `path` may be written.
+    #[must_use]
+    pub fn grants_writing(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && path.starts_with(&grant.path))
+    }
+
+    /// Whether `path` may be listed and entered.
+    #[must_use]
+    pub fn grants_reading(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| path.starts_with(&grant.path))
+    }
+
+    /// Puts the calling thread, and all that it starts, into a domain of these rights. Sets `no_new_privs`.
+    ///
+    /// # Errors
+    /// The kernel has no Landlock, or lacks something under `hard_requirement`.
+    pub(crate) fn enforce(&self) -> Result<Granted, LandlockError> {
+        let ruleset = |source| LandlockError::Ruleset { source };
+        let mut created = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .scope(Scope::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .create()
+            .map_err(ruleset)?;
+        let mut missing_paths = Vec::new();
+        for grant in &self.grants {
+            let (fd, is_directory) = match open(&grant.path) {
+                Ok(opened) => opened,
+                Err(source) if !grant.listed && source.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) if self.hard_requirement => {
+                    return Err(LandlockError::Path { path: grant.path.clone(), source });
+                }
+                Err(source) => {
+                    missing_paths.push(format!("{}: {source}", grant.path.display()));
+                    continue;
+                }
+            };
+            created = created.add_rule(PathBeneath::new(fd, rights(grant, is_directory))).map_err(ruleset)?;
+        }
+        let status = created.restrict_self().map_err(ruleset)?;
+        let LandlockStatus::Available { effective_abi, .. } = status.landlock else {
+            return Err(LandlockError::Unsupported);
+        };
+        if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
+            return Err(LandlockError::NotEnforced);
+        }
+        let missing_rights = rights_beyond(effective_abi);
+        if self.hard_requirement && !missing_rights.is_empty() {
+            return Err(LandlockError::Degraded(missing_rights.join(", ")));
+        }
+        let given_up = missing_rights.into_iter().map(str::to_owned).chain(missing_paths).collect();
+        Ok(Granted { abi: effective_abi as i32, given_up, scopes: effective_abi >= ABI::V6 })
+    }
+}
+
+fn open(path: &Path) -> io::Result<(std::os::fd::OwnedFd, bool)> {
+    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    Ok((fd, kind == FileType::Directory))
+}
+
+fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let nodes = AccessFs::MakeChar | AccessFs::MakeBlock;
+    let rights = match grant.access {
+        PathAccess::Read => read,
+        PathAccess::ReadExecute => AccessFs::from_read(REQUESTED),
+        // A policy that lists a device means to use it; the baseline's directories hold none of their own.
+        PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
+        PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
+        PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
+        PathAccess::Terminal => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
+    };
+    // A rule on a file may carry file rights alone.
+    if is_directory { rights } else { rights & AccessFs::from_file(REQUESTED) }
+}
+
+/// What the interface `abi` cannot enforce, in words.
+fn rights_beyond(abi: ABI) -> Vec<&'static str> {
+    const SINCE: &[(ABI, &str)] = &[
+        (ABI::V2, "moving files between directories (ABI 2)"),
+        (ABI::V3, "truncating files (ABI 3)"),
+        (ABI::V5, "device ioctls (ABI 5)"),
+        (ABI::V6, "signals and abstract sockets to the outside (ABI 6)"),
+        (ABI::V9, "connecting to sockets by path (ABI 9)"),
+    ];
+    SINCE.iter().filter(|(since, _)| abi < *since).map(|(_, name)| *name).collect()
+}

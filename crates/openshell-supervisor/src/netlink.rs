@@ -1,0 +1,253 @@
+//! Netlink requests as bytes, and the socket that carries them (netlink(7)).
+//!
+//! Synchronous: every request asks for an acknowledgement and the answer is read at once. A socket belongs for good to
+//! the network namespace that it was opened in.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// Families that the supervisor speaks (`linux/netlink.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Links, addresses, routes.
+    Route,
+    /// Socket look-ups.
+    SockDiag,
+    /// nftables and packet logs.
+    Netfilter,
+}
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+const NLA_F_NESTED: u16 = 0x8000;
+const HEADER: usize = 16;
+
+/// Bytes of the largest answer read at once; the kernel fits dump messages into the reader's buffer.
+const RECEIVE_BUFFER: usize = 32 * 1024;
+
+/// One message under construction: header, fixed part, attributes.
+#[derive(Debug)]
+pub struct Message {
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// A request of type `kind` with the fixed part `body`; acknowledged when sent.
+    #[must_use]
+    pub fn request(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+        bytes.extend_from_slice(body);
+        let mut message = Self { bytes };
+        message.pad();
+        message
+    }
+
+    /// Adds an attribute.
+    #[must_use]
+    pub fn attribute(mut self, kind: u16, payload: &[u8]) -> Self {
+        self.push_attribute(kind, payload);
+        self
+    }
+
+    /// Adds a text attribute, NUL-terminated.
+    #[must_use]
+    pub fn text(self, kind: u16, text: &str) -> Self {
+        self.attribute(kind, &[text.as_bytes(), &[0]].concat())
+    }
+
+    /// Adds an attribute that holds those which `fill` adds.
+    #[must_use]
+    pub fn nested(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        let mut filled = fill(self);
+        filled.close_attribute(start, kind | NLA_F_NESTED);
+        filled
+    }
+
+    /// Adds bytes as they are, padded.
+    #[must_use]
+    pub fn raw(mut self, payload: &[u8]) -> Self {
+        self.bytes.extend_from_slice(payload);
+        self.pad();
+        self
+    }
+
+    fn push_attribute(&mut self, kind: u16, payload: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(payload);
+        self.close_attribute(start, kind);
+    }
+
+    fn close_attribute(&mut self, start: usize, kind: u16) {
+        // An attribute's length has 16 bits; what is built here has a few hundred bytes.
+        let length = u16::try_from(self.bytes.len() - start).unwrap_or(u16::MAX);
+        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn sealed(mut self, sequence: u32, flags: u16) -> Vec<u8> {
+        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        let flags = flags | u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
+        self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.bytes
+    }
+}
+
+/// A netlink socket in the namespace where it was opened.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+impl Socket {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel lacks the protocol, or descriptors are exhausted.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let number = match protocol {
+            // NETLINK_ROUTE is 0, which is how a default protocol is written.
+            Protocol::Route => None,
+            Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
+            Protocol::Netfilter => Some(rustix::net::netlink::NETFILTER),
+        };
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)?;
+        Ok(Self { fd })
+    }
+
+    /// Sends `messages` in one go and waits until the kernel has acknowledged every one.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn execute(&self, messages: Vec<Message>) -> io::Result<()> {
+        self.transact(messages, |_| true)
+    }
+
+    /// Sends a batch as nfnetlink wants it: between a begin and an end message that are not acknowledged, all of it
+    /// taken or none.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn execute_batch(&self, begin: Message, messages: Vec<Message>, end: Message) -> io::Result<()> {
+        let last = messages.len() + 1;
+        let all = std::iter::once(begin).chain(messages).chain([end]).collect();
+        self.transact(all, |index| index != 0 && index != last)
+    }
+
+    /// Sends a dump request and returns type and payload of each answer.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn dump(&self, message: Message) -> io::Result<Vec<(u16, Vec<u8>)>> {
+        self.send(&message.sealed(1, NLM_F_DUMP))?;
+        let mut answers = Vec::new();
+        loop {
+            for answer in self.receive()? {
+                match answer.kind {
+                    NLMSG_DONE => return Ok(answers),
+                    NLMSG_ERROR => acknowledged(&answer.payload)?,
+                    kind => answers.push((kind, answer.payload)),
+                }
+            }
+        }
+    }
+
+    fn transact(&self, messages: Vec<Message>, wants_ack: impl Fn(usize) -> bool) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        let mut pending = 0;
+        for (index, message) in messages.into_iter().enumerate() {
+            let ack = wants_ack(index);
+            pending += usize::from(ack);
+            let sequence = u32::try_from(index).unwrap_or(u32::MAX);
+            bytes.extend(message.sealed(sequence, if ack { NLM_F_ACK } else { 0 }));
+        }
+        self.send(&bytes)?;
+        while pending > 0 {
+            for answer in self.receive()? {
+                if answer.kind == NLMSG_ERROR {
+                    acknowledged(&answer.payload)?;
+                    pending -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let sent = rustix::net::send(&self.fd, bytes, SendFlags::empty())?;
+        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    fn receive(&self) -> io::Result<Vec<Answer>> {
+        let mut buffer = vec![0_u8; RECEIVE_BUFFER];
+        let (_, length) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), RecvFlags::TRUNC)?;
+        let bytes = buffer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
+        answers(bytes)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.fd
+    }
+}
+
+struct Answer {
+    kind: u16,
+    payload: Vec<u8>,
+}
+
+fn answers(mut bytes: &[u8]) -> io::Result<Vec<Answer>> {
+    let mut answers = Vec::new();
+    while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let payload = bytes.get(HEADER..length).ok_or(io::ErrorKind::InvalidData)?;
+        answers.push(Answer { kind, payload: payload.to_vec() });
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(answers)
+}
+
+/// An error message with code 0 is an acknowledgement.
+fn acknowledged(payload: &[u8]) -> io::Result<()> {
+    let code = payload.first_chunk::<4>().ok_or(io::ErrorKind::InvalidData)?;
+    match i32::from_ne_bytes(*code) {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(-code)),
+    }
+}
+
+/// The attributes in `bytes`, by type without its flag bits.
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
+        let payload = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, payload))
+    })
+}

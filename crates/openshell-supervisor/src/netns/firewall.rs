@@ -1,0 +1,289 @@
+//! The fence: what may leave the namespace, as rows of a ruleset, and their installer (nftables over nfnetlink).
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use crate::netlink::{Message, Protocol, Socket};
+
+/// Packets that the fence refuses are copied to this NFLOG group of the namespace.
+pub const LOG_GROUP: u16 = 7;
+
+/// One rule: what it is about, what it does, and why it stands here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which packets.
+    pub when: Match,
+    /// What becomes of them.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// Which packets a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// TCP to the proxy.
+    Proxy(Ipv4Addr, u16),
+    /// Leaving through loopback.
+    Loopback,
+    /// Part of a connection that was accepted before.
+    Established,
+    /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
+    NeighbourDiscovery,
+    /// Any TCP packet.
+    Tcp,
+    /// Everything.
+    Any,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It passes.
+    Accept,
+    /// It vanishes.
+    Drop,
+    /// It is copied to [`LOG_GROUP`], at most five a second after a burst of ten, and goes on to the next rule.
+    Log,
+    /// The sender is told at once, by a TCP reset.
+    Reset,
+    /// The sender is told at once, by ICMP or ICMPv6 port unreachable.
+    Unreachable,
+}
+
+/// The rules of a namespace whose only exit is the proxy, in their order. What no rule accepts is dropped.
+#[must_use]
+pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
+    let rule = |when, verdict, reason| Rule { when, verdict, reason };
+    vec![
+        rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
+        rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
+        rule(Match::Established, Verdict::Accept, "answers to what was accepted"),
+        rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
+        rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
+        rule(Match::Tcp, Verdict::Reset, "refused at once instead of a long time-out"),
+        rule(Match::Any, Verdict::Log, "UDP, ICMP, SCTP… past the proxy"),
+        rule(Match::Any, Verdict::Unreachable, "refused at once instead of a long time-out"),
+    ]
+}
+
+/// Installs `rules` in the calling thread's namespace, all of them or none.
+///
+/// # Errors
+/// The kernel lacks nf_tables or an expression, or CAP_NET_ADMIN is missing.
+pub(super) fn install(rules: &[Rule]) -> io::Result<()> {
+    let socket = Socket::open(Protocol::Netfilter)?;
+    let mut messages = vec![
+        message(NFT_MSG_NEWTABLE, NLM_F_CREATE).text(NFTA_TABLE_NAME, TABLE).attribute(NFTA_TABLE_FLAGS, &be32(0)),
+        message(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
+            .text(NFTA_CHAIN_TABLE, TABLE)
+            .text(NFTA_CHAIN_NAME, CHAIN)
+            .text(NFTA_CHAIN_TYPE, "filter")
+            .attribute(NFTA_CHAIN_POLICY, &be32(NF_DROP))
+            .nested(NFTA_CHAIN_HOOK, |hook| {
+                hook.attribute(NFTA_HOOK_HOOKNUM, &be32(NF_INET_LOCAL_OUT)).attribute(NFTA_HOOK_PRIORITY, &be32(0))
+            }),
+    ];
+    messages.extend(rules.iter().map(rule_message));
+    socket.execute_batch(batch_edge(NFNL_MSG_BATCH_BEGIN), messages, batch_edge(NFNL_MSG_BATCH_END))
+}
+
+const TABLE: &str = "openshell";
+const CHAIN: &str = "output";
+
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+const NFNL_MSG_BATCH_END: u16 = 17;
+const NFPROTO_INET: u8 = 1;
+
+const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_FLAGS: u16 = 2;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_CHAIN_TYPE: u16 = 7;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+
+const NF_INET_LOCAL_OUT: u32 = 3;
+const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+const NFT_REG_VERDICT: u32 = 0;
+const NFT_REG_1: u32 = 1;
+const NFT_META_OIF: u32 = 5;
+const NFT_META_NFPROTO: u32 = 15;
+const NFT_META_L4PROTO: u32 = 16;
+const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
+const NFT_CT_STATE: u32 = 0;
+/// `NF_CT_STATE_BIT` of established and related.
+const ESTABLISHED_RELATED: u32 = 0b110;
+const NFT_CMP_EQ: u32 = 0;
+const NFT_CMP_NEQ: u32 = 1;
+const NFT_CMP_LTE: u32 = 3;
+const NFT_CMP_GTE: u32 = 5;
+const NFT_REJECT_TCP_RST: u32 = 1;
+const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
+const NFT_REJECT_ICMPX_PORT_UNREACH: u8 = 1;
+const LOOPBACK_INDEX: u32 = 1;
+
+fn be32(value: u32) -> [u8; 4] {
+    value.to_be_bytes()
+}
+
+/// `struct nfgenmsg`; its last field is big-endian.
+fn message(kind: u16, flags: u16) -> Message {
+    Message::request(NFNL_SUBSYS_NFTABLES << 8 | kind, flags, &[NFPROTO_INET, 0, 0, 0])
+}
+
+fn batch_edge(kind: u16) -> Message {
+    let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
+    Message::request(kind, 0, &[0, 0, high, low])
+}
+
+fn rule_message(rule: &Rule) -> Message {
+    message(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND)
+        .text(NFTA_RULE_TABLE, TABLE)
+        .text(NFTA_RULE_CHAIN, CHAIN)
+        .nested(NFTA_RULE_EXPRESSIONS, |list| verdict(matching(list, rule.when), rule.verdict))
+}
+
+fn matching(list: Message, when: Match) -> Message {
+    match when {
+        Match::Proxy(address, port) => {
+            let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
+            let list = compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4), NFT_CMP_EQ, &address.octets());
+            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
+            compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &port.to_be_bytes())
+        }
+        Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
+        Match::Established => {
+            let list = expression(list, "ct", |data| {
+                data.attribute(NFTA_CT_DREG, &be32(NFT_REG_1)).attribute(NFTA_CT_KEY, &be32(NFT_CT_STATE))
+            });
+            let list = expression(list, "bitwise", |data| {
+                let value = |data: Message, kind, value: u32| {
+                    data.nested(kind, |nested| nested.attribute(NFTA_DATA_VALUE, &value.to_ne_bytes()))
+                };
+                let data = data
+                    .attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))
+                    .attribute(NFTA_BITWISE_DREG, &be32(NFT_REG_1))
+                    .attribute(NFTA_BITWISE_LEN, &be32(4));
+                value(value(data, NFTA_BITWISE_MASK, ESTABLISHED_RELATED), NFTA_BITWISE_XOR, 0)
+            });
+            compare(list, NFT_CMP_NEQ, &[0; 4])
+        }
+        Match::NeighbourDiscovery => {
+            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMPV6 as u8]);
+            let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
+            compare(compare(list, NFT_CMP_GTE, &[130]), NFT_CMP_LTE, &[143])
+        }
+        Match::Tcp => meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]),
+        Match::Any => list,
+    }
+}
+
+fn verdict(list: Message, verdict: Verdict) -> Message {
+    match verdict {
+        Verdict::Accept => immediate(list, NF_ACCEPT),
+        Verdict::Drop => immediate(list, NF_DROP),
+        Verdict::Log => {
+            // The limit stands before the log, or a loop of attempts would flood the socket.
+            let list = expression(list, "limit", |data| {
+                data.attribute(NFTA_LIMIT_RATE, &5_u64.to_be_bytes())
+                    .attribute(NFTA_LIMIT_UNIT, &1_u64.to_be_bytes())
+                    .attribute(NFTA_LIMIT_BURST, &be32(10))
+            });
+            expression(list, "log", |data| {
+                data.attribute(NFTA_LOG_GROUP, &LOG_GROUP.to_be_bytes())
+                    .attribute(NFTA_LOG_SNAPLEN, &be32(128))
+                    .attribute(NFTA_LOG_QTHRESHOLD, &1_u16.to_be_bytes())
+            })
+        }
+        Verdict::Reset => {
+            expression(list, "reject", |data| data.attribute(NFTA_REJECT_TYPE, &be32(NFT_REJECT_TCP_RST)))
+        }
+        Verdict::Unreachable => expression(list, "reject", |data| {
+            data.attribute(NFTA_REJECT_TYPE, &be32(NFT_REJECT_ICMPX_UNREACH))
+                .attribute(NFTA_REJECT_ICMP_CODE, &[NFT_REJECT_ICMPX_PORT_UNREACH])
+        }),
+    }
+}
+
+const NFTA_META_DREG: u16 = 1;
+const NFTA_META_KEY: u16 = 2;
+const NFTA_PAYLOAD_DREG: u16 = 1;
+const NFTA_PAYLOAD_BASE: u16 = 2;
+const NFTA_PAYLOAD_OFFSET: u16 = 3;
+const NFTA_PAYLOAD_LEN: u16 = 4;
+const NFTA_CMP_SREG: u16 = 1;
+const NFTA_CMP_OP: u16 = 2;
+const NFTA_CMP_DATA: u16 = 3;
+const NFTA_CT_DREG: u16 = 1;
+const NFTA_CT_KEY: u16 = 2;
+const NFTA_BITWISE_SREG: u16 = 1;
+const NFTA_BITWISE_DREG: u16 = 2;
+const NFTA_BITWISE_LEN: u16 = 3;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_IMMEDIATE_DREG: u16 = 1;
+const NFTA_IMMEDIATE_DATA: u16 = 2;
+const NFTA_LIMIT_RATE: u16 = 1;
+const NFTA_LIMIT_UNIT: u16 = 2;
+const NFTA_LIMIT_BURST: u16 = 3;
+const NFTA_LOG_GROUP: u16 = 1;
+const NFTA_LOG_SNAPLEN: u16 = 3;
+const NFTA_LOG_QTHRESHOLD: u16 = 4;
+const NFTA_REJECT_TYPE: u16 = 1;
+const NFTA_REJECT_ICMP_CODE: u16 = 2;
+
+fn expression(list: Message, name: &str, data: impl FnOnce(Message) -> Message) -> Message {
+    list.nested(NFTA_LIST_ELEM, |element| element.text(NFTA_EXPR_NAME, name).nested(NFTA_EXPR_DATA, data))
+}
+
+fn meta_is(list: Message, key: u32, value: &[u8]) -> Message {
+    let list = expression(list, "meta", |data| {
+        data.attribute(NFTA_META_DREG, &be32(NFT_REG_1)).attribute(NFTA_META_KEY, &be32(key))
+    });
+    compare(list, NFT_CMP_EQ, value)
+}
+
+fn payload(list: Message, base: u32, offset: u32, length: u32) -> Message {
+    expression(list, "payload", |data| {
+        data.attribute(NFTA_PAYLOAD_DREG, &be32(NFT_REG_1))
+            .attribute(NFTA_PAYLOAD_BASE, &be32(base))
+            .attribute(NFTA_PAYLOAD_OFFSET, &be32(offset))
+            .attribute(NFTA_PAYLOAD_LEN, &be32(length))
+    })
+}
+
+fn compare(list: Message, operator: u32, value: &[u8]) -> Message {
+    expression(list, "cmp", |data| {
+        data.attribute(NFTA_CMP_SREG, &be32(NFT_REG_1))
+            .attribute(NFTA_CMP_OP, &be32(operator))
+            .nested(NFTA_CMP_DATA, |nested| nested.attribute(NFTA_DATA_VALUE, value))
+    })
+}
+
+fn immediate(list: Message, code: u32) -> Message {
+    expression(list, "immediate", |data| {
+        data.attribute(NFTA_IMMEDIATE_DREG, &be32(NFT_REG_VERDICT)).nested(NFTA_IMMEDIATE_DATA, |nested| {
+            nested.nested(NFTA_DATA_VERDICT, |verdict| verdict.attribute(NFTA_VERDICT_CODE, &be32(code)))
+        })
+    })
+}

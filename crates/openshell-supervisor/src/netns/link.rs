@@ -1,0 +1,189 @@
+//! The veth pair, its addresses and routes (rtnetlink(7)).
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::netlink::{Message, Protocol, Socket, attributes};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const CREATE_EXCLUSIVE: u16 = 0x600;
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_NONE: u8 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+
+const AF_INET: u8 = libc::AF_INET as u8;
+const AF_INET6: u16 = libc::AF_INET6 as u16;
+const IFF_UP: u32 = libc::IFF_UP as u32;
+
+/// Index of loopback, and of the veth end, in a new namespace.
+const LOOPBACK: u32 = 1;
+const INNER: u32 = 2;
+
+/// One sandbox's /24: the supervisor's address and the workload's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    third: u8,
+}
+
+impl Subnet {
+    /// All subnets, the one of the specification first.
+    pub(super) fn candidates() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map(|third| Self { third })
+    }
+
+    /// Where the proxy listens: 10.200.0.1 in the first subnet.
+    #[must_use]
+    pub fn supervisor(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 200, self.third, 1)
+    }
+
+    /// Where connections of the workload come from: 10.200.0.2 in the first subnet.
+    #[must_use]
+    pub fn workload(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 200, self.third, 2)
+    }
+
+    fn holds(self, address: Ipv4Addr) -> bool {
+        address.octets()[..3] == [10, 200, self.third]
+    }
+}
+
+/// The first subnet inside which the calling thread's namespace has no address and no route.
+pub(super) fn free_subnet(socket: &Socket) -> io::Result<Option<Subnet>> {
+    let mut used = Vec::new();
+    for (request, fixed, wanted) in [(RTM_GETADDR, 8, IFA_ADDRESS), (RTM_GETROUTE, 12, RTA_DST)] {
+        let mut body = vec![0; fixed];
+        body[0] = AF_INET;
+        for (_, payload) in socket.dump(Message::request(request, 0, &body))? {
+            let found = attributes(payload.get(fixed..).unwrap_or_default());
+            let addresses = found.filter(|(kind, _)| *kind == wanted || *kind == IFA_LOCAL && request == RTM_GETADDR);
+            used.extend(addresses.filter_map(|(_, bytes)| <[u8; 4]>::try_from(bytes).ok()).map(Ipv4Addr::from));
+        }
+    }
+    // A route's destination inside 10.200.N.0/24 has that prefix; a wider route (10.0.0.0/8) begins elsewhere, but for
+    // 10.200.0.0/16 itself, which counts as use of the first subnet.
+    Ok(Subnet::candidates().find(|subnet| !used.iter().any(|address| subnet.holds(*address))))
+}
+
+/// Creates a veth pair whose one end is here, under a name of its own, and whose other is born inside `namespace` as
+/// `eth0`, and gives the end here its address.
+pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<()> {
+    let mut unique = [0; 4];
+    rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
+    let name = format!("os-{:08x}", u32::from_ne_bytes(unique));
+    // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is
+    // created where it belongs, and brought up from there.
+    let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(0, 0)).text(IFLA_IFNAME, &name).nested(
+        IFLA_LINKINFO,
+        |message| {
+            message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
+                message.nested(VETH_INFO_PEER, |message| {
+                    message
+                        .raw(&link_body(INNER, 0))
+                        .text(IFLA_IFNAME, "eth0")
+                        .attribute(IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes())
+                })
+            })
+        },
+    );
+    socket.execute(vec![pair])?;
+    let index = index_of(&name)?;
+    without_ipv6_address(socket, index)?;
+    socket.execute(vec![address(index, subnet.supervisor()), up(index)])
+}
+
+/// Inside the namespace: loopback and the veth end up, the workload's address, the route through the supervisor.
+pub(super) fn configure_inside(subnet: Subnet) -> io::Result<()> {
+    let socket = Socket::open(Protocol::Route)?;
+    without_ipv6_address(&socket, INNER)?;
+    socket.execute(vec![
+        up(LOOPBACK),
+        address(INNER, subnet.workload()),
+        up(INNER),
+        default_route(INNER, subnet.supervisor()),
+    ])
+}
+
+/// Inside a namespace without an exit: loopback up.
+pub(super) fn loopback_up() -> io::Result<()> {
+    Socket::open(Protocol::Route)?.execute(vec![up(LOOPBACK)])
+}
+
+/// Keeps the kernel from giving the link a link-local address when it comes up, and so from sending neighbour discovery.
+/// A kernel without IPv6 has nothing to keep from.
+fn without_ipv6_address(socket: &Socket, index: u32) -> io::Result<()> {
+    let message = Message::request(RTM_NEWLINK, 0, &link_body(index, 0)).nested(IFLA_AF_SPEC, |message| {
+        message.nested(AF_INET6, |message| message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]))
+    });
+    match socket.execute(vec![message]) {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+        result => result,
+    }
+}
+
+fn index_of(name: &str) -> io::Result<u32> {
+    let any = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::name_to_index(any, name)?)
+}
+
+/// `struct ifinfomsg`.
+fn link_body(index: u32, flags: u32) -> [u8; 16] {
+    let mut body = [0; 16];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    body[8..12].copy_from_slice(&flags.to_ne_bytes());
+    body[12..16].copy_from_slice(&flags.to_ne_bytes());
+    body
+}
+
+fn up(index: u32) -> Message {
+    Message::request(RTM_NEWLINK, 0, &link_body(index, IFF_UP))
+}
+
+/// `struct ifaddrmsg`, a /24.
+fn address(index: u32, address: Ipv4Addr) -> Message {
+    let mut body = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    Message::request(RTM_NEWADDR, CREATE_EXCLUSIVE, &body)
+        .attribute(IFA_LOCAL, &address.octets())
+        .attribute(IFA_ADDRESS, &address.octets())
+}
+
+/// `struct rtmsg` of a unicast route in the main table.
+fn default_route(index: u32, gateway: Ipv4Addr) -> Message {
+    let body = [
+        AF_INET,
+        0,
+        0,
+        0,
+        libc::RT_TABLE_MAIN,
+        libc::RTPROT_BOOT,
+        libc::RT_SCOPE_UNIVERSE,
+        libc::RTN_UNICAST,
+        0,
+        0,
+        0,
+        0,
+    ];
+    Message::request(RTM_NEWROUTE, CREATE_EXCLUSIVE, &body)
+        .attribute(RTA_GATEWAY, &gateway.octets())
+        .attribute(RTA_OIF, &index.to_ne_bytes())
+}

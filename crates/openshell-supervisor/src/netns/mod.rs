@@ -1,0 +1,114 @@
+//! The workload's network namespace, its one link to the outside, and their end.
+//!
+//! The namespace has no name: it lives while a descriptor or a process refers to it, and takes its veth pair with it.
+
+pub mod firewall;
+mod link;
+mod thread;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::FlockOperation;
+
+use crate::netlink::{Protocol, Socket};
+pub use link::Subnet;
+pub use thread::run_in;
+
+/// Which step of making a namespace failed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum NetnsError {
+    #[error(
+        "cannot create a network namespace, which keeps the workload off the host's network; run as root with CAP_SYS_ADMIN"
+    )]
+    Create { source: io::Error },
+    #[error("cannot lock the host's network namespace against other sandboxes that start now")]
+    Lock { source: io::Error },
+    #[error("cannot list the host's addresses and routes")]
+    List { source: io::Error },
+    #[error(
+        "every /24 of 10.200.0.0/16 is in use on this host, so the sandbox's link has no address left; stop a sandbox or free a subnet"
+    )]
+    NoFreeSubnet,
+    #[error("cannot create the veth pair to the sandbox; the kernel must have veth, and the supervisor CAP_NET_ADMIN")]
+    Pair { source: io::Error },
+    #[error("cannot set up the network inside the sandbox")]
+    Inside { source: io::Error },
+    #[error(
+        "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with ct, limit, log and reject for inet"
+    )]
+    Fence { source: io::Error },
+    #[error("cannot open a socket inside the sandbox's network")]
+    Socket { source: io::Error },
+}
+
+/// A network namespace whose exits are all closed but, with a link, the supervisor's address.
+#[derive(Debug)]
+pub struct Netns {
+    fd: OwnedFd,
+    link: Option<Subnet>,
+}
+
+impl Netns {
+    /// A namespace with a link to this host; its fence still stands open until [`Self::fence`].
+    ///
+    /// # Errors
+    /// The step that failed; what was made before it is gone.
+    pub fn create() -> Result<Self, NetnsError> {
+        let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
+        let host = thread::current().map_err(|source| NetnsError::Lock { source })?;
+        // Two sandboxes that start at once must not choose the same subnet; the addresses are the namespace's, so the
+        // lock is on the namespace. It ends with the descriptor.
+        rustix::fs::flock(&host, FlockOperation::LockExclusive)
+            .map_err(|errno| NetnsError::Lock { source: errno.into() })?;
+        let socket = Socket::open(Protocol::Route).map_err(|source| NetnsError::List { source })?;
+        let subnet = link::free_subnet(&socket)
+            .map_err(|source| NetnsError::List { source })?
+            .ok_or(NetnsError::NoFreeSubnet)?;
+        link::create_pair(&socket, fd.as_fd(), subnet).map_err(|source| NetnsError::Pair { source })?;
+        run_in(fd.as_fd(), || link::configure_inside(subnet)).map_err(|source| NetnsError::Inside { source })?;
+        Ok(Self { fd, link: Some(subnet) })
+    }
+
+    /// A namespace with loopback and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn isolated() -> Result<Self, NetnsError> {
+        let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
+        run_in(fd.as_fd(), link::loopback_up).map_err(|source| NetnsError::Inside { source })?;
+        Ok(Self { fd, link: None })
+    }
+
+    /// Installs `rules` inside.
+    ///
+    /// # Errors
+    /// The kernel refused them; none is in force then.
+    pub fn fence(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
+        run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Fence { source })
+    }
+
+    /// A netlink socket that sees this namespace, usable from anywhere.
+    ///
+    /// # Errors
+    /// The kernel lacks the protocol.
+    pub fn netlink(&self, protocol: Protocol) -> Result<Socket, NetnsError> {
+        run_in(self.fd.as_fd(), || Socket::open(protocol)).map_err(|source| NetnsError::Socket { source })
+    }
+
+    /// The addresses of the link, if there is one.
+    #[must_use]
+    pub fn subnet(&self) -> Option<Subnet> {
+        self.link
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::{Netns, firewall, run_in, thread};
+
+/// Runs `test` in a network namespace that plays the host, where every subnet is free.
+fn on_private_host(test: impl FnOnce() + Send) {
+    let host = thread::create().unwrap();
+    run_in(host.as_fd(), || {
+        test();
+        Ok(())
+    })
+    .unwrap();
+}
+
+fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
+    let result = run_in(netns.as_fd(), || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(5))));
+    result.unwrap().map_or_else(|error| error.kind(), |_| io::ErrorKind::Other)
+}
+
+/// What [`connect`] answers where the connection came about.
+const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
+
+#[test]
+fn the_proxy_is_reachable_and_nothing_beside_it() {
+    on_private_host(|| {
+        let netns = Netns::create().unwrap();
+        let supervisor = netns.subnet().unwrap().supervisor();
+        let proxy = TcpListener::bind((supervisor, 0)).unwrap().local_addr().unwrap();
+        let proxy_listener = TcpListener::bind((supervisor, 0)).unwrap();
+        let proxy_address = proxy_listener.local_addr().unwrap();
+        let beside = TcpListener::bind((supervisor, 0)).unwrap();
+        let beside_address = beside.local_addr().unwrap();
+        assert_eq!(connect(&netns, beside_address), CONNECTED, "without the fence the listener is there");
+
+        netns.fence(&firewall::ruleset((supervisor, proxy_address.port()))).unwrap();
+        assert_eq!(connect(&netns, proxy_address), CONNECTED);
+        assert_eq!(connect(&netns, beside_address), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect(&netns, proxy), io::ErrorKind::ConnectionRefused);
+        let elsewhere = SocketAddr::from(([198, 51, 100, 77], 443));
+        assert_eq!(connect(&netns, elsewhere), io::ErrorKind::ConnectionRefused, "NET-02");
+    });
+}
+
+#[test]
+fn net_03_datagrams_are_refused_at_once() {
+    on_private_host(|| {
+        let netns = Netns::create().unwrap();
+        let supervisor = netns.subnet().unwrap().supervisor();
+        let send = || {
+            run_in(netns.as_fd(), || {
+                let socket = UdpSocket::bind("0.0.0.0:0")?;
+                socket.send_to(b"x", (supervisor, 53))
+            })
+        };
+        send().unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
+        netns.fence(&firewall::ruleset((supervisor, 3128))).unwrap();
+        assert_eq!(send().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    });
+}
+
+#[test]
+fn net_04_loopback_works_inside_the_fence_in_both_families() {
+    on_private_host(|| {
+        let netns = Netns::create().unwrap();
+        netns.fence(&firewall::ruleset((netns.subnet().unwrap().supervisor(), 3128))).unwrap();
+        for loopback in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = run_in(netns.as_fd(), || TcpListener::bind(loopback)).unwrap();
+            assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
+        }
+    });
+}
+
+#[test]
+fn sandboxes_on_one_host_get_subnets_of_their_own() {
+    on_private_host(|| {
+        let sandboxes: Vec<_> = (0..4).map(|_| Netns::create().unwrap()).collect();
+        let addresses: Vec<_> = sandboxes.iter().map(|netns| netns.subnet().unwrap().supervisor()).collect();
+        let expected: Vec<_> = (0..4).map(|third| Ipv4Addr::new(10, 200, third, 1)).collect();
+        assert_eq!(addresses, expected);
+    });
+}
+
+#[test]
+fn an_isolated_namespace_has_loopback_and_no_route() {
+    on_private_host(|| {
+        let netns = Netns::isolated().unwrap();
+        let elsewhere = SocketAddr::from(([198, 51, 100, 77], 443));
+        assert_eq!(connect(&netns, elsewhere), io::ErrorKind::NetworkUnreachable);
+        let listener = run_in(netns.as_fd(), || TcpListener::bind("127.0.0.1:0")).unwrap();
+        assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED);
+    });
+}

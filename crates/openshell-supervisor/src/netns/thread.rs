@@ -1,0 +1,39 @@
+//! Runs a closure inside a network namespace, to open a socket or a descriptor there.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+
+/// Runs `work` on a thread of its own inside `namespace` and waits for it. The calling thread never leaves its own.
+///
+/// # Errors
+/// The namespace cannot be entered, or what `work` returns.
+pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    on_thread(|| {
+        rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        work()
+    })
+}
+
+/// A new, empty network namespace that lives as long as a descriptor or a process refers to it; it has no name.
+pub(super) fn create() -> io::Result<OwnedFd> {
+    on_thread(|| {
+        crate::sys::unshare_network()?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
+    })
+}
+
+fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the namespace thread panicked")))
+    })
+}
+
+/// The network namespace of the calling thread.
+pub(super) fn current() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}

@@ -1,0 +1,187 @@
+//! Resolves the policy's user and group to numbers, from `/etc/passwd` and `/etc/group`, before anything is forked.
+
+use std::io;
+use std::path::PathBuf;
+
+use openshell_policy::process::{Identity, RunAs};
+use serde::{Deserialize, Serialize};
+
+/// Who the workload is, in the kernel's terms. No number is 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups, the primary one included.
+    pub groups: Vec<u32>,
+}
+
+/// The workload's user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its numbers.
+    pub credentials: Credentials,
+    /// Its name, or its number where it has no entry.
+    pub name: String,
+    /// Its home directory, where it has an entry.
+    pub home: Option<PathBuf>,
+    /// Its shell, where it has an entry that names one.
+    pub shell: Option<PathBuf>,
+}
+
+/// Why a user or group cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum RunAsError {
+    #[error("cannot read {path}, which names users and groups")]
+    Read { path: &'static str, source: io::Error },
+    #[error(
+        "Sandbox user not found: `{0}` has no entry in /etc/passwd; the image must include it. Create it \
+         (`useradd --system --home-dir /sandbox {0}`) or set `process.run_as_user` and `run_as_group` in the policy"
+    )]
+    NoUser(String),
+    #[error(
+        "Sandbox group not found: `{0}` has no entry in /etc/group; the image must include it. Create it \
+         (`groupadd --system {0}`) or set `process.run_as_group` in the policy"
+    )]
+    NoGroup(String),
+    #[error("`{0}` is root under another name (number 0); name an unprivileged user and group")]
+    Root(String),
+}
+
+/// Looks `run_as` up.
+///
+/// # Errors
+/// A name without an entry, a name that resolves to 0, or an unreadable database.
+pub fn resolve(run_as: &RunAs) -> Result<User, RunAsError> {
+    let read = |path| match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(source) => Err(RunAsError::Read { path, source }),
+    };
+    resolve_in(run_as, &read("/etc/passwd")?, &read("/etc/group")?)
+}
+
+fn resolve_in(run_as: &RunAs, passwd: &str, group: &str) -> Result<User, RunAsError> {
+    let entry = match &run_as.user {
+        Identity::Name(name) => passwd_entries(passwd).find(|entry| entry.name == name),
+        Identity::Id(id) => passwd_entries(passwd).find(|entry| entry.uid == *id),
+    };
+    let uid = match (&run_as.user, &entry) {
+        (_, Some(entry)) => entry.uid,
+        (Identity::Id(id), None) => *id,
+        (Identity::Name(name), None) => return Err(RunAsError::NoUser(name.clone())),
+    };
+    let gid = match (&run_as.group, &entry) {
+        (Some(Identity::Id(id)), _) => *id,
+        (Some(Identity::Name(name)), _) => {
+            let found = group_entries(group).find(|entry| entry.name == name);
+            found.ok_or_else(|| RunAsError::NoGroup(name.clone()))?.gid
+        }
+        (None, Some(entry)) => entry.gid,
+        (None, None) => uid,
+    };
+    let name = entry.as_ref().map_or_else(|| uid.to_string(), |entry| entry.name.to_owned());
+    if uid == 0 || gid == 0 {
+        return Err(RunAsError::Root(name));
+    }
+    let member_of = |entry: &GroupEntry<'_>| entry.gid != gid && entry.members.split(',').any(|member| member == name);
+    let mut groups: Vec<u32> = vec![gid];
+    if entry.is_some() {
+        groups.extend(group_entries(group).filter(member_of).map(|entry| entry.gid));
+    }
+    if groups.contains(&0) {
+        return Err(RunAsError::Root(name));
+    }
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    Ok(User {
+        credentials: Credentials { uid, gid, groups },
+        name,
+        home: entry.as_ref().and_then(|entry| path(entry.home)),
+        shell: entry.as_ref().and_then(|entry| path(entry.shell)),
+    })
+}
+
+struct PasswdEntry<'t> {
+    name: &'t str,
+    uid: u32,
+    gid: u32,
+    home: &'t str,
+    shell: &'t str,
+}
+
+/// The entries of passwd(5), malformed lines left out.
+fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _password) = (fields.next()?, fields.next()?);
+        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let _comment = fields.next()?;
+        Some(PasswdEntry { name, uid, gid, home: fields.next()?, shell: fields.next()? })
+    })
+}
+
+struct GroupEntry<'t> {
+    name: &'t str,
+    gid: u32,
+    members: &'t str,
+}
+
+/// The entries of group(5), malformed lines left out.
+fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _password) = (fields.next()?, fields.next()?);
+        Some(GroupEntry { name, gid: fields.next()?.parse().ok()?, members: fields.next()? })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RunAsError, User, resolve_in};
+    use openshell_policy::process::{Identity, RunAs};
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:/bin/sh\nbroken line\n\
+                          sandbox:x:900:901::/sandbox:/usr/sbin/nologin\n";
+    const GROUP: &str = "root:x:0:\nsandbox:x:901:\naudio:x:29:sandbox,other\nvideo:x:44:other\nwheel:x:0:evil\n";
+
+    fn resolved(user: &str, group: Option<&str>) -> Result<User, RunAsError> {
+        let identity = |text| Identity::parse(text).unwrap();
+        resolve_in(&RunAs { user: identity(user), group: group.map(identity) }, PASSWD, GROUP)
+    }
+
+    #[test]
+    fn prv_01_a_name_brings_its_groups_and_no_others() {
+        let user = resolved("sandbox", Some("sandbox")).unwrap();
+        assert_eq!((user.credentials.uid, user.credentials.gid), (900, 901));
+        assert_eq!(user.credentials.groups, [901, 29]);
+        assert_eq!(user.home.unwrap().to_str(), Some("/sandbox"));
+    }
+
+    #[test]
+    fn a_number_needs_no_entry_and_gets_no_groups() {
+        let user = resolved("61184", None).unwrap();
+        assert_eq!((user.credentials.uid, user.credentials.gid), (61184, 61184));
+        assert_eq!(user.credentials.groups, [61184]);
+        assert_eq!((user.name.as_str(), user.home), ("61184", None));
+    }
+
+    #[test]
+    fn a_missing_group_means_the_primary_one() {
+        assert_eq!(resolved("sandbox", None).unwrap().credentials.gid, 901);
+    }
+
+    #[test]
+    fn prv_02_and_04_a_missing_user_or_group_says_how_to_create_it() {
+        let message = resolved("nobody-here", None).unwrap_err().to_string();
+        assert!(message.contains("Sandbox user not found") && message.contains("useradd"), "{message}");
+        assert!(resolved("sandbox", Some("none")).unwrap_err().to_string().contains("groupadd"));
+    }
+
+    #[test]
+    fn root_under_another_name_is_refused() {
+        assert!(matches!(resolved("toor", None), Err(RunAsError::Root(_))));
+        assert!(matches!(resolved("sandbox", Some("wheel")), Err(RunAsError::Root(_))));
+    }
+}

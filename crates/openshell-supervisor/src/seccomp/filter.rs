@@ -1,0 +1,105 @@
+//! Rows to BPF, built before anything is forked.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+use crate::seccomp::rules::{Answer, Condition, Row, Test};
+use crate::sys;
+
+/// A filter that is ready to install: one BPF program an answer, as a program has one answer.
+#[derive(Clone, Debug)]
+pub struct Filter(Vec<Vec<libc::sock_filter>>);
+
+/// Why rows could not be compiled.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot compile the system-call filter for this architecture")]
+pub struct CompileError(#[source] seccompiler::BackendError);
+
+impl Filter {
+    /// Compiles `rows`. A call through another architecture's table kills the process.
+    ///
+    /// # Errors
+    /// The architecture is none that seccompiler knows.
+    pub fn compile<'r>(rows: impl Iterator<Item = &'r Row>) -> Result<Self, CompileError> {
+        let mut answers: BTreeMap<Answer, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
+        for row in rows {
+            let rules = answers.entry(row.answer).or_default().entry(row.number).or_default();
+            // No rule at all means always.
+            if !row.when.is_empty() {
+                let conditions = row.when.iter().map(condition).collect::<Result<_, _>>().map_err(CompileError)?;
+                rules.push(SeccompRule::new(conditions).map_err(CompileError)?);
+            }
+        }
+        let programs = answers.into_iter().map(|(answer, rules)| program(answer, rules));
+        Ok(Self(programs.collect::<Result<_, _>>().map_err(CompileError)?))
+    }
+
+    /// Installs the filter for the calling thread and all that it starts. `no_new_privs` must be set, or the thread
+    /// privileged; the rows may refuse the second of two installations, so the programs go from last to first.
+    ///
+    /// # Errors
+    /// The kernel lacks seccomp filters.
+    pub(crate) fn install(&self) -> io::Result<()> {
+        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program))
+    }
+
+    #[cfg(test)]
+    pub(super) fn programs(&self) -> &[Vec<libc::sock_filter>] {
+        &self.0
+    }
+}
+
+fn condition(condition: &Condition) -> Result<SeccompCondition, seccompiler::BackendError> {
+    let (operator, value) = match condition.test {
+        Test::Equal(value) => (SeccompCmpOp::Eq, value),
+        Test::Unequal(value) => (SeccompCmpOp::Ne, value),
+        Test::Bits(mask) => (SeccompCmpOp::MaskedEq(u64::from(mask)), mask),
+    };
+    SeccompCondition::new(condition.argument, SeccompCmpArgLen::Dword, operator, u64::from(value))
+}
+
+fn program(
+    answer: Answer,
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+) -> Result<Vec<libc::sock_filter>, seccompiler::BackendError> {
+    let errno = match answer {
+        Answer::NotPermitted => libc::EPERM,
+        Answer::NotImplemented => libc::ENOSYS,
+    };
+    let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
+    let refuse = SeccompAction::Errno(errno.cast_unsigned());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?;
+    let program: BpfProgram = filter.try_into()?;
+    let program = program.into_iter().map(|instruction| libc::sock_filter {
+        code: instruction.code,
+        jt: instruction.jt,
+        jf: instruction.jf,
+        k: instruction.k,
+    });
+    let mut program: Vec<_> = program.collect();
+    refuse_x32(&mut program);
+    Ok(program)
+}
+
+/// Refuses the x32 calls of x86-64 with ENOSYS: they share its audit architecture, and each would otherwise pass under
+/// a number that no row has.
+fn refuse_x32(program: &mut Vec<libc::sock_filter>) {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_GREATER_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const X32_BIT: u32 = 0x4000_0000;
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    // `struct seccomp_data` begins with the number; everything jumps forward, and what jumps over the load (the
+    // architecture check) jumps to it, so two instructions behind it move no target.
+    let load_number = program.iter().position(|instruction| instruction.code == LOAD_WORD && instruction.k == 0);
+    let behind = load_number.map_or(program.len(), |index| index + 1);
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+    program.splice(behind..behind, [instruction(JUMP_GREATER_EQUAL, 0, 1, X32_BIT), instruction(RETURN, 0, 0, refuse)]);
+}

@@ -1,0 +1,160 @@
+//! The filter as a table: system call, condition, answer, reason. What no row names is allowed.
+
+use libc::c_long;
+use serde::{Deserialize, Serialize};
+
+/// What a refused call returns; chosen so that programs fall back instead of failing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    /// EPERM: not allowed to you.
+    NotPermitted,
+    /// ENOSYS: not in this kernel.
+    NotImplemented,
+}
+
+/// A comparison with one argument's lower 32 bits. The upper ones are ignored, as the kernel ignores them for the
+/// arguments below, so that setting them changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Which argument, from 0.
+    pub argument: u8,
+    /// How it is compared.
+    pub test: Test,
+}
+
+/// How an argument is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// The same number.
+    Equal(u32),
+    /// Another number.
+    Unequal(u32),
+    /// All of these bits are set.
+    Bits(u32),
+}
+
+/// One row of the filter.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name in the manual.
+    pub name: &'static str,
+    /// Its number on this architecture.
+    pub number: c_long,
+    /// Refused when all of these hold; always, if there are none.
+    pub when: &'static [Condition],
+    /// What the caller gets.
+    pub answer: Answer,
+    /// What it would let a workload do.
+    pub reason: &'static str,
+}
+
+/// Which sockets there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sockets {
+    /// Local ones, internet ones, and netlink for reading the network's configuration.
+    Internet,
+    /// Local ones alone.
+    Local,
+}
+
+const fn equal(argument: u8, value: i32) -> Condition {
+    Condition { argument, test: Test::Equal(value.cast_unsigned()) }
+}
+
+const fn unequal(argument: u8, value: i32) -> Condition {
+    Condition { argument, test: Test::Unequal(value.cast_unsigned()) }
+}
+
+const fn bits(argument: u8, value: i32) -> Condition {
+    Condition { argument, test: Test::Bits(value.cast_unsigned()) }
+}
+
+/// The rows of a workload's filter.
+pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
+    let local = match sockets {
+        Sockets::Local => NO_INTERNET,
+        Sockets::Internet => &[],
+    };
+    ROWS.iter().chain(local)
+}
+
+macro_rules! row {
+    ($name:ident, $when:expr, $answer:ident, $reason:literal) => {
+        Row { name: stringify!($name), number: libc::$name, when: $when, answer: Answer::$answer, reason: $reason }
+    };
+}
+
+/// Every row that any workload has.
+const ROWS: &[Row] = &[
+    row!(SYS_memfd_create, &[], NotPermitted, "a program that exists in memory alone escapes the file rules"),
+    row!(SYS_memfd_secret, &[], NotPermitted, "memory that the supervisor's operator cannot inspect"),
+    row!(SYS_execveat, &[bits(4, libc::AT_EMPTY_PATH)], NotPermitted, "runs a program that has no path"),
+    row!(SYS_ptrace, &[], NotPermitted, "reads and changes other processes"),
+    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes"),
+    row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
+    row!(SYS_pidfd_getfd, &[], NotPermitted, "takes descriptors from other processes"),
+    row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel"),
+    row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes"),
+    row!(SYS_userfaultfd, &[], NotPermitted, "stops the kernel in the middle of a copy, which exploits need"),
+    row!(SYS_io_uring_setup, &[], NotImplemented, "a second way to every system call, past this filter"),
+    row!(SYS_io_uring_enter, &[], NotImplemented, "as io_uring_setup"),
+    row!(SYS_io_uring_register, &[], NotImplemented, "as io_uring_setup"),
+    row!(SYS_seccomp, &[equal(0, 1)], NotPermitted, "SECCOMP_SET_MODE_FILTER: shadows this filter's answers"),
+    row!(SYS_prctl, &[equal(0, libc::PR_SET_SECCOMP)], NotPermitted, "the older way to install a filter"),
+    row!(SYS_mount, &[], NotPermitted, "mounts could cover or expose paths"),
+    row!(SYS_umount2, &[], NotPermitted, "uncovers what a mount hides"),
+    row!(SYS_open_tree, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_move_mount, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_fsopen, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_fsconfig, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_fsmount, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_fspick, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_mount_setattr, &[], NotPermitted, "the newer mount interface"),
+    row!(SYS_pivot_root, &[], NotPermitted, "changes the root directory"),
+    row!(SYS_chroot, &[], NotPermitted, "changes the root directory"),
+    row!(SYS_setns, &[], NotPermitted, "enters another namespace"),
+    row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
+    row!(SYS_clone, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
+    row!(
+        SYS_clone3,
+        &[],
+        NotImplemented,
+        "its flags lie in memory, out of a filter's sight; C libraries fall back to clone"
+    ),
+    row!(SYS_open_by_handle_at, &[], NotPermitted, "opens files past the path that the rules speak of"),
+    row!(SYS_keyctl, &[], NotPermitted, "the kernel's key store is shared by everything with this user"),
+    row!(SYS_add_key, &[], NotPermitted, "as keyctl"),
+    row!(SYS_request_key, &[], NotPermitted, "as keyctl"),
+    row!(SYS_kexec_load, &[], NotPermitted, "replaces the kernel"),
+    row!(SYS_kexec_file_load, &[], NotPermitted, "replaces the kernel"),
+    row!(SYS_init_module, &[], NotPermitted, "loads kernel modules"),
+    row!(SYS_finit_module, &[], NotPermitted, "loads kernel modules"),
+    row!(SYS_delete_module, &[], NotPermitted, "unloads kernel modules"),
+    row!(SYS_reboot, &[], NotPermitted, "stops the machine"),
+    row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
+    row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
+    row!(
+        SYS_socket,
+        &[
+            unequal(0, libc::AF_UNIX),
+            unequal(0, libc::AF_INET),
+            unequal(0, libc::AF_INET6),
+            unequal(0, libc::AF_NETLINK),
+        ],
+        NotPermitted,
+        "other families (packet, vsock, bluetooth, alg…) reach past the fence or into rarely used kernel code"
+    ),
+    row!(
+        SYS_socket,
+        &[equal(0, libc::AF_NETLINK), unequal(2, libc::NETLINK_ROUTE)],
+        NotPermitted,
+        "netlink for anything but reading links, addresses and routes"
+    ),
+    row!(SYS_socketpair, &[unequal(0, libc::AF_UNIX)], NotPermitted, "as socket"),
+];
+
+/// Further rows where there is no network at all.
+const NO_INTERNET: &[Row] = &[
+    row!(SYS_socket, &[equal(0, libc::AF_INET)], NotPermitted, "the policy's mode is no network"),
+    row!(SYS_socket, &[equal(0, libc::AF_INET6)], NotPermitted, "the policy's mode is no network"),
+];

@@ -1,0 +1,147 @@
+//! The only unsafe code: one system call a function, each safe to call.
+
+#![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+/// What a process is after it was cloned.
+pub(crate) enum Cloned {
+    /// The new process.
+    Child,
+    /// The caller, with the new process.
+    Parent {
+        /// Its number in the caller's PID namespace.
+        pid: Pid,
+        /// A descriptor that refers to it alone, even when its number is used again.
+        pidfd: OwnedFd,
+    },
+}
+
+/// Clones the calling process as `fork(2)` does, with new namespaces as `namespaces` says (`CLONE_NEWPID`,
+/// `CLONE_NEWNS`).
+///
+/// # Errors
+/// The calling process has more than one thread, or what clone(2) lists.
+pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "a process with several threads is never cloned"));
+    }
+    let mut pidfd: RawFd = -1;
+    let flags = namespaces | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM the child has its own copy of the memory and may go on with this stack, which is what a
+    // null stack pointer asks for. The process has one thread, so no lock is held by a thread that the child lacks.
+    // `pidfd` is writable for the length of the call, and CLONE_PIDFD makes the third argument its place on every
+    // architecture; the remaining two are unused with these flags.
+    let result = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let Some(pid) = i32::try_from(result).ok().and_then(Pid::from_raw) else {
+        return Ok(Cloned::Child);
+    };
+    // SAFETY: clone succeeded with CLONE_PIDFD, so the kernel stored a descriptor there that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Cloned::Parent { pid, pidfd })
+}
+
+/// Replaces the program of the calling process; returns only if that failed.
+pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: `path` and every string are NUL-terminated and live until the call returns, and both arrays end in null.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends the calling process without running anything of its own.
+pub(crate) fn exit_now(status: libc::c_int) -> ! {
+    // SAFETY: _exit takes any status and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Marks every descriptor from `first` on to be closed by exec.
+pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the call changes a flag of descriptors and touches no memory.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::c_uint::from(libc::CLOSE_RANGE_CLOEXEC as u16),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Blocks every signal that can be blocked in the calling thread.
+pub(crate) fn block_signals() -> io::Result<()> {
+    // SAFETY: an all-zero sigset_t is a valid value for sigfillset to overwrite, and sigprocmask only reads it.
+    let result = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives the calling process the signal state of a new one: nothing blocked, and SIGPIPE, which the Rust runtime
+/// ignores, back to its default. Other ignored signals stay ignored, as `nohup` relies on.
+pub(crate) fn reset_signals() -> io::Result<()> {
+    // SAFETY: SIG_DFL is a valid disposition for SIGPIPE; the set is initialised by sigemptyset before it is read.
+    let result = unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A descriptor that becomes readable when a child of the calling process changes state. SIGCHLD must be blocked.
+pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before it is read.
+    let fd = unsafe {
+        let mut children: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut children);
+        libc::sigaddset(&raw mut children, libc::SIGCHLD);
+        libc::signalfd(-1, &raw const children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: signalfd succeeded, so the descriptor is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Moves the calling thread into a new network namespace.
+pub(crate) fn unshare_network() -> io::Result<()> {
+    // SAFETY: a network namespace shares no descriptor table, which is the one thing that makes unshare unsafe.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
+}
+
+/// Installs a seccomp program for the calling thread and what it starts (seccomp(2), `SECCOMP_SET_MODE_FILTER`).
+pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes nothing.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Makes a system call by number, for tests of the filter; its result, or the error number.
+#[cfg(test)]
+pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 6]) -> Result<libc::c_long, i32> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: none in general. The tests pass pointers that are null or misaligned, which the kernel answers with
+    // EFAULT, and flags that it refuses.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(result) }
+}
