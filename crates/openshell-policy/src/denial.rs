@@ -40,7 +40,6 @@ pub enum ReasonCode {
     CallerUnknown,
     CallerChanged,
     CallerAmbiguous,
-    EntrypointNotStarted,
     InternalAddress,
     AddressNotInAllowedIps,
     AlwaysBlockedAddress,
@@ -66,7 +65,6 @@ impl ReasonCode {
             Self::CallerUnknown => "caller_unknown",
             Self::CallerChanged => "caller_changed",
             Self::CallerAmbiguous => "caller_ambiguous",
-            Self::EntrypointNotStarted => "entrypoint_not_started",
             Self::InternalAddress => "internal_address",
             Self::AddressNotInAllowedIps => "address_not_in_allowed_ips",
             Self::AlwaysBlockedAddress => "always_blocked_address",
@@ -88,9 +86,7 @@ impl ReasonCode {
             Self::EndpointNotInPolicy | Self::BinaryNotInPolicy | Self::NoNetworkPolicies | Self::NotInThisBuild => {
                 DenialStage::L4
             }
-            Self::CallerUnknown | Self::CallerChanged | Self::CallerAmbiguous | Self::EntrypointNotStarted => {
-                DenialStage::Identity
-            }
+            Self::CallerUnknown | Self::CallerChanged | Self::CallerAmbiguous => DenialStage::Identity,
             Self::InternalAddress
             | Self::AddressNotInAllowedIps
             | Self::AlwaysBlockedAddress

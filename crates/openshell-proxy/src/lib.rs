@@ -1,1 +1,28 @@
-//! x
+//! The way of a connection out of the sandbox, and every decision on it.
+//!
+//! The modules stand in the order in which a byte meets them. A stage is a function from the previous stage's type to
+//! its own, so that nothing is dialled without a [`decide::connection::Permit`], and no address that was not checked.
+
+#![forbid(unsafe_code)]
+
+pub mod context;
+
+pub mod listener;
+pub mod pipeline;
+
+pub mod intake;
+
+pub mod identify;
+
+pub mod decide;
+
+pub mod resolve;
+
+pub mod connect;
+
+pub mod relay;
+
+pub mod http;
+
+pub mod record;
+pub mod refusal;

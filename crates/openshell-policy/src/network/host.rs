@@ -77,7 +77,7 @@ fn is_number(label: &str) -> bool {
 pub enum Host {
     /// To be resolved.
     Name(HostName),
-    /// Written out by the client.
+    /// Written out by the client; an IPv4-mapped one is the IPv4 address that it stands for.
     Address(IpAddr),
 }
 
@@ -90,12 +90,12 @@ impl Host {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         if let Some(inner) = bare {
             return match inner.parse::<Ipv6Addr>() {
-                Ok(address) => Ok(Self::Address(address.into())),
+                Ok(address) => Ok(Self::Address(IpAddr::from(address).to_canonical())),
                 Err(_) => Err(InvalidHost::Character),
             };
         }
         match text.parse::<IpAddr>() {
-            Ok(address) => Ok(Self::Address(address)),
+            Ok(address) => Ok(Self::Address(address.to_canonical())),
             Err(_) => HostName::parse(text).map(Self::Name),
         }
     }
@@ -135,8 +135,14 @@ impl HostPattern {
         if !text.starts_with("*.") && !text.starts_with("**.") {
             return Err(Fault::HostWildcardPosition(text.to_owned()));
         }
-        if text.split('.').filter(|label| !label.is_empty()).count() <= 2 {
+        let labels: Vec<_> = text.split('.').filter(|label| !label.is_empty()).collect();
+        if labels.len() <= 2 {
             return Err(Fault::HostTldWildcard(text.to_owned()));
+        }
+        // A pattern that could match an IP address would make it an address that the policy names.
+        if labels.last().is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{'])) {
+            let problem = "its last label must be written out, and be no number".to_owned();
+            return Err(Fault::HostInvalid { host: text.to_owned(), problem });
         }
         glob(text)?;
         Ok(Self(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()))

@@ -124,7 +124,9 @@ fn pol_12_to_15_wildcards_are_narrow() {
     check("{host: \"*.com\", port: 1}", &["TLD wildcard"]);
     check("{host: \"*.com.\", port: 1}", &["TLD wildcard"]);
     check("{host: \"api*.example.com\", port: 1}", &["must begin"]);
-    check("{host: \"*.[unclosed.test\", port: 1}", &["glob"]);
+    check("{host: \"*.[unclosed.test\", port: 1}", &["unclosed"]);
+    check("{host: \"*.99.0.1\", port: 1}", &["last label"]);
+    check("{host: \"*.example.*\", port: 1}", &["last label"]);
     check("{host: \"*.example.com\", port: 1}", &[]);
     check("{host: \"**.example.com\", port: 1}", &[]);
     check("{host: \"a b.test\", port: 1}", &["letters, digits"]);

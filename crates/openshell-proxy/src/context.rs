@@ -1,0 +1,68 @@
+//! What every connection shares, and the bounds on all that a workload can grow.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::decide::snapshot::Snapshot;
+use crate::identify::Identifier;
+use crate::resolve::lookup::Resolver;
+
+/// The policy in force; connections take the generation of the moment and keep it.
+pub type CurrentPolicy = Arc<ArcSwap<Snapshot>>;
+
+/// What every connection shares.
+#[derive(Debug)]
+pub struct Context {
+    /// The policy in force.
+    pub policy: CurrentPolicy,
+    /// Finds out who is calling.
+    pub identifier: Arc<Identifier>,
+    /// The supervisor's resolver; the workload's is never asked.
+    pub resolver: Resolver,
+    /// Where the workload's connections come from; others are closed unanswered.
+    pub workload: Ipv4Addr,
+}
+
+/// Bounds, each with its reason.
+#[derive(Debug)]
+pub struct Limits;
+
+impl Limits {
+    /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each.
+    pub const CONNECTIONS: usize = 4_096;
+    /// Connections beyond those that are still told why they are refused; further ones are closed.
+    pub const REFUSED_CONNECTIONS: usize = 64;
+    /// Bytes of the head of a CONNECT or forward request: what the interface promises, and hyper's smallest.
+    pub const HEAD_BYTES: usize = 8 * 1024;
+    /// Time for a head to arrive: longer than any client takes that is not holding the connection on purpose.
+    pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+    /// Time to reach an upstream, over all its addresses.
+    pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+    /// Head start of one address over the next (RFC 8305 §5).
+    pub const CONNECT_STAGGER: Duration = Duration::from_millis(250);
+    /// Addresses of one name that are looked at; real names have fewer, and every one costs a check.
+    pub const ADDRESSES: usize = 64;
+    /// Time for a name to resolve.
+    pub const LOOKUP_DEADLINE: Duration = Duration::from_secs(10);
+    /// An established connection without a byte either way: below this, long polls and idle sessions would die.
+    pub const IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+    /// Silence after which TCP asks whether the peer is still there.
+    pub const KEEPALIVE: Duration = Duration::from_secs(60);
+    /// Programs whose fingerprints are remembered; they are never forgotten, or trust on first use would not hold.
+    pub const FINGERPRINTS: usize = 4_096;
+    /// Decisions remembered by one policy generation.
+    pub const DECISIONS: usize = 16_384;
+    /// Processes between a caller and the command that init started.
+    pub const ANCESTORS: usize = 64;
+    /// Absolute paths kept of a caller's arguments and its ancestors', for the reason text.
+    pub const CMDLINE_PATHS: usize = 16;
+    /// Bytes of one such path.
+    pub const CMDLINE_PATH_BYTES: usize = 256;
+    /// Bytes of one process's arguments that are looked at.
+    pub const CMDLINE_BYTES: usize = 16 * 1024;
+    /// Pause after an accept that failed, doubled up to the second value while it goes on.
+    pub const ACCEPT_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+}

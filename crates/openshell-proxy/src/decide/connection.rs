@@ -1,0 +1,119 @@
+//! Snapshot, callers and target to a permit, or to a refusal.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use openshell_policy::address::AddressRange;
+use openshell_policy::denial::ReasonCode;
+use openshell_policy::network::host::Host;
+
+use crate::decide::snapshot::{Matches, Nearest, Snapshot, Verdict};
+use crate::identify::caller::{Caller, Callers};
+use crate::intake::Target;
+use crate::refusal::Refusal;
+
+/// Leave to reach one target. Only [`judge`] makes one, so that nothing is resolved or dialled without a decision:
+///
+/// ```compile_fail
+/// use openshell_proxy::decide::connection::Permit;
+/// let forged = Permit { policy: None };
+/// ```
+#[derive(Debug)]
+pub struct Permit {
+    target: Target,
+    policy: Option<String>,
+    generation: u64,
+    addresses: PermittedAddresses,
+}
+
+/// Which of a target's addresses a permit is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PermittedAddresses {
+    /// Public ones.
+    pub(crate) public: bool,
+    /// These, public or not.
+    pub(crate) listed: Vec<AddressRange>,
+    /// The one that the policy names as the host.
+    pub(crate) literal: Option<IpAddr>,
+}
+
+impl Permit {
+    /// What may be reached.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The smallest key of a policy that permits it, if the rules name one.
+    #[must_use]
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
+    }
+
+    /// The policy generation that permitted it.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) fn addresses(&self) -> &PermittedAddresses {
+        &self.addresses
+    }
+}
+
+/// Judges a connection of `callers` to `target`. Where a socket has several owners, the policy must say the same about
+/// each of them.
+///
+/// # Errors
+/// The refusal, and for an engine that failed, a refusal too.
+pub fn judge(snapshot: &Snapshot, callers: &Callers, target: &Target) -> Result<Permit, Refusal> {
+    let verdict_on =
+        |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::Engine(error.to_string()));
+    let verdict = verdict_on(callers.first())?;
+    for other in callers.others() {
+        if !same(&verdict, &*verdict_on(other)?) {
+            let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
+            return Err(Refusal::CallerAmbiguous(both));
+        }
+    }
+    match &*verdict {
+        Verdict::Deny { reason, nearest } => Err(refused(snapshot, reason, nearest.as_ref())),
+        Verdict::Allow { policy, endpoints } => {
+            if endpoints.iter().any(|endpoint| endpoint.l7().is_some()) {
+                let what = "requests are judged inside this endpoint's connections, which this build cannot do yet";
+                return Err(Refusal::NotInThisBuild { what, policy: policy.clone() });
+            }
+            let literal = match &target.host {
+                Host::Address(address) => Some(*address),
+                Host::Name(_) => None,
+            };
+            let names_it = |pattern: &str| literal.is_some_and(|ip| pattern.parse() == Ok(ip));
+            let by_literal = endpoints.iter().filter_map(|endpoint| endpoint.host()).any(|h| names_it(&h.to_string()));
+            let addresses = PermittedAddresses {
+                // Foreign rules that name no endpoint permit what any endpoint without a list would.
+                public: endpoints.is_empty() || endpoints.iter().any(|endpoint| endpoint.allowed_ips().is_empty()),
+                listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
+                literal: literal.filter(|_| by_literal),
+            };
+            let generation = snapshot.generation();
+            Ok(Permit { target: target.clone(), policy: policy.clone(), generation, addresses })
+        }
+    }
+}
+
+fn same(one: &Arc<Verdict>, other: &Verdict) -> bool {
+    match (&**one, other) {
+        // Reasons name the program and differ; a refusal is a refusal.
+        (Verdict::Deny { .. }, Verdict::Deny { .. }) => true,
+        (one, other) => one == other,
+    }
+}
+
+fn refused(snapshot: &Snapshot, reason: &str, nearest: Option<&Nearest>) -> Refusal {
+    let code = match nearest {
+        Some(Nearest { matches: Matches::Endpoint, .. }) => ReasonCode::BinaryNotInPolicy,
+        _ if snapshot.policy().network().is_empty() => ReasonCode::NoNetworkPolicies,
+        _ => ReasonCode::EndpointNotInPolicy,
+    };
+    Refusal::NotInPolicy { code, reason: reason.to_owned(), nearest: nearest.cloned() }
+}

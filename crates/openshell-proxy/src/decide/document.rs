@@ -1,0 +1,89 @@
+//! A policy as the data that the rules read.
+
+use openshell_policy::filesystem::{Compatibility, GrantedPath};
+use openshell_policy::network::NetworkPolicy;
+use openshell_policy::network::endpoint::{Endpoint, TlsMode};
+use openshell_policy::network::rule::HttpRule;
+use openshell_policy::policy::Policy;
+use openshell_policy::process::Identity;
+use serde_json::{Map, Value, json};
+
+/// The document of `policy`: ports in `ports`, presets expanded, what is absent left out.
+#[must_use]
+pub fn document(policy: &Policy) -> Value {
+    let filesystem = policy.filesystem();
+    let paths = |paths: &[GrantedPath]| -> Value { paths.iter().map(|path| json!(path.as_path())).collect() };
+    let compatibility = match filesystem.compatibility {
+        Compatibility::BestEffort => "best_effort",
+        Compatibility::HardRequirement => "hard_requirement",
+    };
+    let mut process = Map::new();
+    process.insert("run_as_user".to_owned(), identity(&policy.run_as().user));
+    if let Some(group) = &policy.run_as().group {
+        process.insert("run_as_group".to_owned(), identity(group));
+    }
+    let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy)));
+    json!({
+        "filesystem_policy": {
+            "include_workdir": filesystem.include_workdir,
+            "read_only": paths(&filesystem.read_only),
+            "read_write": paths(&filesystem.read_write),
+        },
+        "landlock": { "compatibility": compatibility },
+        "process": process,
+        "network_policies": networks.collect::<Map<_, _>>(),
+    })
+}
+
+fn identity(identity: &Identity) -> Value {
+    match identity {
+        Identity::Name(name) => json!(name),
+        Identity::Id(id) => json!(id),
+    }
+}
+
+fn network(policy: &NetworkPolicy) -> Value {
+    let binaries = policy.binaries.iter().map(|binary| json!({ "path": binary.to_string() }));
+    json!({
+        "endpoints": policy.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+        "binaries": binaries.collect::<Vec<_>>(),
+    })
+}
+
+fn endpoint(endpoint: &Endpoint) -> Value {
+    let mut object = Map::new();
+    let mut set = |key: &str, value: Value| object.insert(key.to_owned(), value);
+    if let Some(host) = endpoint.host() {
+        set("host", json!(host.to_string()));
+    }
+    set("ports", endpoint.ports().iter().map(|port| json!(port.get())).collect());
+    if endpoint.tls() == TlsMode::Skip {
+        set("tls", json!("skip"));
+    }
+    if !endpoint.allowed_ips().is_empty() {
+        set("allowed_ips", endpoint.allowed_ips().iter().map(|range| json!(range.to_string())).collect());
+    }
+    if endpoint.allow_encoded_slash() {
+        set("allow_encoded_slash", json!(true));
+    }
+    if let Some(l7) = endpoint.l7() {
+        set("protocol", json!(l7.protocol.as_str()));
+        set("enforcement", json!(l7.enforcement.as_str()));
+        set("rules", l7.rules.iter().map(|rule| json!({ "allow": http_rule(rule) })).collect());
+        if !l7.deny_rules.is_empty() {
+            set("deny_rules", l7.deny_rules.iter().map(http_rule).collect());
+        }
+    }
+    Value::Object(object)
+}
+
+fn http_rule(rule: &HttpRule) -> Value {
+    let mut object = json!({ "method": rule.method.as_str(), "path": rule.path.as_str() });
+    if !rule.query.is_empty() {
+        let matcher = |globs: &[_]| json!({ "any": globs });
+        let globs = rule.query.iter().map(|(key, matcher)| (key, matcher.globs().iter().map(|glob| glob.as_str())));
+        let query: Map<_, _> = globs.map(|(key, globs)| (key.clone(), matcher(&globs.collect::<Vec<_>>()))).collect();
+        object["query"] = Value::Object(query);
+    }
+    object
+}

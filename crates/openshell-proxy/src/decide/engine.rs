@@ -1,0 +1,187 @@
+//! The policy engine: rules compiled once, evaluated on a machine of their own each time.
+
+use std::sync::Arc;
+
+use regorus::languages::rego::compiler::Compiler;
+use regorus::rvm::program::Program;
+use regorus::rvm::vm::RegoVM;
+use regorus::{CompiledPolicy, Value};
+
+/// The built-in rules.
+pub const BUILT_IN: &str = include_str!("../../../../data/sandbox-policy.rego");
+
+/// What is asked of the rules, by name in the package `openshell.sandbox`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the rules")]
+pub enum Query {
+    NetworkAction,
+    MatchedNetworkPolicy,
+    MatchedEndpointConfigs,
+    MatchedEndpointConfig,
+    DenyReason,
+    NearestPolicy,
+    AllowRequest,
+    RequestDenyReason,
+    FilesystemPolicy,
+    LandlockPolicy,
+    ProcessPolicy,
+}
+
+impl Query {
+    const ALL: [Self; 11] = [
+        Self::NetworkAction,
+        Self::MatchedNetworkPolicy,
+        Self::MatchedEndpointConfigs,
+        Self::MatchedEndpointConfig,
+        Self::DenyReason,
+        Self::NearestPolicy,
+        Self::AllowRequest,
+        Self::RequestDenyReason,
+        Self::FilesystemPolicy,
+        Self::LandlockPolicy,
+        Self::ProcessPolicy,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::NetworkAction => "network_action",
+            Self::MatchedNetworkPolicy => "matched_network_policy",
+            Self::MatchedEndpointConfigs => "matched_endpoint_configs",
+            Self::MatchedEndpointConfig => "matched_endpoint_config",
+            Self::DenyReason => "deny_reason",
+            Self::NearestPolicy => "nearest_policy",
+            Self::AllowRequest => "allow_request",
+            Self::RequestDenyReason => "request_deny_reason",
+            Self::FilesystemPolicy => "filesystem_policy",
+            Self::LandlockPolicy => "landlock_policy",
+            Self::ProcessPolicy => "process_policy",
+        }
+    }
+
+    fn entry_point(self) -> String {
+        format!("data.openshell.query.{}", self.name())
+    }
+}
+
+/// Why rules cannot be used, or did not answer.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum EngineError {
+    #[error("the policy rules cannot be compiled: {0}")]
+    Compile(String),
+    #[error("the policy rules must be in `package openshell.sandbox`")]
+    Package,
+    #[error("the policy data cannot be given to the rules: {0}")]
+    Data(String),
+    #[error("policy evaluation error: {0}")]
+    Evaluate(String),
+    #[error("policy evaluation error: {query} answered {answer}, which is not {expected}")]
+    Answer { query: &'static str, answer: String, expected: &'static str },
+}
+
+/// Instructions of one evaluation: some 50 a policy, endpoint and binary, so enough for the largest document; reaching
+/// it refuses.
+const MAX_INSTRUCTIONS: usize = 20_000_000;
+
+/// Compiled patterns that the engine keeps, for the whole process.
+const GLOB_CACHE: usize = 32_768;
+
+/// Rules and data, immutable.
+pub struct Engine {
+    compiled: CompiledPolicy,
+    program: Arc<Program>,
+    data: Value,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Compiles `rules` over `document`.
+    ///
+    /// # Errors
+    /// The rules do not compile, or are in another package.
+    pub fn new(rules: &str, document: serde_json::Value) -> Result<Self, EngineError> {
+        regorus::cache::configure(regorus::cache::Config { glob: GLOB_CACHE, ..regorus::cache::Config::default() });
+        let mut engine = regorus::Engine::new();
+        engine.set_strict_builtin_errors(true);
+        let package = engine.add_policy("policy rules".to_owned(), rules.to_owned()).map_err(not_compiled)?;
+        if package != "data.openshell.sandbox" {
+            return Err(EngineError::Package);
+        }
+        engine.add_policy("queries".to_owned(), queries()).map_err(not_compiled)?;
+        let data = Value::from(document);
+        engine.add_data(data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
+        let entry_points = Query::ALL.map(Query::entry_point);
+        let first: regorus::Rc<str> = entry_points[0].as_str().into();
+        let compiled = engine.compile_with_entrypoint(&first).map_err(not_compiled)?;
+        let program = Compiler::compile_from_policy(&compiled, &entry_points.each_ref().map(String::as_str))
+            .map_err(not_compiled)?;
+        Ok(Self { compiled, program, data })
+    }
+
+    /// Asks one question after the other about the same input.
+    ///
+    /// # Errors
+    /// The data conflicts with the rules.
+    pub fn about(&self, input: serde_json::Value) -> Result<Session, EngineError> {
+        let mut machine = RegoVM::new_with_policy(self.compiled.clone());
+        machine.set_max_instructions(MAX_INSTRUCTIONS);
+        machine.set_strict_builtin_errors(true);
+        machine.load_program(Arc::clone(&self.program));
+        machine.set_data(self.data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
+        machine.set_input(Value::from(input));
+        Ok(Session { machine })
+    }
+}
+
+fn not_compiled(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Compile(error.to_string())
+}
+
+/// A rule for each query in a package of ours, so that a query which foreign rules do not define is undefined instead of
+/// unknown.
+fn queries() -> String {
+    let rule = |query: Query| format!("{0} := data.openshell.sandbox.{0}\n", query.name());
+    format!("package openshell.query\n\nimport rego.v1\n\n{}", Query::ALL.map(rule).concat())
+}
+
+/// An engine with an input.
+pub struct Session {
+    machine: RegoVM,
+}
+
+impl Session {
+    /// The answer to `query` as JSON; `None` where it is undefined.
+    ///
+    /// # Errors
+    /// The evaluation failed or took too long.
+    pub fn ask(&mut self, query: Query) -> Result<Option<serde_json::Value>, EngineError> {
+        let value = self
+            .machine
+            .execute_entry_point_by_name(&query.entry_point())
+            .map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        if value == Value::Undefined {
+            return Ok(None);
+        }
+        let text = value.to_json_str().map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        serde_json::from_str(&text).map(Some).map_err(|error| EngineError::Evaluate(error.to_string()))
+    }
+
+    /// The answer to `query`, which is a text.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], or another answer than a text.
+    pub fn ask_text(&mut self, query: Query) -> Result<Option<String>, EngineError> {
+        match self.ask(query)? {
+            None => Ok(None),
+            Some(serde_json::Value::String(text)) => Ok(Some(text)),
+            Some(other) => {
+                Err(EngineError::Answer { query: query.name(), answer: other.to_string(), expected: "a text" })
+            }
+        }
+    }
+}

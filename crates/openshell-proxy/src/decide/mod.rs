@@ -1,0 +1,9 @@
+//! May it: whether a caller may reach a target, by one immutable generation of the policy.
+
+pub mod connection;
+pub mod document;
+pub mod engine;
+pub mod snapshot;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! One immutable generation of the policy, with the decisions already made by it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::policy::Policy;
+use openshell_policy::violation::{Violations, Warning};
+use openshell_policy::yaml;
+use quick_cache::sync::Cache;
+use serde_json::{Value, json};
+
+use crate::context::Limits;
+use crate::decide::document::document;
+use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query};
+use crate::identify::caller::Program;
+use crate::intake::Target;
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum LoadError {
+    #[error(transparent)]
+    Data(#[from] Violations),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the policy rules answer `{query}` with what no policy document may hold")]
+    Static { query: &'static str, source: Violations },
+}
+
+/// Policy, rules and decisions of one generation. Never changes; a reload makes another.
+#[derive(Debug)]
+pub struct Snapshot {
+    generation: u64,
+    policy: Policy,
+    engine: Engine,
+    decisions: Cache<Question, Arc<Verdict>>,
+}
+
+/// What a decision depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    program: Program,
+    target: Target,
+}
+
+/// What the rules say about a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Permitted by `policy`, as these endpoints say.
+    Allow { policy: Option<String>, endpoints: Vec<Endpoint> },
+    /// Refused.
+    Deny { reason: String, nearest: Option<Nearest> },
+}
+
+/// The policy that comes nearest to permitting a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its key.
+    pub name: String,
+    /// What of it matches.
+    pub matches: Matches,
+}
+
+/// What of a policy matches a connection that it does not permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matches {
+    /// Host and port, not the program.
+    Endpoint,
+    /// Host and program, not the port.
+    HostAndBinary,
+    /// The program.
+    Binary,
+    /// The host.
+    Host,
+}
+
+impl Snapshot {
+    /// Loads a policy document under the built-in rules, or under `rules`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the document, or what is wrong with the rules.
+    pub fn load(generation: u64, data: &str, rules: Option<&str>) -> Result<(Self, Vec<Warning>), LoadError> {
+        let (policy, warnings) = yaml::policy(data)?;
+        let rules = rules.filter(|rules| *rules != BUILT_IN);
+        let engine = Engine::new(rules.unwrap_or(BUILT_IN), document(&policy))?;
+        // Foreign rules may answer otherwise than the data says; what they answer is held to the same schema.
+        let policy = match rules {
+            None => policy,
+            Some(_) => static_parts(&engine, &policy)?,
+        };
+        let decisions = Cache::new(Limits::DECISIONS);
+        Ok((Self { generation, policy, engine, decisions }, warnings))
+    }
+
+    /// Counts from 1; grows with every reload.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What the sandbox may do.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What the rules say about `program` going to `target`; the same question is evaluated once.
+    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<Verdict>, EngineError> {
+        let question = Question { program: program.clone(), target: target.clone() };
+        self.decisions.get_or_insert_with(&question, || self.evaluate(&question).map(Arc::new))
+    }
+
+    fn evaluate(&self, Question { program, target }: &Question) -> Result<Verdict, EngineError> {
+        let mut session = self.engine.about(input(program, target))?;
+        if session.ask(Query::NetworkAction)? != Some(json!("allow")) {
+            let reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
+            return Ok(Verdict::Deny { reason, nearest: nearest(session.ask(Query::NearestPolicy)?) });
+        }
+        let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
+        let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
+            Some(configs) => configs,
+            None => Value::Array(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect()),
+        };
+        let endpoints = yaml::endpoints(&endpoints.to_string()).map_err(|violations| EngineError::Answer {
+            query: "matched_endpoint_configs",
+            answer: violations.to_string(),
+            expected: "a set of endpoints",
+        })?;
+        Ok(Verdict::Allow { policy, endpoints })
+    }
+}
+
+fn input(program: &Program, target: &Target) -> Value {
+    json!({
+        "exec": {
+            "path": text(&program.executable),
+            "ancestors": program.ancestors.iter().map(|path| text(path)).collect::<Vec<_>>(),
+            "cmdline_paths": program.cmdline_paths,
+        },
+        "network": { "host": target.host.to_string(), "port": target.port },
+    })
+}
+
+/// A program's paths are UTF-8 by construction.
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
+
+fn nearest(answer: Option<Value>) -> Option<Nearest> {
+    let answer = answer?;
+    let matches = match answer.get("matches")?.as_str()? {
+        "endpoint" => Matches::Endpoint,
+        "host_and_binary" => Matches::HostAndBinary,
+        "binary" => Matches::Binary,
+        "host" => Matches::Host,
+        _ => return None,
+    };
+    Some(Nearest { name: answer.get("name")?.as_str()?.to_owned(), matches })
+}
+
+/// `policy` with the parts that take effect at start as the rules answer them.
+fn static_parts(engine: &Engine, policy: &Policy) -> Result<Policy, LoadError> {
+    let mut whole = document(policy);
+    let mut session = engine.about(json!({}))?;
+    let parts = [
+        (Query::FilesystemPolicy, "filesystem_policy"),
+        (Query::LandlockPolicy, "landlock"),
+        (Query::ProcessPolicy, "process"),
+    ];
+    for (query, key) in parts {
+        if let Some(answer) = session.ask(query)? {
+            whole[key] = answer;
+        }
+    }
+    let (policy, _) = yaml::policy(&whole.to_string()).map_err(|source| LoadError::Static {
+        query: "filesystem_policy, landlock_policy or process_policy",
+        source,
+    })?;
+    Ok(policy)
+}

@@ -1,0 +1,315 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use openshell_policy::denial::ReasonCode;
+use openshell_policy::network::host::Host;
+use serde_json::{Value, json};
+
+use super::connection::{Permit, judge};
+use super::document::document;
+use super::engine::{BUILT_IN, Engine, Query};
+use super::snapshot::Snapshot;
+use crate::identify::caller::{Caller, Callers, Program};
+use crate::intake::Target;
+use crate::refusal::Refusal;
+
+fn snapshot(policies: &str) -> Snapshot {
+    let (snapshot, _) = Snapshot::load(1, &format!("network_policies: {policies}"), None).unwrap();
+    snapshot
+}
+
+fn caller(executable: &str, ancestors: &[&str]) -> Caller {
+    let ancestors = ancestors.iter().map(PathBuf::from).collect();
+    let cmdline_paths = vec!["/sandbox/tool.py".to_owned()];
+    Caller { pid: 7, program: Program { executable: executable.into(), ancestors, cmdline_paths } }
+}
+
+fn target(text: &str) -> Target {
+    let (host, port) = text.rsplit_once(':').unwrap();
+    Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
+}
+
+fn decide(snapshot: &Snapshot, callers: Vec<Caller>, to: &str) -> Result<Permit, Refusal> {
+    judge(snapshot, &Callers::new(callers).unwrap(), &target(to))
+}
+
+fn by_curl(policies: &str, to: &str) -> Result<Permit, Refusal> {
+    decide(&snapshot(policies), vec![caller("/usr/bin/curl", &["/usr/bin/bash"])], to)
+}
+
+#[track_caller]
+fn check(policies: &str, to: &str, expected: Result<&str, ReasonCode>) {
+    let result = by_curl(policies, to);
+    let result = result.as_ref().map(|permit| permit.policy().unwrap()).map_err(Refusal::code);
+    assert_eq!(result, expected, "{to} under {policies}");
+}
+
+fn reason(result: Result<Permit, Refusal>) -> String {
+    result.unwrap_err().log_reason()
+}
+
+const CURL: &str = "binaries: [{path: /usr/bin/curl}]";
+
+fn web(endpoint: &str) -> String {
+    format!("{{web: {{endpoints: [{endpoint}], {CURL}}}}}")
+}
+
+use ReasonCode::{BinaryNotInPolicy, EndpointNotInPolicy, NoNetworkPolicies};
+
+#[test]
+fn l4_01_no_policies_refuse_everything() {
+    check("{}", "example.com:443", Err(NoNetworkPolicies));
+    assert_eq!(reason(by_curl("{}", "example.com:443")), "network connections not allowed by policy");
+}
+
+#[test]
+fn l4_02_03_04_06_host_and_port_both_count() {
+    let one = web("{host: web.test, port: 8080}");
+    check(&one, "web.test:8080", Ok("web"));
+    check(&one, "web.test:8081", Err(EndpointNotInPolicy));
+    check(&one, "other.test:8080", Err(EndpointNotInPolicy));
+    let two = web("{host: web.test, ports: [8080, 9090]}");
+    check(&two, "web.test:8080", Ok("web"));
+    check(&two, "web.test:9090", Ok("web"));
+    check(&two, "web.test:80", Err(EndpointNotInPolicy));
+}
+
+#[test]
+fn l4_07_case_and_a_final_dot_do_not_matter() {
+    let policy = web("{host: Web.TEST, port: 8080}");
+    check(&policy, "wEB.test:8080", Ok("web"));
+    check(&policy, "web.test.:8080", Ok("web"));
+}
+
+#[test]
+fn l4_08_to_10_wildcards_stand_for_labels() {
+    let one = web("{host: \"*.APPS.test\", port: 1}");
+    check(&one, "a.apps.TEST:1", Ok("web"));
+    check(&one, "a.b.apps.test:1", Err(EndpointNotInPolicy));
+    check(&one, "apps.test:1", Err(EndpointNotInPolicy));
+    check(&one, "evilapps.test:1", Err(EndpointNotInPolicy));
+    let many = web("{host: \"**.apps.test\", port: 1}");
+    check(&many, "a.b.apps.test:1", Ok("web"));
+    check(&many, "apps.test:1", Err(EndpointNotInPolicy));
+}
+
+#[test]
+fn l4_11_to_15_binaries_match_the_program_and_its_ancestors() {
+    let with =
+        |path: &str| format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{path: \"{path}\"}}]}}}}");
+    for path in ["/usr/bin/cur*", "/usr/**", "/**", "/usr/bin/bash", "/usr/bin/ba*"] {
+        check(&with(path), "a.test:1", Ok("web"));
+    }
+    for path in ["/usr/*", "/usr/bin/CURL", "/usr/bin/cur?", "/usr/bin"] {
+        check(&with(path), "a.test:1", Err(BinaryNotInPolicy));
+    }
+}
+
+#[test]
+fn l4_16_arguments_explain_and_never_grant() {
+    let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /sandbox/tool.py}]}}";
+    check(policy, "a.test:1", Err(BinaryNotInPolicy));
+    let reason = reason(by_curl(policy, "a.test:1"));
+    let expected = "binary '/usr/bin/curl' not allowed in policy 'web' (ancestors: [/usr/bin/bash], \
+                    cmdline: [/sandbox/tool.py]). SYMLINK HINT:";
+    assert!(reason.starts_with(expected), "L4-05: {reason}");
+}
+
+#[test]
+fn l4_19_a_policy_without_binaries_is_nobodys() {
+    check("{web: {endpoints: [{host: a.test, port: 1}]}}", "a.test:1", Err(BinaryNotInPolicy));
+    check("{web: {endpoints: [{host: a.test, port: 1}], binaries: []}}", "a.test:1", Err(BinaryNotInPolicy));
+}
+
+#[test]
+fn l4_20_21_the_smallest_key_names_the_decision() {
+    let endpoint = "endpoints: [{host: a.test, port: 1}]";
+    check(
+        &format!("{{zeta: {{{endpoint}, {CURL}}}, alpha: {{name: Pretty, {endpoint}, {CURL}}}}}"),
+        "a.test:1",
+        Ok("alpha"),
+    );
+}
+
+#[test]
+fn l4_22_the_reason_names_every_policy() {
+    let policies = format!(
+        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, b: {{endpoints: [{{host: b.test, port: 1}}], {CURL}}}}}"
+    );
+    let expected = "endpoint c.test:1 not in policy 'a'; endpoint c.test:1 not in policy 'b'";
+    assert_eq!(reason(by_curl(&policies, "c.test:1")), expected);
+}
+
+#[test]
+fn a_refusal_names_the_line_that_would_permit_and_it_does() {
+    let python = "binaries: [{path: /usr/bin/python3}]";
+    let cases = [
+        (web("{host: a.test, port: 1}"), "network_policies.web.endpoints: add `- {host: b.test, port: 2}`", "web"),
+        (web("{host: b.test, port: 1}"), "network_policies.web.endpoints: add `- {host: b.test, port: 2}`", "web"),
+        (
+            format!("{{web: {{endpoints: [{{host: b.test, port: 2}}], {python}}}}}"),
+            "network_policies.web.binaries: add `- {path: /usr/bin/curl}`",
+            "web",
+        ),
+        (
+            format!("{{web: {{endpoints: [{{host: b.test, port: 1}}], {python}}}}}"),
+            "network_policies: add `NAME: {endpoints: [{host: b.test, port: 2}], binaries: [{path: /usr/bin/curl}]}`",
+            "web",
+        ),
+    ];
+    for (policies, fix, nearest) in cases {
+        let curl = caller("/usr/bin/curl", &["/usr/bin/bash"]);
+        let refusal = by_curl(&policies, "b.test:2").unwrap_err();
+        assert_eq!(refusal.fix(&target("b.test:2"), Some(&curl)).as_deref(), Some(fix), "{policies}");
+        assert_eq!(refusal.nearest_rule(), Some(nearest), "{policies}");
+    }
+    let added = web("{host: a.test, port: 1}, {host: b.test, port: 2}");
+    check(&added, "b.test:2", Ok("web"));
+}
+
+#[test]
+fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
+    let odd = caller("/tmp/a, b: c", &[]);
+    let fix = decide(&snapshot("{}"), vec![odd.clone()], "a.test:1").unwrap_err().fix(&target("a.test:1"), Some(&odd));
+    assert!(fix.unwrap().contains(r#"path: "/tmp/a, b: c""#));
+}
+
+#[test]
+fn what_is_judged_inside_is_refused_by_this_build() {
+    let judged = web("{host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}");
+    check(&judged, "a.test:1", Err(ReasonCode::NotInThisBuild));
+    let twin =
+        web("{host: a.test, port: 1}, {host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}");
+    check(&twin, "a.test:1", Err(ReasonCode::NotInThisBuild));
+}
+
+#[test]
+fn owners_that_are_judged_differently_are_refused() {
+    let snapshot = snapshot(&web("{host: a.test, port: 1}"));
+    let (curl, nc) = (caller("/usr/bin/curl", &[]), caller("/usr/bin/nc", &[]));
+    let both = decide(&snapshot, vec![curl.clone(), nc.clone()], "a.test:1");
+    assert_eq!(both.unwrap_err().code(), ReasonCode::CallerAmbiguous);
+    let reversed = decide(&snapshot, vec![nc.clone(), curl.clone()], "a.test:1");
+    assert_eq!(reversed.unwrap_err().code(), ReasonCode::CallerAmbiguous);
+    decide(&snapshot, vec![curl.clone(), caller("/usr/bin/curl", &["/usr/bin/curl"])], "a.test:1").unwrap();
+    assert_eq!(decide(&snapshot, vec![nc.clone(), nc], "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
+}
+
+#[test]
+fn the_same_question_is_evaluated_once() {
+    let snapshot = snapshot(&web("{host: a.test, port: 1}"));
+    let program = caller("/usr/bin/curl", &[]).program;
+    let first = snapshot.judge(&program, &target("a.test:1")).unwrap();
+    assert!(Arc::ptr_eq(&first, &snapshot.judge(&program, &target("a.test:1")).unwrap()));
+}
+
+#[test]
+fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more() {
+    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if input.network.port == 1\n";
+    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules)).unwrap();
+    let curl = || vec![caller("/usr/bin/curl", &[])];
+    let permit = decide(&snapshot, curl(), "a.test:1").unwrap();
+    assert!(permit.policy().is_none() && permit.addresses().public && permit.addresses().listed.is_empty());
+    assert!(decide(&snapshot, curl(), "a.test:2").is_err());
+}
+
+#[test]
+fn foreign_rules_are_held_to_the_schema() {
+    let rules = |body: &str| format!("package openshell.sandbox\nimport rego.v1\n{body}\n");
+    let load = |body: &str| Snapshot::load(1, "version: 1", Some(&rules(body))).map(|_| ()).map_err(|e| e.to_string());
+    assert!(load("process_policy := {\"run_as_user\": \"root\"}").unwrap_err().contains("process_policy"));
+    assert!(load("filesystem_policy := {\"read_only\": [\"x\"]}").is_err());
+    assert!(load("network_action := 1").is_ok());
+    assert!(Snapshot::load(1, "version: 1", Some("package other\nx := 1")).is_err());
+    assert!(Snapshot::load(1, "version: 1", Some("package openshell.sandbox\nx := :=")).is_err());
+    let odd = rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
+    let (snapshot, _) = Snapshot::load(1, "version: 1", Some(&odd)).unwrap();
+    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
+    assert_eq!(refusal.code(), ReasonCode::PolicyEngineError);
+}
+
+#[test]
+fn an_evaluation_that_takes_too_long_refuses() {
+    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
+                 some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";
+    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules)).unwrap();
+    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
+    assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
+    assert!(refusal.log_reason().starts_with("policy evaluation error"), "{}", refusal.log_reason());
+}
+
+#[test]
+fn the_document_reads_back_as_the_policy_that_it_was_made_of() {
+    let yaml = r#"
+filesystem_policy: {read_only: [/usr], read_write: [/tmp], include_workdir: false}
+landlock: {compatibility: hard_requirement}
+process: {run_as_user: "7", run_as_group: staff}
+network_policies:
+  a:
+    endpoints:
+      - {host: "*.a.test", ports: [1, 2], protocol: rest, enforcement: enforce, access: read-only, allowed_ips: [10.0.0.0/16]}
+      - {host: b.test, port: 3, tls: skip}
+      - host: c.test
+        port: 4
+        protocol: rest
+        enforcement: audit
+        allow_encoded_slash: true
+        rules: [{allow: {method: get, path: /x, query: {a: "1", b: {any: ["2", "3"]}}}}]
+        deny_rules: [{method: "*", path: "/**"}]
+    binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
+"#;
+    let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();
+    let (again, _) = openshell_policy::yaml::policy(&document(&policy).to_string()).unwrap();
+    assert_eq!(policy, again);
+}
+
+/// What the built-in rules say about a request to a.test:1.
+fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
+    let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
+    let engine = Engine::new(BUILT_IN, document(&policy)).unwrap();
+    let input = json!({
+        "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
+        "network": {"host": "a.test", "port": 1},
+        "request": {"method": method, "path": path, "query_params": query},
+    });
+    let mut session = engine.about(input).unwrap();
+    let allowed = session.ask(Query::AllowRequest).unwrap() == Some(json!(true));
+    (allowed, session.ask_text(Query::RequestDenyReason).unwrap())
+}
+
+#[test]
+fn requests_are_judged_by_method_path_and_query() {
+    let endpoint = |rules: &str| format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}");
+    let rule = |rule: &str| endpoint(&format!("rules: [{{allow: {rule}}}]"));
+    let none = || json!({});
+    let cases = [
+        (endpoint("access: read-only"), "GET", "/a", none(), true),
+        (endpoint("access: read-only"), "POST", "/a", none(), false),
+        (endpoint("access: read-write"), "PATCH", "/a", none(), true),
+        (endpoint("access: read-write"), "DELETE", "/a", none(), false),
+        (endpoint("access: full"), "BREW", "/a/b", none(), true),
+        (rule("{method: GET, path: /a}"), "HEAD", "/a", none(), true),
+        (rule("{method: HEAD, path: /a}"), "GET", "/a", none(), false),
+        (rule("{method: GET, path: \"/repos/**\"}"), "GET", "/repos/x/y", none(), true),
+        (rule("{method: GET, path: \"/repos/**\"}"), "GET", "/repos", none(), false),
+        (rule("{method: GET, path: \"/users/*/keys\"}"), "GET", "/users/a/b/keys", none(), false),
+        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", json!({"v": ["12"]}), true),
+        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", json!({"v": ["12", "2"]}), false),
+        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", none(), false),
+        (endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"), "GET", "/x/y", none(), false),
+        (endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"), "GET", "/y", none(), true),
+        (
+            endpoint("access: full, deny_rules: [{method: GET, path: \"**\", query: {v: bad}}]"),
+            "GET",
+            "/",
+            json!({"v": ["good", "bad"]}),
+            false,
+        ),
+    ];
+    for (endpoint, method, path, query, expected) in cases {
+        let (allowed, reason) = request(&endpoint, method, path, query.clone());
+        assert_eq!(allowed, expected, "{method} {path} {query} under {endpoint}");
+        let refused = format!("{method} {path} not permitted by policy");
+        assert_eq!(reason, (!expected).then_some(refused));
+    }
+}

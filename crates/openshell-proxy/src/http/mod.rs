@@ -1,0 +1,3 @@
+//! HTTP as the proxy itself speaks it.
+
+pub mod reply;

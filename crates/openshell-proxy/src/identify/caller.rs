@@ -1,0 +1,52 @@
+//! Who is calling, as policies and logs name it.
+
+use std::path::PathBuf;
+
+/// What of a process a decision depends on. All paths are UTF-8, or there is no `Program`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// The file that runs.
+    pub executable: PathBuf,
+    /// The files that its ancestors run, nearest first, up to the command that init started.
+    pub ancestors: Vec<PathBuf>,
+    /// Absolute paths among its arguments and its ancestors'; they explain, and never grant.
+    pub cmdline_paths: Vec<String>,
+}
+
+/// One process that holds a client's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its number inside the sandbox.
+    pub pid: i32,
+    /// What it runs.
+    pub program: Program,
+}
+
+/// The programs that hold one socket, at least one, each once.
+#[derive(Clone, Debug)]
+pub struct Callers {
+    first: Caller,
+    others: Vec<Caller>,
+}
+
+impl Callers {
+    /// The callers in the order given; `None` if there are none.
+    #[must_use]
+    pub fn new(callers: Vec<Caller>) -> Option<Self> {
+        let mut callers = callers.into_iter();
+        let first = callers.next()?;
+        Some(Self { first, others: callers.collect() })
+    }
+
+    /// The caller that logs name.
+    #[must_use]
+    pub fn first(&self) -> &Caller {
+        &self.first
+    }
+
+    /// The rest.
+    #[must_use]
+    pub fn others(&self) -> &[Caller] {
+        &self.others
+    }
+}

@@ -1,0 +1,167 @@
+//! Trust on first use: a path means the file that ran from it first.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use crate::context::Limits;
+
+/// The open file of a running program, and the path that it was started from.
+#[derive(Debug)]
+pub(super) struct Executable {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+}
+
+/// Why a program is not trusted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Untrusted {
+    #[error("Binary integrity violation: {path} hash changed (cached: {cached}, current: {current})")]
+    Changed { path: PathBuf, cached: String, current: String },
+    #[error("Failed to stat {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{max} programs are remembered already, and forgetting one would end its protection", max = Limits::FINGERPRINTS)]
+    Full,
+}
+
+/// What tells an unchanged file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+type Hash = [u8; 32];
+
+/// Paths, and what ran from them first.
+#[derive(Debug, Default)]
+pub(super) struct Fingerprints {
+    known: Mutex<HashMap<PathBuf, (Stamp, Hash)>>,
+}
+
+impl Fingerprints {
+    /// Compares `executable` with the first use of its path, which this may be. A file whose stamp is unchanged is not
+    /// read again.
+    pub(super) fn verify(&self, executable: &Executable) -> Result<(), Untrusted> {
+        let path = &executable.path;
+        let read = |source| Untrusted::Read { path: path.clone(), source };
+        let stamp = stamp(&executable.file).map_err(read)?;
+        let known = self.lock().get(path).copied();
+        if known.is_some_and(|(cached, _)| cached == stamp) {
+            return Ok(());
+        }
+        // Outside the lock: a large program takes a while, and others should not wait for it.
+        let hash = hash(&executable.file).map_err(read)?;
+        let mut all = self.lock();
+        let first = match all.get(path) {
+            Some((_, first)) => *first,
+            None if all.len() >= Limits::FINGERPRINTS => return Err(Untrusted::Full),
+            None => hash,
+        };
+        if first != hash {
+            return Err(Untrusted::Changed { path: path.clone(), cached: hex(&first), current: hex(&hash) });
+        }
+        all.insert(path.clone(), (stamp, hash));
+        Ok(())
+    }
+
+    /// Every entry is whole at every moment, so a panic elsewhere spoils nothing.
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, (Stamp, Hash)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stamp(file: &File) -> io::Result<Stamp> {
+    let data = file.metadata()?;
+    Ok(Stamp {
+        device: data.dev(),
+        inode: data.ino(),
+        size: data.size(),
+        modified: (data.mtime(), data.mtime_nsec()),
+        changed: (data.ctime(), data.ctime_nsec()),
+    })
+}
+
+fn hash(mut file: &File) -> io::Result<Hash> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let filled = file.read(&mut buffer)?;
+        if filled == 0 {
+            return Ok(hasher.finalize().into());
+        }
+        hasher.update(buffer.get(..filled).unwrap_or_default());
+    }
+}
+
+fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Executable, Fingerprints, Untrusted};
+    use std::fs::File;
+    use std::path::Path;
+
+    fn run(path: &Path) -> Executable {
+        Executable { path: path.to_owned(), file: File::open(path).unwrap() }
+    }
+
+    #[test]
+    fn tof_02_another_program_at_the_same_path_is_refused_with_both_hashes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        let fingerprints = Fingerprints::default();
+        std::fs::write(&path, "one").unwrap();
+        fingerprints.verify(&run(&path)).unwrap();
+        std::fs::write(&path, "two").unwrap();
+        let message = fingerprints.verify(&run(&path)).unwrap_err().to_string();
+        assert!(message.starts_with("Binary integrity violation"), "{message}");
+        assert!(message.contains("cached: 7692c3ad") && message.contains("current: 3fc4ccfe"), "{message}");
+    }
+
+    #[test]
+    fn tof_02_also_when_the_file_was_unlinked_and_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        let fingerprints = Fingerprints::default();
+        std::fs::write(&path, "one").unwrap();
+        fingerprints.verify(&run(&path)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "six").unwrap();
+        assert!(matches!(fingerprints.verify(&run(&path)), Err(Untrusted::Changed { .. })));
+    }
+
+    #[test]
+    fn tof_03_identical_bytes_are_the_same_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        let fingerprints = Fingerprints::default();
+        std::fs::write(&path, "one").unwrap();
+        fingerprints.verify(&run(&path)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "one").unwrap();
+        fingerprints.verify(&run(&path)).unwrap();
+    }
+
+    #[test]
+    fn tof_05_an_unchanged_program_is_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        let fingerprints = Fingerprints::default();
+        std::fs::write(&path, "one").unwrap();
+        fingerprints.verify(&run(&path)).unwrap();
+        // A descriptor that cannot be read from would fail the verification if it were read.
+        let unreadable = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        fingerprints.verify(&Executable { path, file: unreadable }).unwrap();
+    }
+}

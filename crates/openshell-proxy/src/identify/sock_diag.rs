@@ -1,0 +1,87 @@
+//! From a connection to its socket's inode: one exact question to the kernel (sock_diag(7)).
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::identify::Flow;
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const AF_INET: u8 = 2;
+const IPPROTO_TCP: u8 = 6;
+const NETLINK_HEADER: usize = 16;
+const REQUEST: usize = NETLINK_HEADER + 56;
+/// Where `idiag_inode` lies in `struct inet_diag_msg`.
+const INODE_OFFSET: usize = NETLINK_HEADER + 68;
+const ANSWER: usize = INODE_OFFSET + 4;
+
+/// A socket of NETLINK_SOCK_DIAG, opened inside the sandbox's network namespace.
+#[derive(Debug)]
+pub(super) struct SockDiag {
+    /// With the number of the last question.
+    socket: Mutex<(OwnedFd, u32)>,
+}
+
+impl SockDiag {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket: Mutex::new((socket, 0)) }
+    }
+
+    /// The inode of the client's socket; some 2 us.
+    pub(super) fn inode(&self, flow: Flow) -> io::Result<u32> {
+        let mut guard = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, last) = &mut *guard;
+        *last = last.wrapping_add(1);
+        rustix::net::send(&*socket, &request(flow, *last), SendFlags::empty())?;
+        loop {
+            let mut answer = [0; 1024];
+            let (filled, _) = rustix::net::recv(&*socket, answer.as_mut_slice(), RecvFlags::empty())?;
+            if let Some(result) = parse(answer.get(..filled).unwrap_or_default(), *last) {
+                return result;
+            }
+        }
+    }
+}
+
+/// `struct inet_diag_req_v2` behind its header: the exact connection, from the client's side, in any state.
+fn request(flow: Flow, sequence: u32) -> [u8; REQUEST] {
+    let mut bytes = [0; REQUEST];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    let address = |address: &Ipv4Addr| address.octets();
+    put(0, &72_u32.to_ne_bytes());
+    put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    put(6, &NLM_F_REQUEST.to_ne_bytes());
+    put(8, &sequence.to_ne_bytes());
+    put(16, &[AF_INET, IPPROTO_TCP, 0, 0]);
+    put(20, &u32::MAX.to_ne_bytes());
+    put(24, &flow.client.port().to_be_bytes());
+    put(26, &flow.server.port().to_be_bytes());
+    put(28, &address(flow.client.ip()));
+    put(44, &address(flow.server.ip()));
+    // No interface, and no cookie.
+    put(64, &[0xff; 8]);
+    bytes
+}
+
+/// The answer to question `sequence`; `None` if it is to another one.
+fn parse(bytes: &[u8], sequence: u32) -> Option<io::Result<u32>> {
+    let word = |at: usize| bytes.get(at..)?.first_chunk::<4>().map(|word| u32::from_ne_bytes(*word));
+    let kind = bytes.get(4..)?.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind))?;
+    if word(8)? != sequence {
+        return None;
+    }
+    if kind == NLMSG_ERROR {
+        let code = word(NETLINK_HEADER)?.cast_signed();
+        return Some(Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))));
+    }
+    match (kind, word(INODE_OFFSET)) {
+        // A socket without an inode has no owner: it is closed, or not accepted yet.
+        (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && bytes.len() >= ANSWER => Some(Ok(inode)),
+        _ => Some(Err(io::ErrorKind::NotFound.into())),
+    }
+}

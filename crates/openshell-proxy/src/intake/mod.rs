@@ -1,0 +1,25 @@
+//! Doors: what a client asks for, read from the first bytes of its connection.
+
+pub mod connect;
+
+use std::fmt;
+
+use openshell_policy::network::host::Host;
+
+/// Where a client wants to go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Normalised.
+    pub host: Host,
+    /// Never 0.
+    pub port: u16,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Address(address) if address.is_ipv6() => write!(f, "[{address}]:{}", self.port),
+            host => write!(f, "{host}:{}", self.port),
+        }
+    }
+}

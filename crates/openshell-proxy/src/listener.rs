@@ -1,0 +1,94 @@
+//! Accepts the workload's connections, and owns every one of them.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::context::{Context, Limits};
+use crate::identify::Flow;
+use crate::pipeline;
+
+/// A listener that is bound; dropping it, or the future of [`Self::run`], ends its connections.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+}
+
+impl Listener {
+    /// Binds to `address`.
+    ///
+    /// # Errors
+    /// The address is not this host's, or its port is taken.
+    pub async fn bind(address: SocketAddrV4) -> io::Result<Self> {
+        Ok(Self { socket: TcpListener::bind(address).await? })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Accepts for ever. No error ends it: what keeps accept from working may pass.
+    pub async fn run(self, ctx: Arc<Context>) {
+        let places = Arc::new(Semaphore::new(Limits::CONNECTIONS));
+        let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        let mut pause = Limits::ACCEPT_BACKOFF.0;
+        loop {
+            while connections.try_join_next().is_some() {}
+            let (client, peer) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("Proxy accept error: {error}");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Limits::ACCEPT_BACKOFF.1);
+                    continue;
+                }
+            };
+            pause = Limits::ACCEPT_BACKOFF.0;
+            // Any process of the host can reach a local address; only the sandbox has this one.
+            let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == ctx.workload) else { continue };
+            // A socket that takes no options is closed already.
+            if prepare(&client).is_err() {
+                continue;
+            }
+            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                let ctx = Arc::clone(&ctx);
+                connections.spawn(async move {
+                    pipeline::serve(ctx, client, flow).await;
+                    drop(place);
+                });
+            } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                connections.spawn(async move {
+                    pipeline::refuse_excess(client).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+fn flow(client: &TcpStream, peer: SocketAddr) -> Option<Flow> {
+    match (peer, client.local_addr().ok()?) {
+        (SocketAddr::V4(client), SocketAddr::V4(server)) => Some(Flow { client, server }),
+        _ => None,
+    }
+}
+
+/// No waiting for more to send, and a question to a peer that has gone silent.
+pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Limits::KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! A connection's way, from its head to its last byte.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use crate::connect::connect;
+use crate::context::{Context, Limits};
+use crate::decide::connection::{Permit, judge};
+use crate::http::reply::{self, Body};
+use crate::identify::Flow;
+use crate::intake::{self, Target};
+use crate::record::{Outcome, Record};
+use crate::refusal::Refusal;
+use crate::relay::opaque;
+use crate::resolve::resolve;
+
+/// Serves one client: answers what it asks, and relays what was permitted until that ends.
+pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
+    let tunnel = Mutex::new(None);
+    let answer = service_fn(|request| answer(&ctx, flow, request, &tunnel));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Limits::HEAD_DEADLINE)
+        .max_buf_size(Limits::HEAD_BYTES)
+        .half_close(true)
+        .auto_date_header(false)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(client), answer)
+        .with_upgrades();
+    let served = connection.await;
+    if let Err(error) = served {
+        refused_by_hyper(&error);
+        return;
+    }
+    let Some(tunnel) = tunnel.into_inner().unwrap_or_else(PoisonError::into_inner) else { return };
+    if let Some((client, surplus)) = tunnel.client().await {
+        // Which side broke off is nobody's decision; both learn of it by the end of their connection.
+        let _ = opaque::relay(client, surplus, tunnel.upstream).await;
+    }
+}
+
+/// Everything that must hold before anything is answered.
+async fn approve(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Approved, Refusal> {
+    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load_full(), target.clone());
+    // Reading /proc, hashing a program and evaluating foreign rules may take their time.
+    let decision = tokio::task::spawn_blocking(move || {
+        let callers = identifier.identify(flow)?;
+        let permit = judge(&snapshot, &callers, &to);
+        Ok((callers, permit))
+    });
+    let (callers, permit) = decision.await.map_err(|error| Refusal::Engine(error.to_string()))??;
+    record.called_by(callers.first());
+    let permit = permit?;
+    let destination = resolve(&ctx.resolver, &permit).await?;
+    let upstream = connect(&destination).await?;
+    Ok(Approved { permit, upstream })
+}
+
+struct Approved {
+    permit: Permit,
+    upstream: TcpStream,
+}
+
+async fn answer(
+    ctx: &Context,
+    flow: Flow,
+    mut request: Request<Incoming>,
+    tunnel: &Mutex<Option<Tunnel>>,
+) -> Result<Response<Body>, Infallible> {
+    let (target, mut record) = match intake::connect::intake(&request) {
+        Ok(asked) => asked,
+        Err((refusal, record)) => return Ok(refuse(&refusal, record)),
+    };
+    match approve(ctx, flow, &target, &mut record).await {
+        Ok(Approved { permit, upstream }) => {
+            record.finish(Outcome::Allowed(permit.policy()));
+            let client = hyper::upgrade::on(&mut request);
+            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, upstream });
+            Ok(reply::established())
+        }
+        Err(refusal) => Ok(refuse(&refusal, record)),
+    }
+}
+
+fn refuse(refusal: &Refusal, record: Record) -> Response<Body> {
+    let response = reply::refused(refusal, &record);
+    record.finish(Outcome::Refused(refusal));
+    response
+}
+
+/// Both ends of a permitted connection.
+struct Tunnel {
+    client: OnUpgrade,
+    upstream: TcpStream,
+}
+
+impl Tunnel {
+    /// The client's stream, and what it sent behind the head of its request; `None` if it is gone.
+    async fn client(&self) -> Option<(TcpStream, Bytes)> {
+        let upgraded = self.client.clone().await.ok()?;
+        let parts = upgraded.downcast::<TokioIo<TcpStream>>().ok()?;
+        Some((parts.io.into_inner(), parts.read_buf))
+    }
+}
+
+/// What hyper answered by itself is a decision too. A client that went away asked for nothing.
+fn refused_by_hyper(error: &hyper::Error) {
+    let refusal = if error.is_parse_too_large() {
+        Refusal::RequestTooLarge
+    } else if error.is_parse() {
+        Refusal::BadRequest("the request is not HTTP/1.1")
+    } else if error.is_timeout() {
+        Refusal::BadRequest("the head of the request did not arrive in time")
+    } else {
+        return;
+    };
+    Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal));
+}
+
+/// Tells a client that there are too many connections already.
+pub async fn refuse_excess(client: TcpStream) {
+    let answer = service_fn(|_: Request<Incoming>| async {
+        let record = Record::new("CONNECT".to_owned(), None);
+        Ok::<_, Infallible>(refuse(&Refusal::LimitReached, record))
+    });
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Limits::HEAD_DEADLINE)
+        .max_buf_size(Limits::HEAD_BYTES)
+        .auto_date_header(false)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(client), answer)
+        .await;
+}

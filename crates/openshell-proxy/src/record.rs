@@ -1,0 +1,144 @@
+//! One connection's facts; the only place that reports what became of it.
+
+use std::path::PathBuf;
+
+use crate::identify::caller::Caller;
+use crate::intake::Target;
+use crate::refusal::Refusal;
+use openshell_policy::denial::DenialStage;
+
+/// The target of the events that are audit records; the binary's logging gives them their form.
+pub const AUDIT: &str = "ocsf";
+
+/// What is known of a decision so far. Exactly one event comes of it.
+#[derive(Debug)]
+pub struct Record {
+    request: String,
+    target: Option<Target>,
+    caller: Option<Caller>,
+    finished: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'o> {
+    /// Permitted by this policy, and the upstream reached.
+    Allowed(Option<&'o str>),
+    /// Refused, or not reached.
+    Refused(&'o Refusal),
+}
+
+impl Record {
+    /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
+    #[must_use]
+    pub fn new(request: String, target: Option<Target>) -> Self {
+        Self { request, target, caller: None, finished: false }
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn request(&self) -> &str {
+        &self.request
+    }
+
+    /// Who asks, once that is known.
+    #[must_use]
+    pub fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref()
+    }
+
+    /// Where to.
+    #[must_use]
+    pub fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
+    }
+
+    /// Notes who asks.
+    pub fn called_by(&mut self, caller: &Caller) {
+        self.caller = Some(caller.clone());
+    }
+
+    /// Reports.
+    pub fn finish(mut self, outcome: Outcome<'_>) {
+        self.report(outcome);
+    }
+
+    fn report(&mut self, outcome: Outcome<'_>) {
+        self.finished = true;
+        let request = &self.request;
+        match outcome {
+            Outcome::Allowed(policy) => self.emit(&Event {
+                activity: "OPEN",
+                severity: "INFO",
+                action: "ALLOWED",
+                policy: policy.unwrap_or("-"),
+                engine: "opa",
+                reason: "",
+                code: "",
+                message: &request.replacen("CONNECT", "CONNECT allowed", 1),
+            }),
+            Outcome::Refused(refusal) => {
+                let stage = refusal.code().stage();
+                let (activity, severity, action) = match stage {
+                    // Permitted, but there was nobody there.
+                    DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED"),
+                    _ => ("OPEN", "MED", "DENIED"),
+                };
+                self.emit(&Event {
+                    activity,
+                    severity,
+                    action,
+                    policy: "-",
+                    engine: if stage == DenialStage::Ssrf { "ssrf" } else { "opa" },
+                    reason: &refusal.log_reason(),
+                    code: refusal.code().as_str(),
+                    message: &refusal.detail(request),
+                });
+            }
+        }
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        let none = PathBuf::from("-");
+        let binary = self.caller.as_ref().map_or(&none, |caller| &caller.program.executable).display();
+        let pid = self.caller.as_ref().map_or(0, |caller| caller.pid);
+        let host = self.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
+        let port = self.target.as_ref().map_or(0, |target| target.port);
+        tracing::info!(
+            target: AUDIT,
+            class = "NET",
+            activity = event.activity,
+            severity = event.severity,
+            action = event.action,
+            %binary,
+            pid,
+            host,
+            port,
+            policy = event.policy,
+            engine = event.engine,
+            reason = event.reason,
+            code = event.code,
+            "{}", event.message
+        );
+    }
+}
+
+struct Event<'e> {
+    activity: &'static str,
+    severity: &'static str,
+    action: &'static str,
+    policy: &'e str,
+    engine: &'static str,
+    reason: &'e str,
+    code: &'static str,
+    message: &'e str,
+}
+
+impl Drop for Record {
+    /// A record that nobody finished is a connection that ended before its decision: reported, so that none is missing.
+    fn drop(&mut self) {
+        if !self.finished {
+            self.report(Outcome::Refused(&Refusal::BadRequest("the connection ended before the decision")));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Every reason to say no, and what each says on every surface.
+
+use std::path::PathBuf;
+
+use hyper::StatusCode;
+use openshell_policy::denial::{DenialStage, ReasonCode};
+
+use crate::decide::snapshot::{Matches, Nearest};
+use crate::identify::caller::Caller;
+use crate::intake::Target;
+
+/// Why a connection is refused. What the workload learns of it is said by the methods; what only the log may hold (an
+/// address that a name has, an internal error) is said by [`Self::log_reason`] alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "`code` and `log_reason` are the documentation of each")]
+pub enum Refusal {
+    NotInPolicy { code: ReasonCode, reason: String, nearest: Option<Nearest> },
+    NotInThisBuild { what: &'static str, policy: Option<String> },
+    CallerUnknown(String),
+    CallerChanged(String),
+    CallerAmbiguous([PathBuf; 2]),
+    Address { code: ReasonCode, reason: String, has_list: bool, policy: Option<String> },
+    BadRequest(&'static str),
+    RequestTooLarge,
+    Engine(String),
+    LimitReached,
+    UpstreamUnreachable(String),
+    UpstreamTimeout,
+}
+
+impl Refusal {
+    /// The reason, in one word.
+    #[must_use]
+    pub fn code(&self) -> ReasonCode {
+        match self {
+            Self::NotInPolicy { code, .. } | Self::Address { code, .. } => *code,
+            Self::NotInThisBuild { .. } => ReasonCode::NotInThisBuild,
+            Self::CallerUnknown(_) => ReasonCode::CallerUnknown,
+            Self::CallerChanged(_) => ReasonCode::CallerChanged,
+            Self::CallerAmbiguous(_) => ReasonCode::CallerAmbiguous,
+            Self::BadRequest(_) => ReasonCode::BadRequest,
+            Self::RequestTooLarge => ReasonCode::RequestTooLarge,
+            Self::Engine(_) => ReasonCode::PolicyEngineError,
+            Self::LimitReached => ReasonCode::LimitReached,
+            Self::UpstreamUnreachable(_) => ReasonCode::UpstreamUnreachable,
+            Self::UpstreamTimeout => ReasonCode::UpstreamTimeout,
+        }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self.code().stage() {
+            DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf => StatusCode::FORBIDDEN,
+            DenialStage::L7 => StatusCode::BAD_REQUEST,
+            DenialStage::Engine => StatusCode::INTERNAL_SERVER_ERROR,
+            DenialStage::Limit if matches!(self, Self::RequestTooLarge) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            DenialStage::Limit => StatusCode::SERVICE_UNAVAILABLE,
+            DenialStage::Upstream => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// The kind of error, for programs.
+    #[must_use]
+    pub fn error(&self) -> &'static str {
+        match self.code().stage() {
+            DenialStage::L4 | DenialStage::Identity => "policy_denied",
+            DenialStage::Ssrf => "ssrf_denied",
+            DenialStage::Upstream => "upstream_unreachable",
+            DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),
+        }
+    }
+
+    /// What was refused, for people; `request` is what was asked for, such as `CONNECT example.com:443`.
+    #[must_use]
+    pub fn detail(&self, request: &str) -> String {
+        match self {
+            Self::NotInPolicy { .. } | Self::CallerUnknown(_) | Self::CallerChanged(_) | Self::CallerAmbiguous(_) => {
+                format!("{request} not permitted by policy")
+            }
+            Self::NotInThisBuild { what, .. } => format!("{request} refused: {what}"),
+            Self::Address { code: ReasonCode::DnsFailed, .. } => format!("{request} blocked: DNS resolution failed"),
+            Self::Address { code: ReasonCode::ControlPlanePort, .. } => {
+                format!("{request} blocked: control-plane port")
+            }
+            Self::Address { has_list: true, .. } => format!("{request} blocked: allowed_ips check failed"),
+            Self::Address { .. } => format!("{request} blocked: internal address"),
+            Self::BadRequest(what) => (*what).to_owned(),
+            Self::RequestTooLarge => "the head of the request is too large".to_owned(),
+            Self::Engine(_) => format!("{request} refused: the policy could not be evaluated; the log says why"),
+            Self::LimitReached => format!("{request} refused: too many connections at once"),
+            Self::UpstreamUnreachable(_) | Self::UpstreamTimeout => {
+                format!("connection to {} failed", request.rsplit(' ').next().unwrap_or(request))
+            }
+        }
+    }
+
+    /// The policy that came nearest to permitting it.
+    #[must_use]
+    pub fn nearest_rule(&self) -> Option<&str> {
+        match self {
+            Self::NotInPolicy { nearest, .. } => nearest.as_ref().map(|nearest| nearest.name.as_str()),
+            Self::NotInThisBuild { policy, .. } | Self::Address { policy, .. } => policy.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The line of policy that would permit `target` to `caller`.
+    #[must_use]
+    pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
+        match self {
+            Self::NotInPolicy { nearest, .. } => Some(policy_line(nearest.as_ref(), target, caller?)),
+            Self::Address {
+                code: ReasonCode::InternalAddress | ReasonCode::AddressNotInAllowedIps, policy, ..
+            } => {
+                let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
+                Some(format!("{place}endpoints: add `allowed_ips` to {target}; the address is in the log"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why, for the operator.
+    #[must_use]
+    pub fn log_reason(&self) -> String {
+        match self {
+            Self::NotInPolicy { reason, .. } | Self::Address { reason, .. } => reason.clone(),
+            Self::NotInThisBuild { what, .. } => (*what).to_owned(),
+            Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
+            Self::CallerAmbiguous([one, other]) => {
+                format!("{} and {} hold the socket and are judged differently", one.display(), other.display())
+            }
+            Self::BadRequest(what) => (*what).to_owned(),
+            Self::RequestTooLarge => "request head too large".to_owned(),
+            Self::Engine(error) => error.clone(),
+            Self::LimitReached => "too many connections".to_owned(),
+            Self::UpstreamUnreachable(error) => error.clone(),
+            Self::UpstreamTimeout => "the upstream did not answer".to_owned(),
+        }
+    }
+}
+
+fn policy_line(nearest: Option<&Nearest>, target: &Target, caller: &Caller) -> String {
+    let binary = flow_text(&caller.program.executable.display().to_string());
+    let endpoint = format!("{{host: {}, port: {}}}", flow_text(&target.host.to_string()), target.port);
+    match nearest {
+        Some(Nearest { name, matches: Matches::Endpoint }) => {
+            format!("network_policies.{name}.binaries: add `- {{path: {binary}}}`")
+        }
+        Some(Nearest { name, matches: Matches::HostAndBinary | Matches::Binary }) => {
+            format!("network_policies.{name}.endpoints: add `- {endpoint}`")
+        }
+        Some(Nearest { matches: Matches::Host, .. }) | None => {
+            format!("network_policies: add `NAME: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}`")
+        }
+    }
+}
+
+/// A text as it may stand inside braces in YAML: quoted unless it is plain.
+fn flow_text(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');
+    if text.bytes().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}

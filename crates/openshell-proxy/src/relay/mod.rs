@@ -1,0 +1,3 @@
+//! What happens once both sides are connected.
+
+pub mod opaque;

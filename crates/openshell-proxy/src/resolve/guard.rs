@@ -1,0 +1,64 @@
+//! The only check there is against reaching what is internal (SSRF).
+
+use std::net::{IpAddr, SocketAddr};
+
+use openshell_policy::address::AddressClass;
+use openshell_policy::denial::ReasonCode;
+
+use crate::decide::connection::Permit;
+use crate::refusal::Refusal;
+
+/// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one.
+#[derive(Debug)]
+pub struct Destination {
+    addresses: Vec<SocketAddr>,
+}
+
+impl Destination {
+    /// What may be dialled, in the order of preference.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}
+
+/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
+const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
+
+/// Checks every one of `addresses`; one that is not permitted refuses them all, as it could be the next to be tried.
+///
+/// # Errors
+/// The first address that is not permitted, or that there is none.
+pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
+    let (host, port) = (&permit.target().host, permit.target().port);
+    let permitted = permit.addresses();
+    let has_list = !permitted.listed.is_empty() || permitted.literal.is_some();
+    let refuse =
+        |code, reason| Err(Refusal::Address { code, reason, has_list, policy: permit.policy().map(str::to_owned) });
+    if addresses.is_empty() {
+        return refuse(ReasonCode::DnsFailed, format!("DNS resolution of {host} returned no addresses"));
+    }
+    if CONTROL_PLANE_PORTS.contains(&port) {
+        let reason = format!("port {port} is a blocked control-plane port, connection rejected");
+        return refuse(ReasonCode::ControlPlanePort, reason);
+    }
+    for address in &addresses {
+        let class = AddressClass::of(*address);
+        if class.is_always_blocked() {
+            let reason = format!("{host} resolves to always-blocked address {address}, connection rejected");
+            return refuse(ReasonCode::AlwaysBlockedAddress, reason);
+        }
+        let listed =
+            permitted.literal == Some(*address) || permitted.listed.iter().any(|range| range.contains(*address));
+        if listed || (permitted.public && !class.is_internal()) {
+            continue;
+        }
+        if has_list {
+            let reason = format!("{host} resolves to {address} which is not in allowed_ips, connection rejected");
+            return refuse(ReasonCode::AddressNotInAllowedIps, reason);
+        }
+        let reason = format!("{host} resolves to internal address {address}, connection rejected");
+        return refuse(ReasonCode::InternalAddress, reason);
+    }
+    Ok(Destination { addresses: addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect() })
+}

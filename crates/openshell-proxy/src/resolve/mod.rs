@@ -1,0 +1,26 @@
+//! Where exactly: a permit's host to addresses, every one of them checked.
+
+pub mod guard;
+pub mod lookup;
+
+use openshell_policy::network::host::Host;
+
+use crate::decide::connection::Permit;
+use crate::refusal::Refusal;
+use guard::Destination;
+use lookup::Resolver;
+
+/// Resolves what `permit` is for and checks the addresses.
+///
+/// # Errors
+/// The name does not resolve, or any of its addresses is not permitted.
+pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination, Refusal> {
+    let addresses = match &permit.target().host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => resolver.lookup(name).await?,
+    };
+    guard::check(permit, addresses)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+use std::net::IpAddr;
+
+use openshell_policy::denial::ReasonCode;
+use openshell_policy::network::host::Host;
+
+use super::guard::{Destination, check};
+use crate::decide::connection::judge;
+use crate::decide::snapshot::Snapshot;
+use crate::identify::caller::{Caller, Callers, Program};
+use crate::intake::Target;
+use crate::refusal::Refusal;
+
+/// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
+fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<Destination, Refusal> {
+    let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
+    let (snapshot, _) = Snapshot::load(1, &policy, None).unwrap();
+    let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
+    let callers = Callers::new(vec![Caller { pid: 1, program }]).unwrap();
+    let target = Target { host: Host::parse(host).unwrap(), port };
+    let permit = judge(&snapshot, &callers, &target).unwrap();
+    check(&permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
+}
+
+#[track_caller]
+fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tail: &str) {
+    let refusal = guard(endpoint, host, 8080, addresses).unwrap_err();
+    assert_eq!(refusal.code(), code, "{endpoint} {addresses:?}");
+    let detail = refusal.detail("CONNECT x:1");
+    assert!(detail.ends_with(tail), "{detail}");
+    let target = Target { host: Host::parse(host).unwrap(), port: 8080 };
+    let told = format!("{detail}{:?}", refusal.fix(&target, None));
+    assert!(addresses.iter().all(|address| host == *address || !told.contains(address)), "{told}");
+}
+
+#[test]
+fn ips_01_14_names_with_internal_or_no_addresses_are_refused() {
+    let web = "{host: web.test, port: 8080}";
+    refused(web, "web.test", &["10.99.0.1"], ReasonCode::InternalAddress, "blocked: internal address");
+    refused(web, "web.test", &["8.8.8.8", "10.99.0.1"], ReasonCode::InternalAddress, "blocked: internal address");
+    refused(web, "web.test", &[], ReasonCode::DnsFailed, "blocked: DNS resolution failed");
+    assert!(guard(web, "web.test", 8080, &["8.8.8.8", "2606:4700::1111"]).is_ok());
+}
+
+#[test]
+fn ips_02_03_04_allowed_ips_are_the_only_ones() {
+    assert!(guard("{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}", "web.test", 8080, &["10.99.0.1"]).is_ok());
+    let net = "{host: web.test, port: 8080, allowed_ips: [10.99.0.0/24]}";
+    assert!(guard(net, "web.test", 8080, &["10.99.0.1", "::ffff:10.99.0.2"]).is_ok());
+    let code = ReasonCode::AddressNotInAllowedIps;
+    refused(net, "web.test", &["10.50.0.1"], code, "blocked: allowed_ips check failed");
+    refused(net, "web.test", &["8.8.8.8"], code, "blocked: allowed_ips check failed");
+}
+
+#[test]
+fn endpoints_unite_their_addresses() {
+    let both = "{host: web.test, port: 8080}, {host: web.test, port: 8080, allowed_ips: [10.99.0.1]}";
+    assert!(guard(both, "web.test", 8080, &["8.8.8.8", "10.99.0.1"]).is_ok());
+    refused(both, "web.test", &["10.99.0.2"], ReasonCode::AddressNotInAllowedIps, "allowed_ips check failed");
+}
+
+#[test]
+fn ips_08_09_10_an_address_in_the_policy_is_its_own_list_unless_it_is_never_reachable() {
+    assert!(guard("{host: 10.99.0.1, port: 8080}", "10.99.0.1", 8080, &["10.99.0.1"]).is_ok());
+    for blocked in ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "::ffff:127.0.0.1"] {
+        let endpoint = format!("{{host: \"{blocked}\", port: 8080}}");
+        refused(&endpoint, blocked, &[blocked], ReasonCode::AlwaysBlockedAddress, "blocked: allowed_ips check failed");
+    }
+}
+
+#[test]
+fn ips_18_no_list_reaches_what_is_never_reachable() {
+    let endpoint = "{host: web.test, port: 8080, allowed_ips: [10.0.0.0/8]}";
+    let code = ReasonCode::AlwaysBlockedAddress;
+    refused(endpoint, "web.test", &["10.0.0.1", "127.0.0.1"], code, "blocked: allowed_ips check failed");
+}
+
+#[test]
+fn control_plane_ports_are_nobodys() {
+    for port in [2379, 2380, 6443, 10250, 10255] {
+        let endpoint = format!("{{host: web.test, port: {port}, allowed_ips: [10.0.0.1]}}");
+        let refusal = guard(&endpoint, "web.test", port, &["10.0.0.1"]).unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::ControlPlanePort);
+    }
+}

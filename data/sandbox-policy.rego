@@ -1,0 +1,219 @@
+# The built-in rules: which connections and which requests a policy document permits.
+#
+# The document is `data`, as `docs/policy.md` describes it, with ports in `ports` and presets expanded into `rules`.
+# The question is `input`: `exec` (the caller's executable, its ancestors' and the absolute paths among their
+# arguments), `network` (host in lower case, port) and, for one request inside a connection, `request` (method,
+# canonical path, query parameters).
+package openshell.sandbox
+
+import rego.v1
+
+# --- start-up: handed through as written -------------------------------------------------------------------------
+
+filesystem_policy := data.filesystem_policy
+
+landlock_policy := data.landlock
+
+process_policy := data.process
+
+# --- connections ---------------------------------------------------------------------------------------------------
+
+default allow_network := false
+
+allow_network if count(matching_policies) > 0
+
+default network_action := "deny"
+
+network_action := "allow" if allow_network
+
+# The name in logs: the smallest key.
+matched_network_policy := min(matching_policies)
+
+# Every endpoint that the connection matches; what they say unites.
+matched_endpoint_configs contains endpoint if {
+	some name in matching_policies
+	some endpoint in data.network_policies[name].endpoints
+	endpoint_matches(endpoint)
+}
+
+# A policy permits a connection if one of its endpoints and one of its binaries match.
+matching_policies contains name if {
+	some name in policies_by_endpoint
+	name in policies_by_binary
+}
+
+policies_by_endpoint contains name if {
+	some name, policy in data.network_policies
+	some endpoint in policy.endpoints
+	endpoint_matches(endpoint)
+}
+
+policies_by_host contains name if {
+	some name, policy in data.network_policies
+	some endpoint in policy.endpoints
+	host_matches(endpoint)
+}
+
+policies_by_binary contains name if {
+	some name, policy in data.network_policies
+	some binary in policy.binaries
+	some executable in executables
+	path_matches(binary.path, executable)
+}
+
+# The caller and whoever started it. Arguments never grant anything.
+executables contains input.exec.path
+
+executables contains path if some path in input.exec.ancestors
+
+endpoint_matches(endpoint) if {
+	input.network.port in endpoint.ports
+	host_matches(endpoint)
+}
+
+host_matches(endpoint) if {
+	not contains(endpoint.host, "*")
+	lower(endpoint.host) == input.network.host
+}
+
+# `*` is one label, `**` one or more.
+host_matches(endpoint) if {
+	contains(endpoint.host, "*")
+	glob.match(lower(endpoint.host), ["."], input.network.host)
+}
+
+# Without a host the addresses decide, when they are known.
+host_matches(endpoint) if {
+	not endpoint.host
+	count(endpoint.allowed_ips) > 0
+}
+
+path_matches(pattern, path) if {
+	not contains(pattern, "*")
+	pattern == path
+}
+
+path_matches(pattern, path) if {
+	contains(pattern, "*")
+	glob.match(pattern, ["/"], path)
+}
+
+# --- why a connection is refused -----------------------------------------------------------------------------------
+
+deny_reason := "missing input.network" if not input.network
+
+deny_reason := "missing input.exec" if {
+	input.network
+	not input.exec
+}
+
+deny_reason := "network connections not allowed by policy" if {
+	input.network
+	input.exec
+	count(data.network_policies) == 0
+}
+
+deny_reason := concat("; ", array.concat(missed_endpoints, missed_binaries)) if {
+	input.network
+	input.exec
+	count(data.network_policies) > 0
+	not allow_network
+}
+
+missed_endpoints := [reason |
+	some name, _ in data.network_policies
+	not name in policies_by_endpoint
+	reason := sprintf("endpoint %s:%d not in policy '%s'", [input.network.host, input.network.port, name])
+]
+
+missed_binaries := [reason |
+	some name in policies_by_endpoint
+	not name in policies_by_binary
+	reason := sprintf(
+		"binary '%s' not allowed in policy '%s' (ancestors: [%s], cmdline: [%s]). %s",
+		[
+			input.exec.path, name,
+			concat(" -> ", input.exec.ancestors),
+			concat(", ", input.exec.cmdline_paths),
+			"SYMLINK HINT: a policy names the file that runs, not a link to it; `readlink -f` shows it.",
+		],
+	)
+]
+
+# The policy that comes nearest to permitting the connection, and what of it matches.
+nearest_policy := {"name": min(policies_by_endpoint), "matches": "endpoint"} if {
+	count(policies_by_endpoint) > 0
+} else := {"name": min(policies_by_binary & policies_by_host), "matches": "host_and_binary"} if {
+	count(policies_by_binary & policies_by_host) > 0
+} else := {"name": min(policies_by_binary), "matches": "binary"} if {
+	count(policies_by_binary) > 0
+} else := {"name": min(policies_by_host), "matches": "host"} if {
+	count(policies_by_host) > 0
+}
+
+# --- requests inside a connection ----------------------------------------------------------------------------------
+
+default allow_request := false
+
+# A request is permitted if any matching endpoint allows it and none denies it.
+allow_request if {
+	some endpoint in matched_endpoint_configs
+	some rule in endpoint.rules
+	request_matches(rule.allow)
+	not request_denied
+}
+
+request_denied if {
+	some endpoint in matched_endpoint_configs
+	some rule in endpoint.deny_rules
+	request_hits(rule)
+}
+
+request_deny_reason := sprintf("%s %s not permitted by policy", [input.request.method, input.request.path]) if {
+	input.request
+	not allow_request
+}
+
+request_matches(rule) if {
+	method_matches(rule.method, input.request.method)
+	request_path_matches(rule.path)
+	every key, matcher in object.get(rule, "query", {}) {
+		count(input.request.query_params[key]) > 0
+		every value in input.request.query_params[key] {
+			value_matches(matcher, value)
+		}
+	}
+}
+
+# A deny rule hits as soon as one value of a repeated key matches.
+request_hits(rule) if {
+	method_matches(rule.method, input.request.method)
+	request_path_matches(rule.path)
+	every key, matcher in object.get(rule, "query", {}) {
+		some_value_matches(matcher, input.request.query_params[key])
+	}
+}
+
+some_value_matches(matcher, values) if {
+	some value in values
+	value_matches(matcher, value)
+}
+
+method_matches(wanted, _) if wanted == "*"
+
+method_matches(wanted, method) if upper(wanted) == upper(method)
+
+# Who may read may ask what reading would answer.
+method_matches(wanted, method) if {
+	upper(wanted) == "GET"
+	upper(method) == "HEAD"
+}
+
+request_path_matches(pattern) if pattern == "**"
+
+request_path_matches(pattern) if glob.match(pattern, ["/"], input.request.path)
+
+value_matches(matcher, value) if {
+	some pattern in matcher.any
+	glob.match(pattern, [], value)
+}
