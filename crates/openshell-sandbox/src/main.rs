@@ -1,1 +1,51 @@
-fn main() {}
+//! `openshell-sandbox` runs one command that nobody trusts, inside a policy.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod logging;
+mod startup;
+mod workload;
+
+use std::process::ExitCode;
+
+use openshell_supervisor::init::{self, Forked, Init};
+
+use crate::cli::Asked;
+
+fn main() -> ExitCode {
+    let args = match cli::read(std::env::args_os()) {
+        Asked::Run(args) => args,
+        Asked::Answered(code) => return code,
+    };
+    // Before any thread, and before any secret is read.
+    let init = match init::fork() {
+        Ok(Forked::Supervisor(init)) => init,
+        Ok(Forked::Init) => return ExitCode::SUCCESS,
+        Err(error) => return failed(&error.into()),
+    };
+    match run(*args, init) {
+        Ok(code) => code,
+        Err(error) => failed(&error),
+    }
+}
+
+fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
+    let config = config::Config::read(args)?;
+    logging::start(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(async {
+        let sandbox = startup::start(&config, init).await?;
+        workload::run(&config, sandbox).await
+    });
+    // Connections that are still open belong to nobody any more.
+    runtime.shutdown_background();
+    code
+}
+
+/// Says why nothing ran, in one line or, for a policy, one line a violation.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    logging::say(&format!("openshell-sandbox: {error:#}"));
+    ExitCode::from(workload::code_of(error))
+}

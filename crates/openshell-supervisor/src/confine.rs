@@ -5,7 +5,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -168,7 +168,7 @@ impl Confinement {
     }
 
     /// Each command's part: from init's root to a process that may only become the command.
-    pub(crate) fn drop_into(&self, filter: &Filter, directory: &Path) -> Result<(), StepFailed> {
+    pub(crate) fn drop_into(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
         // What is said about the workload's memory stays in it.
         let no_core = Rlimit { current: Some(0), maximum: Some(0) };
@@ -188,7 +188,7 @@ impl Confinement {
         rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
         self.verify_identity(&groups).at(S::IdentityVerified)?;
         // As the workload, so that it enters no directory that it may not.
-        rustix::process::chdir(directory).at(S::WorkingDirectory)?;
+        enter_first(directories).at(S::WorkingDirectory)?;
         rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
         crate::sys::reset_signals().at(S::Signals)?;
         // Last of the restrictions: it refuses what the others need.
@@ -247,6 +247,18 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
     fn at(self, step: Step) -> Result<T, StepFailed> {
         self.map_err(|error| StepFailed { step, errno: error.into().raw_os_error().unwrap_or(libc::EINVAL) })
     }
+}
+
+/// Enters the first of `directories` that may be entered; the error is the first one's.
+fn enter_first(directories: &[PathBuf]) -> rustix::io::Result<()> {
+    let mut first_error = None;
+    for directory in directories {
+        match rustix::process::chdir(directory) {
+            Ok(()) => return Ok(()),
+            Err(errno) => first_error = first_error.or(Some(errno)),
+        }
+    }
+    Err(first_error.unwrap_or(rustix::io::Errno::NOENT))
 }
 
 /// Every capability that the kernel may know.

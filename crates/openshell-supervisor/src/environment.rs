@@ -103,8 +103,8 @@ const TRUST_VARIABLES: &[&str] = &[
     "SSL_CERT_FILE",
 ];
 
-/// Variables that lead to services of the caller's session.
-const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"];
+/// Variables that lead to services of the caller's session, or tell where its shell was.
+const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_"];
 
 /// Ours, the loader's, the caller's session, sudo's.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];

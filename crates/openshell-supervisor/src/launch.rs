@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use rustix::process::Signal;
@@ -143,6 +143,12 @@ impl Launcher {
         }
     }
 
+    /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
+    #[must_use]
+    pub fn init_pid(&self) -> i32 {
+        self.init.pid()
+    }
+
     /// Kills init, and the kernel with it every process of the sandbox.
     pub fn end(&self) {
         // A graceless end is the only one init has: its namespace's processes are the kernel's to end. Where it shares
@@ -161,6 +167,16 @@ impl Drop for Launcher {
 }
 
 impl Running {
+    /// Its number in the supervisor's PID namespace, which is also its process group's.
+    ///
+    /// # Errors
+    /// It has ended, or /proc is not there.
+    pub fn outer_pid(&self) -> io::Result<i32> {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd()))?;
+        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+        pid.filter(|pid| *pid > 0).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// Sends `signal` to the command's process group.
     ///
     /// # Errors

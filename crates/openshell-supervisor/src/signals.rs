@@ -34,3 +34,12 @@ pub fn meaning(signal: i32, interactive: bool) -> Meaning {
         _ => Meaning::Forward,
     }
 }
+
+/// Lets the supervisor hand the terminal over and take it back while it is in the background itself, for which SIGTTOU
+/// would stop it.
+///
+/// # Errors
+/// None that is known.
+pub fn ignore_terminal_output_stop() -> std::io::Result<()> {
+    crate::sys::ignore_signal(libc::SIGTTOU)
+}

@@ -51,7 +51,7 @@ fn become_command(
     program: &Program,
     streams: &[OwnedFd; 3],
 ) -> NotStarted {
-    let steps = take_place(command.session, streams).and_then(|()| confinement.drop_into(filter, &command.directory));
+    let steps = take_place(command.session, streams).and_then(|()| confinement.drop_into(filter, &command.directories));
     match steps {
         Ok(()) => program.exec(),
         Err(failed) => NotStarted::Step(failed),

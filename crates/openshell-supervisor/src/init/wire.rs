@@ -56,8 +56,8 @@ pub struct Command {
     pub arguments: Vec<OsString>,
     /// Names and values.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it starts.
-    pub directory: PathBuf,
+    /// Where it starts: the first of these that it may enter.
+    pub directories: Vec<PathBuf>,
     /// Its place among sessions and terminals.
     pub session: Session,
 }
@@ -86,11 +86,17 @@ pub enum NotStarted {
     /// There is no such program.
     NotFound,
     /// The program cannot be executed.
-    NotExecutable { errno: i32 },
+    NotExecutable {
+        /// The system's error number.
+        errno: i32,
+    },
     /// A step of its confinement failed.
     Step(StepFailed),
     /// Init could not fork, or was told nonsense.
-    Init { what: String },
+    Init {
+        /// What went wrong.
+        what: String,
+    },
 }
 
 /// Bytes of the largest reply.

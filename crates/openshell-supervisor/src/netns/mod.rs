@@ -51,11 +51,12 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// A namespace with a link to this host; its fence still stands open until [`Self::fence`].
+    /// A namespace with a link to this host, and the link's addresses; the fence still stands open until
+    /// [`Self::fence`].
     ///
     /// # Errors
     /// The step that failed; what was made before it is gone.
-    pub fn create() -> Result<Self, NetnsError> {
+    pub fn create() -> Result<(Self, Subnet), NetnsError> {
         let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
         let host = thread::current().map_err(|source| NetnsError::Lock { source })?;
         // Two sandboxes that start at once must not choose the same subnet; the addresses are the namespace's, so the
@@ -68,7 +69,7 @@ impl Netns {
             .ok_or(NetnsError::NoFreeSubnet)?;
         link::create_pair(&socket, fd.as_fd(), subnet).map_err(|source| NetnsError::Pair { source })?;
         run_in(fd.as_fd(), || link::configure_inside(subnet)).map_err(|source| NetnsError::Inside { source })?;
-        Ok(Self { fd, link: Some(subnet) })
+        Ok((Self { fd, link: Some(subnet) }, subnet))
     }
 
     /// A namespace with loopback and nothing else.

@@ -26,8 +26,8 @@ const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 #[test]
 fn the_proxy_is_reachable_and_nothing_beside_it() {
     on_private_host(|| {
-        let netns = Netns::create().unwrap();
-        let supervisor = netns.subnet().unwrap().supervisor();
+        let (netns, subnet) = Netns::create().unwrap();
+        let supervisor = subnet.supervisor();
         let proxy = TcpListener::bind((supervisor, 0)).unwrap().local_addr().unwrap();
         let proxy_listener = TcpListener::bind((supervisor, 0)).unwrap();
         let proxy_address = proxy_listener.local_addr().unwrap();
@@ -47,8 +47,8 @@ fn the_proxy_is_reachable_and_nothing_beside_it() {
 #[test]
 fn net_03_datagrams_are_refused_at_once() {
     on_private_host(|| {
-        let netns = Netns::create().unwrap();
-        let supervisor = netns.subnet().unwrap().supervisor();
+        let (netns, subnet) = Netns::create().unwrap();
+        let supervisor = subnet.supervisor();
         let send = || {
             run_in(netns.as_fd(), || {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -64,8 +64,8 @@ fn net_03_datagrams_are_refused_at_once() {
 #[test]
 fn net_04_loopback_works_inside_the_fence_in_both_families() {
     on_private_host(|| {
-        let netns = Netns::create().unwrap();
-        netns.fence(&firewall::ruleset((netns.subnet().unwrap().supervisor(), 3128))).unwrap();
+        let (netns, subnet) = Netns::create().unwrap();
+        netns.fence(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
         for loopback in ["127.0.0.1:0", "[::1]:0"] {
             let listener = run_in(netns.as_fd(), || TcpListener::bind(loopback)).unwrap();
             assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
@@ -77,7 +77,7 @@ fn net_04_loopback_works_inside_the_fence_in_both_families() {
 fn sandboxes_on_one_host_get_subnets_of_their_own() {
     on_private_host(|| {
         let sandboxes: Vec<_> = (0..4).map(|_| Netns::create().unwrap()).collect();
-        let addresses: Vec<_> = sandboxes.iter().map(|netns| netns.subnet().unwrap().supervisor()).collect();
+        let addresses: Vec<_> = sandboxes.iter().map(|(_, subnet)| subnet.supervisor()).collect();
         let expected: Vec<_> = (0..4).map(|third| Ipv4Addr::new(10, 200, third, 1)).collect();
         assert_eq!(addresses, expected);
     });

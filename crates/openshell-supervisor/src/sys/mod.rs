@@ -105,6 +105,13 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Ignores `signal` in the calling process.
+pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
+    let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
+    if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// A descriptor that becomes readable when a child of the calling process changes state. SIGCHLD must be blocked.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is read.

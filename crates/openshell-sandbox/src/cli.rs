@@ -1,0 +1,106 @@
+//! What was typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+/// Runs one untrusted command inside a policy: confined files, system calls, identity and network, every connection
+/// judged per calling program.
+#[derive(Debug, Parser)]
+#[command(name = "openshell-sandbox", version, max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
+1 for everything that kept it from running.
+
+Example: openshell-sandbox --policy-data data/examples/first.yaml -- sh -c 'id; touch /etc/x'")]
+pub(crate) struct Args {
+    /// Policy data (YAML): what the command may do [or OPENSHELL_POLICY_DATA]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_data: Option<PathBuf>,
+
+    /// Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_rules: Option<PathBuf>,
+
+    /// How the network is confined
+    #[arg(long, value_name = "MODE", default_value = "proxy")]
+    pub(crate) network: NetworkMode,
+
+    /// Where the command starts; also added to what it may write
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+
+    /// Seconds that the command may run; 0 means no limit
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) timeout: u64,
+
+    /// Seconds between asking the command to end and killing it
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) grace: u64,
+
+    /// Give the command the terminal [default: when standard input is one]
+    #[arg(short, long, conflicts_with = "no_interactive")]
+    pub(crate) interactive: bool,
+
+    /// Never give the command the terminal
+    #[arg(long)]
+    pub(crate) no_interactive: bool,
+
+    /// Start the command's environment from nothing instead of this one
+    #[arg(long)]
+    pub(crate) clear_env: bool,
+
+    /// Lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+
+    /// Where log files go
+    #[arg(long, value_name = "DIR", default_value = "/var/log")]
+    pub(crate) log_dir: PathBuf,
+
+    /// Where the sandbox keeps its own files while it runs [default: /run/openshell]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// The proxy's port on the sandbox's link
+    #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) proxy_port: u16,
+
+    /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The network modes of file mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NetworkMode {
+    /// Only through the proxy, as the policy says
+    Proxy,
+    /// Not at all
+    Block,
+    /// As on the host; files, system calls and identity stay confined
+    Allow,
+}
+
+/// What the words on the command line ask for.
+pub(crate) enum Asked {
+    /// A run.
+    Run(Box<Args>),
+    /// Help, the version, or a usage error: said already.
+    Answered(ExitCode),
+}
+
+/// Reads the words. Usage errors end with 1, as 2 could be the command's.
+pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Asked {
+    let parsed = Args::command().try_get_matches_from(words).and_then(|matches| Args::from_arg_matches(&matches));
+    match parsed {
+        Ok(args) => Asked::Run(Box::new(args)),
+        Err(error) => {
+            // Where nothing can be printed the exit code still says it.
+            let _ = error.print();
+            Asked::Answered(ExitCode::from(u8::from(error.use_stderr())))
+        }
+    }
+}

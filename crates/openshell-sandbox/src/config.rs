@@ -1,0 +1,93 @@
+//! What was typed, and what it means. The only reader of the environment.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use openshell_supervisor::environment::Environment;
+use tracing::Level;
+
+use crate::cli::{Args, NetworkMode};
+
+/// Everything that a run depends on.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) policy_data: PathBuf,
+    pub(crate) policy_rules: Option<PathBuf>,
+    pub(crate) network: NetworkMode,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) workdir: Option<PathBuf>,
+    pub(crate) current_dir: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) grace: Duration,
+    pub(crate) interactive: bool,
+    /// What the workload's environment starts from.
+    pub(crate) environment: Environment,
+    pub(crate) log_level: Level,
+    pub(crate) log_dir: PathBuf,
+    pub(crate) run_dir: Option<PathBuf>,
+    pub(crate) proxy_port: u16,
+}
+
+const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
+    --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
+    --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n\
+    data/examples holds policies to begin with";
+
+impl Config {
+    /// Reads the environment and puts it together with `args`; a flag wins over its variable.
+    ///
+    /// # Errors
+    /// No policy, or a value that means nothing.
+    pub(crate) fn read(args: Args) -> anyhow::Result<Self> {
+        let environment = Environment::new(std::env::vars_os());
+        let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
+        let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
+        let policy_rules = path(args.policy_rules, "OPENSHELL_POLICY_RULES");
+        let policy_data = match (path(args.policy_data, "OPENSHELL_POLICY_DATA"), &policy_rules) {
+            (Some(data), _) => data,
+            (None, Some(_)) => bail!("--policy-rules needs --policy-data beside it: the rules decide over its data"),
+            (None, None) => bail!(NO_POLICY),
+        };
+        let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
+        let is_terminal = std::io::stdin().is_terminal();
+        if args.interactive && !is_terminal {
+            bail!("--interactive needs a terminal as standard input");
+        }
+        let workdir = args.workdir.map(std::path::absolute).transpose().context("--workdir")?;
+        Ok(Self {
+            policy_data,
+            policy_rules,
+            network: args.network,
+            command: command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?,
+            workdir,
+            current_dir: std::env::current_dir().ok(),
+            timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
+            grace: Duration::from_secs(args.grace),
+            interactive: is_terminal && !args.no_interactive,
+            log_level: level.map_or(Ok(Level::WARN), log_level)?,
+            log_dir: args.log_dir,
+            run_dir: args.run_dir,
+            proxy_port: args.proxy_port,
+            environment: if args.clear_env { Environment::default() } else { environment },
+        })
+    }
+}
+
+/// The trailing words, else the variable's words, else a shell.
+fn command(words: Vec<OsString>, variable: Option<OsString>) -> anyhow::Result<Vec<OsString>> {
+    if !words.is_empty() {
+        return Ok(words);
+    }
+    let Some(variable) = variable else { return Ok(vec![OsString::from("/bin/bash")]) };
+    let text = variable.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8")?;
+    let words: Vec<_> = text.split_whitespace().map(OsString::from).collect();
+    if words.is_empty() { Ok(vec![OsString::from("/bin/bash")]) } else { Ok(words) }
+}
+
+fn log_level(word: OsString) -> anyhow::Result<Level> {
+    let known = word.to_str().and_then(|word| word.parse().ok());
+    known.with_context(|| format!("log level {} is not one of error, warn, info, debug, trace", word.display()))
+}

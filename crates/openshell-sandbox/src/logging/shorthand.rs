@@ -1,0 +1,172 @@
+//! One event as one line.
+
+use std::fmt::{self, Write};
+
+use openshell_proxy::record::AUDIT;
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level};
+
+/// An event's fields as text, the message among them.
+#[derive(Default)]
+pub(super) struct Fields(Vec<(&'static str, String)>);
+
+impl Fields {
+    pub(super) fn of(event: &Event<'_>) -> Self {
+        let mut fields = Self::default();
+        event.record(&mut fields);
+        fields
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
+    }
+
+    /// Whether the event is about the sandbox itself, and not as it should be.
+    pub(super) fn needs_attention(&self) -> bool {
+        self.get("class") == "CONFIG" && !matches!(self.get("severity"), "INFO" | "LOW")
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.push((field.name(), value.to_owned()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push((field.name(), format!("{value:?}")));
+    }
+}
+
+/// The line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise. What
+/// the workload chooses cannot end a line or colour it.
+pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields) -> String {
+    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    let stamp = now.format(format).unwrap_or_default();
+    let text = match (target == AUDIT, fields.get("class")) {
+        (true, "NET") => format!("OCSF {}", network(fields)),
+        (true, "PROC") => format!("OCSF {}", process(fields)),
+        (true, _) => format!(
+            "OCSF {}:{} [{}] {}",
+            fields.get("class"),
+            fields.get("activity"),
+            fields.get("severity"),
+            fields.get("message")
+        ),
+        (false, _) => format!("{level} {target}: {}", fields.get("message")),
+    };
+    format!("{stamp} {}", printable(&text))
+}
+
+fn network(fields: &Fields) -> String {
+    let get = |name| fields.get(name);
+    let mut line = format!(
+        "NET:{} [{}] {} {}({}) -> {}:{} [policy:{} engine:{}]",
+        get("activity"),
+        get("severity"),
+        get("action"),
+        get("binary"),
+        get("pid"),
+        get("host"),
+        get("port"),
+        get("policy"),
+        get("engine"),
+    );
+    if !get("reason").is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(line, " [reason:{}]", cut(get("reason")));
+    }
+    if !get("code").is_empty() {
+        let _ = write!(line, " [code:{}]", get("code"));
+    }
+    line
+}
+
+fn process(fields: &Fields) -> String {
+    let get = |name| fields.get(name);
+    let mut line = format!("PROC:{} [{}] {}({})", get("activity"), get("severity"), get("binary"), get("pid"));
+    for name in ["exit", "cmd"] {
+        if !get(name).is_empty() {
+            let _ = write!(line, " [{name}:{}]", cut(get(name)));
+        }
+    }
+    line
+}
+
+/// At most 80 bytes, whole characters.
+fn cut(text: &str) -> String {
+    const LIMIT: usize = 80;
+    if text.len() <= LIMIT {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(LIMIT)])
+}
+
+fn printable(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, line};
+    use openshell_proxy::record::AUDIT;
+    use time::macros::datetime;
+    use tracing::Level;
+
+    fn of(target: &str, fields: &[(&'static str, &str)]) -> String {
+        let fields = Fields(fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect());
+        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &fields)
+    }
+
+    const CURL: [(&str, &str); 8] = [
+        ("class", "NET"),
+        ("activity", "OPEN"),
+        ("binary", "/usr/bin/curl"),
+        ("pid", "7"),
+        ("host", "a.test"),
+        ("port", "443"),
+        ("policy", "web"),
+        ("engine", "opa"),
+    ];
+
+    #[test]
+    fn log_01_and_03_an_allowed_connection() {
+        let fields = [&CURL[..], &[("severity", "INFO"), ("action", "ALLOWED"), ("reason", ""), ("code", "")]].concat();
+        let expected = "2026-01-02T03:04:05.006Z OCSF NET:OPEN [INFO] ALLOWED /usr/bin/curl(7) -> a.test:443 \
+                        [policy:web engine:opa]";
+        assert_eq!(of(AUDIT, &fields), expected);
+    }
+
+    #[test]
+    fn log_04_and_07_a_long_reason_is_cut_at_a_character() {
+        let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
+        let fields = [&CURL[..], &[("severity", "MED"), ("action", "DENIED"), ("reason", &reason), ("code", "c")]].concat();
+        assert!(of(AUDIT, &fields).ends_with(&format!(" [reason:{}...] [code:c]", "x".repeat(79))));
+    }
+
+    #[test]
+    fn log_09_other_records_name_level_and_target() {
+        assert_eq!(of("openshell::x", &[("message", "hello")]), "2026-01-02T03:04:05.006Z INFO openshell::x: hello");
+    }
+
+    #[test]
+    fn log_11_a_process_that_ended() {
+        let fields = [
+            ("class", "PROC"),
+            ("activity", "TERMINATE"),
+            ("severity", "INFO"),
+            ("binary", "sh"),
+            ("pid", "2"),
+            ("exit", "3"),
+        ];
+        assert!(of(AUDIT, &fields).ends_with(" OCSF PROC:TERMINATE [INFO] sh(2) [exit:3]"));
+    }
+
+    #[test]
+    fn what_a_workload_chooses_cannot_forge_a_line() {
+        let fields = [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", "a\n2026 OCSF \u{1b}[31m")];
+        assert!(of(AUDIT, &fields).ends_with(r" OCSF CONFIG:X [INFO] a\n2026 OCSF \u{1b}[31m"));
+    }
+}

@@ -1,0 +1,261 @@
+//! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
+
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use arc_swap::ArcSwap;
+use openshell_policy::filesystem::GrantedPath;
+use openshell_policy::policy::Policy;
+use openshell_policy::violation::Fault;
+use openshell_proxy::context::Context;
+use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
+use openshell_proxy::identify::{Identifier, Processes};
+use openshell_proxy::listener::Listener;
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof};
+use openshell_supervisor::environment::{self, Environment, Inputs};
+use openshell_supervisor::init::Init;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::netlink::Protocol;
+use openshell_supervisor::netns::{Netns, firewall};
+use openshell_supervisor::reaper::Reaper;
+use openshell_supervisor::run_as::{self, User};
+use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::seccomp::rules::Sockets;
+use openshell_supervisor::{filesystem, netns};
+use tokio::task::JoinHandle;
+
+use crate::cli::NetworkMode;
+use crate::config::Config;
+use crate::logging;
+
+/// A sandbox without its command. Dropping it ends everything inside and removes what was made for it.
+pub(crate) struct Sandbox {
+    pub(crate) launcher: Launcher,
+    pub(crate) reaper: Reaper,
+    pub(crate) environment: Environment,
+    /// Where the command may start, in the order of preference.
+    pub(crate) directories: Vec<PathBuf>,
+    /// Held for as long as the sandbox lives.
+    _owned: Owned,
+}
+
+/// What the sandbox stands on, in the order in which it is let go.
+struct Owned {
+    _proxy: Option<AbortOnDrop>,
+    _netns: Option<Netns>,
+    _proof: Proof,
+    _run_dir: RunDir,
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox> {
+    let snapshot = load_policy(config)?;
+    let policy = snapshot.policy();
+    let user = run_as::resolve(policy.run_as())?;
+    let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
+    filesystem::prepare(writable(policy, config), &user.credentials)?;
+    let run_dir = RunDir::create(config.run_dir.as_deref())?;
+    let network = Network::create(config)?;
+    let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
+    let reaper = Reaper::new(&init);
+    let home = environment::home(&user, |path| landlock.grants_writing(path));
+    let directories = directories(config, &landlock, &home);
+    let environment = environment::workload(&Inputs {
+        caller: &config.environment,
+        user: &user,
+        home: &home,
+        proxy: network.proxy.map(SocketAddr::V4),
+    });
+    note_isolation(&init);
+    let listener = match network.proxy {
+        Some(address) => Some(bind_proxy(address).await?),
+        None => None,
+    };
+    let identifier = network.identifier(&init)?;
+    let confinement = confinement(landlock, &user, &network, &proof);
+    let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
+    note_enforced(config, &launcher, &enforced, &network);
+    let proxy = match (listener, identifier, network.netns.as_ref().and_then(Netns::subnet)) {
+        (Some(listener), Some(identifier), Some(subnet)) => {
+            let context = Context {
+                policy: Arc::new(ArcSwap::from_pointee(snapshot)),
+                identifier: Arc::new(identifier),
+                resolver: Resolver::from_system()?,
+                workload: subnet.workload(),
+            };
+            Some(AbortOnDrop(tokio::spawn(listener.run(Arc::new(context)))))
+        }
+        _ => None,
+    };
+    let owned = Owned { _proxy: proxy, _netns: network.netns, _proof: proof, _run_dir: run_dir };
+    Ok(Sandbox { launcher, reaper, environment, directories, _owned: owned })
+}
+
+fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {
+    let path = config.policy_data.display();
+    let data = std::fs::read_to_string(&config.policy_data)
+        .with_context(|| format!("failed to read YAML data from {path}"))?;
+    let rules = config.policy_rules.as_ref().map(|path| {
+        std::fs::read_to_string(path).with_context(|| format!("failed to read policy rules from {}", path.display()))
+    });
+    let loaded = Snapshot::load(1, &data, rules.transpose()?.as_deref());
+    let (snapshot, warnings) = loaded.map_err(|error| match error {
+        LoadError::Data(violations) => match violations.0.as_slice() {
+            [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {path}: {only}"),
+            _ => anyhow!("{path}: {violations}"),
+        },
+        other => anyhow!(other),
+    })?;
+    for warning in warnings {
+        logging::config_event("VALIDATED", "MED", &format!("L7 policy validation warning: {path}: {warning}"));
+    }
+    let count = snapshot.policy().network().len();
+    let message = format!("policy loaded from {path}: {count} network policies, generation {}", snapshot.generation());
+    logging::config_event("LOADED", "INFO", &message);
+    Ok(snapshot)
+}
+
+/// The paths that are made if they are missing.
+fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
+    let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
+    policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+}
+
+/// The namespace, the fence, and where the proxy will listen.
+struct Network {
+    netns: Option<Netns>,
+    proxy: Option<SocketAddrV4>,
+    sockets: Sockets,
+    /// Beside the proxy, on the same address: what the fence must keep out of reach.
+    probe: Option<TcpListener>,
+}
+
+impl Network {
+    fn create(config: &Config) -> anyhow::Result<Self> {
+        match config.network {
+            NetworkMode::Allow => Ok(Self { netns: None, proxy: None, sockets: Sockets::Internet, probe: None }),
+            NetworkMode::Block => {
+                let netns = Some(Netns::isolated()?);
+                Ok(Self { netns, proxy: None, sockets: Sockets::Local, probe: None })
+            }
+            NetworkMode::Proxy => {
+                let (netns, subnet) = Netns::create()?;
+                let proxy = SocketAddrV4::new(subnet.supervisor(), config.proxy_port);
+                netns.fence(&firewall::ruleset((*proxy.ip(), proxy.port())))?;
+                let probe = TcpListener::bind((subnet.supervisor(), 0));
+                let probe = probe.context("cannot open the listener that proves the fence")?;
+                Ok(Self { netns: Some(netns), proxy: Some(proxy), sockets: Sockets::Internet, probe: Some(probe) })
+            }
+        }
+    }
+
+    fn identifier(&self, init: &Init) -> anyhow::Result<Option<Identifier>> {
+        let Some(netns) = self.netns.as_ref().filter(|_| self.proxy.is_some()) else { return Ok(None) };
+        let sockets = OwnedFd::from(netns.netlink(Protocol::SockDiag)?);
+        let processes = match init.shared_pids() {
+            None => Processes::of_namespace(init.pid()),
+            Some(_) => Processes::shared(init.pid()),
+        };
+        let processes =
+            processes.context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
+        Ok(Some(Identifier::new(sockets, processes)))
+    }
+
+    fn probe_address(&self) -> Option<SocketAddrV4> {
+        match self.probe.as_ref()?.local_addr().ok()? {
+            SocketAddr::V4(address) => Some(address),
+            SocketAddr::V6(_) => None,
+        }
+    }
+}
+
+async fn bind_proxy(address: SocketAddrV4) -> anyhow::Result<Listener> {
+    let listener = Listener::bind(address).await;
+    let listener = listener.with_context(|| format!("the proxy cannot listen on {address}; see --proxy-port"))?;
+    logging::config_event("ENABLED", "INFO", &format!("Proxy listening on {address}"));
+    Ok(listener)
+}
+
+/// What shows that Landlock is in force, and what it needs to be there meanwhile.
+struct Proof {
+    proof: LandlockProof,
+    _socket: Option<UnixListener>,
+}
+
+impl Proof {
+    fn create(run_dir: &RunDir, landlock: &Request, netns: Option<&Netns>) -> anyhow::Result<Self> {
+        let path = run_dir.path().join("proof");
+        std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+        if !landlock.grants_writing(&path) {
+            return Ok(Self { proof: LandlockProof::File(path), _socket: None });
+        }
+        // Abstract sockets are a network namespace's, so this one must be in the sandbox's to be in reach at all.
+        let name = path.into_os_string().into_encoded_bytes();
+        let bind = || UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?);
+        let bound = match netns {
+            Some(netns) => netns::run_in(netns.as_fd(), bind),
+            None => bind(),
+        };
+        let socket = bound.context("cannot open the abstract socket that proves Landlock")?;
+        Ok(Self { proof: LandlockProof::AbstractSocket(name), _socket: Some(socket) })
+    }
+}
+
+fn confinement(landlock: Request, user: &User, network: &Network, proof: &Proof) -> Confinement {
+    Confinement {
+        landlock,
+        credentials: user.credentials.clone(),
+        sockets: network.sockets,
+        landlock_proof: proof.proof.clone(),
+        fence_probe: network.probe_address(),
+    }
+}
+
+/// An explicit working directory alone; else the current one if the policy grants it, else home, else the root.
+fn directories(config: &Config, landlock: &Request, home: &Path) -> Vec<PathBuf> {
+    if let Some(workdir) = &config.workdir {
+        return vec![workdir.clone()];
+    }
+    let current = config.current_dir.iter().filter(|path| landlock.grants_reading(path)).cloned();
+    current.chain([home.to_owned(), PathBuf::from("/")]).collect()
+}
+
+fn note_isolation(init: &Init) {
+    if let Some(why) = init.shared_pids() {
+        let message = format!("the sandbox shares the supervisor's process numbers: cannot {why}");
+        logging::config_event("DEGRADED", "MED", &message);
+    }
+}
+
+fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, network: &Network) {
+    for given_up in &enforced.landlock.given_up {
+        // A kernel that is merely older than the newest is the normal case, and said in the log alone.
+        logging::config_event("DEGRADED", "LOW", &format!("not enforced (best effort): {given_up}"));
+    }
+    if let Some(what) = &enforced.not_proved {
+        logging::config_event("DEGRADED", "MED", &format!("not proved: {what}"));
+    }
+    let how = match (config.network, &network.proxy) {
+        (NetworkMode::Allow, _) => "network open".to_owned(),
+        (_, Some(proxy)) => format!("network through {proxy}"),
+        (_, None) => "no network".to_owned(),
+    };
+    let abi = enforced.landlock.abi;
+    let message = format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
+    logging::config_event("ENFORCED", "INFO", &message);
+}
