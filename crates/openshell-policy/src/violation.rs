@@ -31,7 +31,7 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "(document)" } else { &self.0 })
+        f.write_str(&self.0)
     }
 }
 
@@ -86,10 +86,10 @@ impl fmt::Display for Warning {
 }
 
 fn located(f: &mut fmt::Formatter<'_>, place: &Place, line: Option<u64>) -> fmt::Result {
-    match line {
-        Some(line) => write!(f, "line {line}: {place}: "),
-        None => write!(f, "{place}: "),
+    if let Some(line) = line {
+        write!(f, "line {line}: ")?;
     }
+    if *place == Place::root() { Ok(()) } else { write!(f, "{place}: ") }
 }
 
 /// What is wrong with a policy.

@@ -171,8 +171,8 @@ impl Network {
             None => Processes::of_namespace(init.pid()),
             Some(_) => Processes::shared(init.pid()),
         };
-        let processes =
-            processes.context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
+        let processes = processes
+            .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
         Ok(Some(Identifier::new(sockets, processes)))
     }
 
@@ -256,6 +256,7 @@ fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, netw
         (_, None) => "no network".to_owned(),
     };
     let abi = enforced.landlock.abi;
-    let message = format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
+    let message =
+        format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
     logging::config_event("ENFORCED", "INFO", &message);
 }

@@ -148,9 +148,7 @@ fn take_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(EVENTS);
     for number in signals::TAKEN {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {}
-        });
+        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {} });
     }
     Ok(receiver)
 }
@@ -188,14 +186,8 @@ fn note_started(config: &Config, name: &str, running: &Running) {
     let words: Vec<_> = config.command.iter().map(|word| word.display().to_string()).collect();
     let cmd = words.join(" ");
     let message = format!("Process started: pid={}", running.pid);
-    let event = ProcessEvent {
-        activity: "LAUNCH",
-        severity: "INFO",
-        name,
-        pid: running.pid,
-        exit: None,
-        cmd: Some(&cmd),
-    };
+    let event =
+        ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid: running.pid, exit: None, cmd: Some(&cmd) };
     logging::process_event(&event, &message);
 }
 

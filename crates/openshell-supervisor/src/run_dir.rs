@@ -19,7 +19,9 @@ pub const FALLBACK: &str = "/tmp/openshell";
 pub enum RunDirError {
     #[error("cannot make the run directory {path}; name another with --run-dir")]
     Make { path: PathBuf, source: io::Error },
-    #[error("run directory {0} is not a directory that belongs to root alone; remove it or name another with --run-dir")]
+    #[error(
+        "run directory {0} is not a directory that belongs to root alone; remove it or name another with --run-dir"
+    )]
     NotPrivate(PathBuf),
 }
 

@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn log_04_and_07_a_long_reason_is_cut_at_a_character() {
         let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
-        let fields = [&CURL[..], &[("severity", "MED"), ("action", "DENIED"), ("reason", &reason), ("code", "c")]].concat();
+        let fields =
+            [&CURL[..], &[("severity", "MED"), ("action", "DENIED"), ("reason", &reason), ("code", "c")]].concat();
         assert!(of(AUDIT, &fields).ends_with(&format!(" [reason:{}...] [code:c]", "x".repeat(79))));
     }
 
@@ -166,7 +167,8 @@ mod tests {
 
     #[test]
     fn what_a_workload_chooses_cannot_forge_a_line() {
-        let fields = [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", "a\n2026 OCSF \u{1b}[31m")];
+        let fields =
+            [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", "a\n2026 OCSF \u{1b}[31m")];
         assert!(of(AUDIT, &fields).ends_with(r" OCSF CONFIG:X [INFO] a\n2026 OCSF \u{1b}[31m"));
     }
 }

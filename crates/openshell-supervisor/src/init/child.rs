@@ -105,6 +105,8 @@ impl Program {
             let error = sys::execve(path, &self.arguments, &self.environment);
             match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
+                // Of a directory that may not be searched nobody knows whether the program is in it.
+                Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}
                 Some(libc::EACCES) => refused = Some(libc::EACCES),
                 Some(libc::ENOEXEC) => return self.exec_with_shell(path),
                 errno => return NotStarted::NotExecutable { errno: errno.unwrap_or(libc::EINVAL) },
