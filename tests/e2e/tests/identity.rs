@@ -1,0 +1,122 @@
+//! Who the workload is, and that it can become nobody else.
+
+use lab::Lab;
+use lab::host::UID;
+
+#[test]
+fn prv_01_the_workload_has_one_user_one_group_and_no_power() {
+    let lab = Lab::with_web();
+    let finished = lab
+        .sandbox(&crate::policy("{}"))
+        .sh("id -u; id -g; id -G; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status");
+    let none = "0000000000000000";
+    let capabilities: String =
+        ["Inh", "Prm", "Eff", "Bnd", "Amb"].iter().map(|set| format!("Cap{set}:\t{none}\n")).collect();
+    assert_eq!(finished.ok(), format!("{UID}\n{UID}\n{UID}\n{capabilities}NoNewPrivs:\t1\nSeccomp:\t2"));
+}
+
+#[test]
+fn prv_03_no_process_section_means_the_user_sandbox() {
+    let lab = Lab::with_web();
+    let passwd = lab.file("passwd", "root:x:0:0::/root:/bin/sh\nsandbox:x:61190:61191::/sandbox:/bin/bash\n");
+    let group = lab.file("group", "root:x:0:\nsandbox:x:61191:\nextra:x:61192:sandbox\n");
+    assert_eq!(
+        lab.shell(&format!(
+            "mount --bind {} /etc/passwd; mount --bind {} /etc/group",
+            passwd.display(),
+            group.display()
+        )),
+        ""
+    );
+    let finished = lab.sandbox("network_policies: {}").sh("id -u; id -g; id -G; echo $USER $SHELL");
+    assert_eq!(finished.ok(), "61190\n61191\n61191 61192\nsandbox /bin/bash");
+}
+
+#[test]
+fn prv_05_scp_06_nothing_leads_back_to_root() {
+    let lab = Lab::with_web();
+    let program = "
+import os
+for act in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.setresuid(0, 0, 0)):
+    try: act(); print('became root')
+    except PermissionError: print('refused')
+";
+    assert_eq!(lab.sandbox(&crate::policy("{}")).python(program, &[]).ok(), "refused\n".repeat(4).trim_end());
+    // A set-user-ID program runs, and gains nothing.
+    let folder = lab.folder("setuid");
+    let id = folder.join("id");
+    lab.shell(&format!("cp /usr/bin/id {0} && chmod 4755 {0}", id.display())).is_empty().then_some(()).unwrap();
+    let policy = format!("{}filesystem_policy: {{read_only: [{}]}}\n", crate::policy("{}"), folder.display());
+    let twin = lab.shell(&format!("setpriv --reuid {UID} --clear-groups {} -u", id.display()));
+    assert_eq!(twin, "0\n", "outside it does");
+    assert_eq!(lab.sandbox(&policy).run(&[id.to_str().unwrap(), "-u"]).ok(), UID.to_string());
+}
+
+#[test]
+fn scp_01_03_04_the_filter_is_in_force_in_the_command() {
+    let lab = Lab::with_web();
+    let program = "
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def errno(*call):
+    return ctypes.get_errno() if libc.syscall(*call) < 0 else 0
+print(errno(319, b'x', 0), errno(272, 0x10000000), errno(425, 1, 0), errno(435, 0, 0), errno(165, 0, 0, 0, 0, 0))
+for family, kind, protocol in ((17, 3, 0), (40, 1, 0), (16, 3, 15), (38, 5, 0)):
+    try: socket.socket(family, kind, protocol); print('open')
+    except PermissionError: print('refused')
+socket.socket(16, 3, 0); socket.socket(2, 1, 0); socket.socket(10, 1, 0); socket.socketpair()
+";
+    let numbers = "1 1 38 38 1";
+    assert_eq!(
+        lab.sandbox(&crate::policy("{}")).python(program, &[]).ok(),
+        format!("{numbers}\nrefused\nrefused\nrefused\nrefused")
+    );
+}
+
+#[test]
+fn prv_06_no_descriptor_variable_or_process_of_the_supervisor_is_inside() {
+    let lab = Lab::with_web();
+    let script = "ls /proc/self/fd; tr '\\0' '\\n' < /proc/self/environ | cut -d= -f1 | sort; \
+                  ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ /proc/1/cmdline /proc/1/mem /proc/1/maps; ls -l /proc/1/fd /proc/1/exe";
+    let finished = lab
+        .sandbox(&crate::policy("{}"))
+        .env("OPENSHELL_SSH_HANDSHAKE_SECRET", "hush")
+        .env("LD_LIBRARY_PATH", "/x")
+        .env("AWS_CA_BUNDLE", "/x")
+        .sh(&format!("exec 9< /dev/null; exec 9<&-; {script}"));
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines[..4], ["0", "1", "2", "3"], "3 is the folder that ls reads: {finished:?}");
+    let expected = [
+        "ALL_PROXY",
+        "HOME",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "LOGNAME",
+        "NODE_USE_ENV_PROXY",
+        "NO_PROXY",
+        "OPENSHELL_SANDBOX",
+        "PATH",
+        "PWD",
+        "SHELL",
+        "USER",
+        "all_proxy",
+        "grpc_proxy",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+    ];
+    let names: Vec<_> = lines[4..].iter().copied().filter(|line| line.starts_with(char::is_alphabetic)).collect();
+    assert!(names.iter().all(|name| expected.contains(name)), "{names:?}");
+    assert!(!finished.stdout.contains("hush") && !finished.stdout.contains("openshell-sandbox"), "{finished:?}");
+}
+
+#[test]
+fn no_process_outside_can_be_seen_or_signalled() {
+    let lab = Lab::with_web();
+    let own = std::process::id();
+    let script = format!(
+        "kill -0 {own} && echo reached; kill -0 1 && echo init; kill -9 1; kill -STOP 1; echo alive; ls /proc/{own} && echo seen"
+    );
+    let finished = lab.sandbox(&crate::policy("{}")).sh(&script);
+    assert_eq!(finished.stdout, "alive\n", "{finished:?}");
+}

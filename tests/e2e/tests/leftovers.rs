@@ -1,0 +1,97 @@
+//! Nothing of a sandbox outlives it: no process, namespace, link, mount or file.
+
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use rustix::process::Signal;
+
+/// What the host holds that a sandbox could have left.
+fn state(lab: &Lab) -> String {
+    lab.shell("ip -br link | awk '{print $1}'; ip route; ls -A /run/openshell 2>/dev/null; grep -c . /proc/self/mountinfo; ls /tmp/openshell 2>/dev/null")
+}
+
+/// Waits until the host is as it was: a dead link goes a moment after its namespace.
+#[track_caller]
+fn as_before(lab: &Lab, before: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let now = state(lab);
+        if now == before {
+            return;
+        }
+        assert!(Instant::now() < deadline, "before:\n{before}\nnow:\n{now}");
+    }
+}
+
+#[test]
+fn net_08_a_sandbox_that_ended_leaves_nothing() {
+    let lab = Lab::with_web();
+    let before = state(&lab);
+    let finished = lab.sandbox(&crate::policy("{}")).sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
+    assert_eq!(finished.code(), 3);
+    assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[23]'"), "");
+    as_before(&lab, &before);
+}
+
+#[test]
+fn net_08_a_start_that_failed_leaves_nothing() {
+    let lab = Lab::with_web();
+    let before = state(&lab);
+    assert_eq!(lab.sandbox(&crate::policy("{}")).run(&["no-such-command"]).code(), 127);
+    as_before(&lab, &before);
+    // The last step fails: the port of the proxy is taken.
+    let holder = lab.inside(|| std::net::TcpListener::bind("0.0.0.0:3128").unwrap());
+    let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    assert!(finished.stderr.contains("--proxy-port"), "{}", finished.stderr);
+    drop(holder);
+    as_before(&lab, &before);
+}
+
+#[test]
+fn a_supervisor_that_is_killed_takes_everything_with_it() {
+    let lab = Lab::with_web();
+    let before = state(&lab);
+    let folder = lab.folder("ready");
+    let script = "setsid sleep 604 & (trap '' TERM HUP INT; touch ready; sleep 605)";
+    let started =
+        lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", script]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("ready").exists() {
+        assert!(Instant::now() < deadline, "the command did not start");
+        std::thread::yield_now();
+    }
+    started.signal(Signal::KILL);
+    drop(started);
+    let gone = Instant::now() + Duration::from_secs(30);
+    while !lab.shell("ps -eo args | grep '[s]leep 60[45]'").is_empty() {
+        assert!(Instant::now() < gone, "a process outlived its supervisor");
+    }
+    // Its folder is removed by the next start; the rest is gone by itself.
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
+    as_before(&lab, &before);
+}
+
+#[test]
+fn several_on_one_host_are_apart() {
+    let lab = Lab::with_web();
+    let before = state(&lab);
+    let program = "
+import os, socket
+own = os.environ['HTTPS_PROXY'][7:].split(':')[0]
+print(own)
+for n in range(4):
+    other = f'10.200.{n}.1'
+    if other == own: continue
+    try: socket.create_connection((other, 3128), 5); print('reached', other)
+    except ConnectionRefusedError: pass
+input()
+";
+    let started: Vec<_> = (0..3)
+        .map(|_| lab.sandbox(&crate::policy("{}")).input(b"x\n").start(&["/usr/bin/python3", "-c", program]))
+        .collect();
+    let mut printed: Vec<_> = started.into_iter().map(|sandbox| sandbox.wait().ok().to_owned()).collect();
+    printed.sort_unstable();
+    assert!(printed.iter().all(|text| text.starts_with("10.200.") && !text.contains("reached")), "{printed:?}");
+    as_before(&lab, &before);
+}

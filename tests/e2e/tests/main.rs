@@ -1,0 +1,59 @@
+//! The binary, run as its users run it: one file a subject, each test on a private host of its own.
+
+#![expect(clippy::tests_outside_test_module, reason = "this binary is nothing but tests")]
+
+mod files;
+mod identity;
+mod leftovers;
+mod network;
+mod policy;
+mod process;
+mod programs;
+
+/// A policy for the tests' user, with `network_policies` as given.
+fn policy(network: &str) -> String {
+    format!("process: {{run_as_user: \"{}\"}}\nnetwork_policies: {network}\n", lab::host::UID)
+}
+
+/// `web`: Python may reach web.test:8080 at its private address.
+fn web() -> String {
+    policy(&format!(
+        "{{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: [{{path: {}}}]}}}}",
+        python()
+    ))
+}
+
+/// The file that runs as /usr/bin/python3.
+fn python() -> String {
+    std::fs::canonicalize("/usr/bin/python3").unwrap().display().to_string()
+}
+
+/// A Python program: sends its first argument, with `\r\n` and the like written out, to the proxy, then its second one
+/// if the answer is a 200, and prints everything that comes back.
+const RAW: &str = r#"
+import os, socket, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+s = socket.create_connection((host, int(port)))
+s.settimeout(20)
+out = b''
+def read():
+    data = s.recv(65536)
+    globals()['out'] += data
+    return data
+unescape = lambda text: text.encode('latin-1').decode('unicode_escape').encode('latin-1')
+s.sendall(unescape(sys.argv[1]))
+try:
+    while b'\r\n\r\n' not in out and read(): pass
+    if len(sys.argv) > 2 and b' 200 ' in out.split(b'\r\n')[0]:
+        s.sendall(unescape(sys.argv[2]))
+        s.shutdown(socket.SHUT_WR)
+    while read(): pass
+except (ConnectionError, TimeoutError) as error:
+    out += b'[' + type(error).__name__.encode() + b']'
+sys.stdout.buffer.write(out)
+"#;
+
+/// A CONNECT request for [`RAW`].
+fn connect(target: &str) -> String {
+    format!("CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n")
+}

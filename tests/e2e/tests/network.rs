@@ -1,0 +1,360 @@
+//! What the workload may reach: through the proxy what its policy gives its programs, and nothing past it.
+
+use lab::{Finished, Lab};
+use serde_json::Value;
+
+use crate::{RAW, connect, policy, python, web};
+
+const GET: &str = "GET / HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
+
+fn ask(lab: &Lab, policy: &str, target: &str) -> Finished {
+    lab.sandbox(policy).python(RAW, &[&connect(target), GET])
+}
+
+/// The status line and the body of a refusal.
+#[track_caller]
+fn refusal(finished: &Finished) -> (String, Value) {
+    let (head, body) = finished.stdout.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{finished:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().to_owned();
+    let headers: Vec<_> = lines.collect();
+    assert!(headers.contains(&"Content-Type: application/json"), "{headers:?}");
+    assert!(headers.contains(&"Connection: close"), "{headers:?}");
+    assert!(headers.contains(&format!("Content-Length: {}", body.len()).as_str()), "{headers:?}");
+    (status, serde_json::from_str(body).unwrap())
+}
+
+/// Asks for `target` and expects a refusal with this code, and exactly one event that says so.
+#[track_caller]
+fn refused(policy: &str, target: &str, code: &str) -> (Value, String) {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let finished = ask(&lab, policy, target);
+    let (status, body) = refusal(&finished);
+    assert_eq!(status.split_once(' ').unwrap().1.split_once(' ').unwrap().1, code, "{finished:?}");
+    assert_eq!(body["reason_code"], code);
+    let events = finished.logged(" OCSF NET:");
+    assert!(events.len() == 1 && events[0].contains(&format!("[code:{code}]")), "{events:?}");
+    assert_eq!(upstream.seen().len(), 0, "something reached the upstream");
+    (body, events[0].to_owned())
+}
+
+#[test]
+fn l4_02_log_03_what_the_policy_gives_is_reached_and_logged_once() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let finished = ask(&lab, &web(), "web.test:8080");
+    assert!(finished.ok().starts_with("HTTP/1.1 200 Connection Established\r\n\r\nHTTP/1.1 200 OK"), "{finished:?}");
+    assert!(finished.stdout.ends_with("hello"));
+    assert!(upstream.seen()[0].starts_with(b"GET / HTTP/1.1\r\nHost: web.test\r\n"));
+    let events = finished.logged(" OCSF NET:");
+    let expected = format!(" OCSF NET:OPEN [INFO] ALLOWED {}(2) -> web.test:8080 [policy:web engine:opa]", python());
+    assert!(events.len() == 1 && events[0].ends_with(&expected), "{events:?}");
+}
+
+#[test]
+fn l4_01_26_log_04_no_policy_refuses_with_the_line_that_would_permit() {
+    let (body, event) = refused(&policy("{}"), "web.test:8080", "no_network_policies");
+    assert_eq!(body["error"], "policy_denied");
+    assert_eq!(body["detail"], "CONNECT web.test:8080 not permitted by policy");
+    assert_eq!((&body["layer"], &body["host"], &body["port"]), (&"l4".into(), &"web.test".into(), &8080.into()));
+    assert_eq!(body["binary"], python());
+    let fix = body["fix"].as_str().unwrap();
+    assert!(fix.contains("{host: web.test, port: 8080}") && fix.contains(&python()), "{fix}");
+    assert!(event.contains("NET:OPEN [MED] DENIED") && event.contains("[policy:- engine:opa]"), "{event}");
+    assert!(event.contains("[reason:network connections not allowed by policy]"), "{event}");
+}
+
+#[test]
+fn l4_03_04_05_another_port_host_or_program_is_refused() {
+    let (body, _) = refused(&web(), "web.test:8081", "endpoint_not_in_policy");
+    assert_eq!(body["nearest_rule"], "web");
+    assert_eq!(body["fix"], "network_policies.web.endpoints: add `- {host: web.test, port: 8081}`");
+    refused(&web(), "other.test:8080", "endpoint_not_in_policy");
+    let (body, _) = refused(&web().replace(&python(), "/usr/bin/curl"), "web.test:8080", "binary_not_in_policy");
+    assert_eq!(body["fix"], format!("network_policies.web.binaries: add `- {{path: {}}}`", python()));
+}
+
+#[test]
+fn ips_01_04_08_to_10_log_05_addresses_are_checked_and_never_told() {
+    let plain = web().replace(", allowed_ips: [10.99.0.1]", "");
+    let (body, event) = refused(&plain, "web.test:8080", "internal_address");
+    assert_eq!((&body["error"], &body["layer"]), (&"ssrf_denied".into(), &"ssrf".into()));
+    assert!(body["detail"].as_str().unwrap().ends_with("blocked: internal address"));
+    assert!(!body.to_string().contains("10.99.0.1"), "{body}");
+    assert!(event.contains("engine:ssrf]") && event.contains("10.99.0.1"), "{event}");
+    refused(&web().replace("10.99.0.1", "10.50.0.0/16"), "web.test:8080", "address_not_in_allowed_ips");
+    for blocked in ["127.0.0.1", "169.254.169.254", "0.0.0.0"] {
+        let literal = plain.replace("web.test", blocked);
+        refused(&literal, &format!("{blocked}:8080"), "always_blocked_address");
+    }
+    refused(&plain.replace("web.test", "loop.lab.test"), "loop.lab.test:8080", "always_blocked_address");
+    refused(&plain.replace("web.test", "nowhere.invalid"), "nowhere.invalid:8080", "dns_failed");
+}
+
+#[test]
+fn ips_05_08_addresses_in_the_policy_are_consent() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    for (endpoint, target) in [
+        ("{host: 10.99.0.1, port: 8080}", "10.99.0.1:8080"),
+        ("{port: 8080, allowed_ips: [10.99.0.0/24]}", "web.test:8080"),
+    ] {
+        let policy = policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
+        assert!(ask(&lab, &policy, target).ok().ends_with("hello"), "{endpoint}");
+    }
+}
+
+#[test]
+fn ips_15_an_upstream_that_is_not_there_is_no_200() {
+    let lab = Lab::with_web();
+    let finished = ask(&lab, &web(), "web.test:8080");
+    let (status, body) = refusal(&finished);
+    assert_eq!(status, "HTTP/1.1 502 upstream_unreachable");
+    assert_eq!(body["detail"], "connection to web.test:8080 failed");
+    assert_eq!(finished.logged(" OCSF NET:").len(), 1);
+}
+
+#[test]
+fn hosts_in_odd_notations_are_refused() {
+    for target in [
+        "2130706433:8080",
+        "0x7f.1:8080",
+        "127.1:8080",
+        "0177.0.0.1:8080",
+        "web.test:0",
+        "web.test:99999",
+        "web.test",
+        ":8080",
+        "user@web.test:8080",
+        "web..test:8080",
+        "[::1:8080",
+    ] {
+        let lab = Lab::with_web();
+        let upstream = lab.http("10.99.0.1:8080");
+        let finished = ask(&lab, &web(), target);
+        assert!(finished.stdout.starts_with("HTTP/1.1 400 "), "{target}: {finished:?}");
+        assert!(upstream.seen().is_empty(), "{target}");
+        assert_eq!(finished.logged("[code:bad_request]").len(), 1, "L4-24 {target}: {}", finished.log);
+    }
+}
+
+#[test]
+fn l4_23_a_head_that_is_too_large_or_no_http_is_refused_and_the_proxy_goes_on() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let long = format!("CONNECT web.test:8080 HTTP/1.1\\r\\nX: {}\\r\\n\\r\\n", "x".repeat(9000));
+    let cases = [
+        (long.as_str(), "431"),
+        ("\\x16\\x03\\x01\\x00\\x05hello\\r\\n\\r\\n", "400"),
+        ("GET / HTTP/1.1\\r\\n\\r\\n", "400"),
+    ];
+    for (head, status) in cases {
+        let finished = lab.sandbox(&web()).python(RAW, &[head, GET]);
+        assert!(finished.stdout.starts_with(&format!("HTTP/1.1 {status} ")), "{finished:?}");
+    }
+    assert!(upstream.seen().is_empty());
+}
+
+#[test]
+fn bytes_behind_a_connect_head_reach_the_upstream_when_it_is_permitted_and_only_then() {
+    let lab = Lab::with_web();
+    let upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
+    let early = format!("{}early ", connect("web.test:8080"));
+    let finished = lab.sandbox(&web()).python(RAW, &[&early, "late"]);
+    assert!(finished.ok().ends_with("\r\n\r\nearly late"), "{finished:?}");
+    let finished = lab.sandbox(&policy("{}")).python(RAW, &[&early, "late"]);
+    assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{finished:?}");
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[test]
+fn what_this_build_cannot_judge_is_refused() {
+    let judged = web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: audit, access: full,");
+    refused(&judged, "web.test:8080", "not_in_this_build");
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let absolute = "GET http://web.test:8080/x?secret HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
+    let finished = lab.sandbox(&web()).python(RAW, &[absolute]);
+    let (status, body) = refusal(&finished);
+    assert_eq!(status, "HTTP/1.1 403 not_in_this_build");
+    assert!(!body.to_string().contains("secret") && !finished.log.contains("secret?"));
+    assert!(upstream.seen().is_empty());
+}
+
+#[test]
+fn l4_14_16_ancestors_count_and_arguments_do_not() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let shell = std::fs::canonicalize("/bin/sh").unwrap().display().to_string();
+    let by_shell = web().replace(&python(), &shell);
+    let script = format!("/usr/bin/python3 -c \"$RAW\" '{}' '{GET}'; true", connect("web.test:8080"));
+    let run = |policy: &str| lab.sandbox(policy).env("RAW", RAW).sh(&script);
+    assert!(run(&by_shell).ok().ends_with("hello"), "the shell is its ancestor");
+    let by_argument = web().replace(&python(), "/sandbox/tool.py");
+    let finished = lab.sandbox(&by_argument).python(RAW, &[&connect("web.test:8080"), "/sandbox/tool.py"]);
+    assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{finished:?}");
+}
+
+#[test]
+fn the_supervisor_and_its_parents_are_nobodys_ancestors() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let binary = lab::sandbox::binary().display().to_string();
+    for path in [own, binary] {
+        let finished = ask(&lab, &web().replace(&python(), &path), "web.test:8080");
+        assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{path}: {finished:?}");
+    }
+}
+
+/// Copies Python to /tmp/…/tool and runs a program by it that then connects, replaced in between by `replace`.
+fn replaced(replace: &str) -> Finished {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let folder = lab.folder("tools");
+    let tool = folder.join("tool").display().to_string();
+    let policy =
+        format!("{}filesystem_policy: {{read_write: [{}]}}\n", web().replace(&python(), &tool), folder.display());
+    let script = format!(
+        "cp {} {tool}; {tool} -c \"$RAW\" '{1}' '{GET}'; {replace}; {tool} -c \"$RAW\" '{1}' '{GET}'",
+        python(),
+        connect("web.test:8080")
+    );
+    lab.sandbox(&policy).env("RAW", RAW).env("PYTHONHOME", "/usr").env("TOOL", &tool).sh(&script)
+}
+
+#[test]
+fn tof_01_02_a_program_that_was_replaced_is_refused() {
+    let finished = replaced("cp $TOOL $TOOL.new; echo >> $TOOL.new; mv $TOOL.new $TOOL");
+    assert!(finished.stdout.contains("hello"), "{finished:?}");
+    assert!(finished.stdout.contains("403 caller_changed"), "{finished:?}");
+    assert_eq!(finished.logged("Binary integrity violation").len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn tof_03_the_same_bytes_are_the_same_program() {
+    let finished = replaced("cp $TOOL $TOOL.new; mv $TOOL.new $TOOL; touch $TOOL");
+    assert_eq!(finished.stdout.matches("hello").count(), 2, "{finished:?}");
+}
+
+#[test]
+fn a_socket_that_two_programs_hold_is_refused_unless_both_may() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let program = format!(
+        "
+import os, socket, subprocess, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+s = socket.create_connection((host, int(port)))
+other = subprocess.Popen(['sleep', '60'], pass_fds=[s.fileno()])
+s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+print(s.recv(4096).split(b'\\r\\n')[0].decode(), flush=True)
+other.kill()
+"
+    );
+    let finished = lab.sandbox(&web()).python(&program, &[]);
+    // The other's ancestor is Python, so the policy permits it too…
+    assert_eq!(finished.ok(), "HTTP/1.1 200 Connection Established");
+    // …unless it has no such ancestor: an orphan that init adopted.
+    let orphan = program
+        .replace("['sleep', '60']", "['sh', '-c', 'sleep 60 & sleep 0.1']")
+        .replace("other.kill()", "os.killpg(0, 9)");
+    let orphan = orphan.replace("s.sendall", "other.wait(); s.sendall");
+    let finished = lab.sandbox(&web()).python(&orphan, &[]);
+    assert_eq!(finished.stdout.trim_end(), "HTTP/1.1 403 caller_ambiguous", "{finished:?}");
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[test]
+fn net_01_the_workload_sees_loopback_and_one_link() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&policy("{}")).sh("ip -br addr | awk '{print $1, $3}'; ip route | head -1");
+    assert_eq!(finished.ok().replace("eth0@if", "eth0 if").lines().count(), 3, "{finished:?}");
+    assert!(finished.stdout.contains("10.200.0.2/24") && finished.stdout.contains("default via 10.200.0.1"));
+}
+
+#[test]
+fn net_02_03_04_nothing_is_reached_past_the_proxy() {
+    let lab = Lab::with_web();
+    let _beside = lab.http("10.99.0.1:8080");
+    let program = "
+import errno, os, socket, time
+supervisor = os.environ['HTTPS_PROXY'][7:].split(':')[0]
+def attempt(kind, address, family=socket.AF_INET):
+    s = socket.socket(family, kind); s.settimeout(10); start = time.monotonic()
+    try:
+        s.connect(address); s.send(b'x'); s.send(b'x'); result = 'reached'
+    except OSError as error: result = errno.errorcode[error.errno] if error.errno else 'timeout'
+    return result if time.monotonic() - start < 1 else 'slow ' + result
+stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
+print(attempt(stream, ('198.51.100.77', 443)), attempt(stream, (supervisor, 22)), attempt(stream, ('10.99.0.1', 8080)))
+print(attempt(datagram, ('198.51.100.77', 53)), attempt(datagram, (supervisor, 53)), attempt(datagram, (supervisor, 3128)))
+print(attempt(stream, ('2001:db8::1', 443), socket.AF_INET6))
+own = socket.create_server(('127.0.0.1', 0))
+print(attempt(stream, own.getsockname()))
+";
+    let finished = lab.sandbox(&policy("{}")).python(program, &[]);
+    let expected = "ECONNREFUSED ECONNREFUSED ECONNREFUSED\nEPERM EPERM EPERM\nENETUNREACH\nreached";
+    assert_eq!(finished.ok(), expected);
+    // The twin: with the network open the same acts reach what is there.
+    let open = lab
+        .sandbox(&policy("{}"))
+        .args(&["--network", "allow"])
+        .env("HTTPS_PROXY_", "")
+        .python("import socket; s = socket.create_connection(('10.99.0.1', 8080)); print('reached')", &[]);
+    assert_eq!(open.ok(), "reached");
+}
+
+#[test]
+fn without_a_network_there_are_no_internet_sockets() {
+    let lab = Lab::with_web();
+    let program = "
+import socket
+for family in (socket.AF_INET, socket.AF_INET6):
+    try: socket.socket(family, socket.SOCK_STREAM); print('open')
+    except PermissionError: print('refused')
+socket.socketpair(); print('local')
+";
+    let finished = lab.sandbox(&policy("{}")).args(&["--network", "block"]).python(program, &[]);
+    assert_eq!(finished.ok(), "refused\nrefused\nlocal");
+}
+
+#[test]
+fn l4_25_fifty_at_once_get_their_own_verdicts() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let program = "
+import os, socket, threading
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+verdicts = {}
+def ask(n):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:%d HTTP/1.1\\r\\n\\r\\n' % (8080 + n % 2))
+    verdicts[n] = s.recv(4096).split(b' ')[1]
+threads = [threading.Thread(target=ask, args=(n,)) for n in range(50)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(all(verdicts[n] == (b'200', b'403')[n % 2] for n in range(50)))
+";
+    let finished = lab.sandbox(&web()).python(program, &[]);
+    assert_eq!(finished.ok(), "True");
+    assert_eq!(finished.logged(" OCSF NET:").len(), 50, "one event a decision");
+}
+
+#[test]
+fn a_host_process_is_closed_unanswered() {
+    let lab = Lab::with_web();
+    let started = lab.sandbox(&policy("{}")).start(&["sleep", "60"]);
+    let program = "
+import socket, sys, time
+for _ in range(200):
+    try: s = socket.create_connection(('10.200.0.1', 3128)); break
+    except OSError: time.sleep(0.05)
+s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+try: print(s.recv(100))
+except ConnectionError: print(b'')
+";
+    let file = lab.file("outsider.py", program);
+    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "b''\n");
+    drop(started);
+}

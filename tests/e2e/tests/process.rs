@@ -1,0 +1,128 @@
+//! The command's life: exit codes, streams, time, signals.
+
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::sandbox::Started;
+use rustix::process::Signal;
+
+fn policy() -> String {
+    crate::policy("{}")
+}
+
+#[test]
+fn prv_07_08_log_11_exit_codes_are_the_commands() {
+    let lab = Lab::with_web();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
+        let finished = lab.sandbox(&policy()).sh(script);
+        assert_eq!(finished.code(), code, "{script}");
+        assert_eq!(finished.logged(&format!("PROC:TERMINATE [INFO] sh(2) [exit:{code}]")).len(), 1, "{}", finished.log);
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_is_126_or_127_and_said_in_words() {
+    let lab = Lab::with_web();
+    for (command, code, text) in [
+        ("no-such-command", 127, "command not found: no-such-command"),
+        ("/no/such/file", 127, "command not found: /no/such/file"),
+        ("/etc/passwd", 126, "command cannot be executed: /etc/passwd"),
+        ("/etc", 126, "command cannot be executed: /etc"),
+    ] {
+        let finished = lab.sandbox(&policy()).run(&[command]);
+        assert_eq!(finished.code(), code, "{finished:?}");
+        assert!(finished.stderr.contains(text), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn streams_are_the_callers_own() {
+    let lab = Lab::with_web();
+    let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+    let finished = lab.sandbox(&policy()).input(&bytes).sh("cat | wc -c; echo error >&2");
+    assert_eq!((finished.ok(), finished.stderr.as_str()), ("300000", "error\n"));
+}
+
+#[test]
+fn prv_11_the_command_may_come_from_the_environment() {
+    let lab = Lab::with_web();
+    let data = lab.file("data.yaml", policy());
+    let run = lab.shell(&format!(
+        "OPENSHELL_SANDBOX_COMMAND='echo hi  there' {} --policy-data {}",
+        lab::sandbox::binary().display(),
+        data.display()
+    ));
+    assert_eq!(run, "hi there\n");
+}
+
+#[test]
+fn prv_09_a_command_that_takes_too_long_is_124_and_gone() {
+    let lab = Lab::with_web();
+    let start = Instant::now();
+    let finished = lab.sandbox(&policy()).args(&["-t", "1"]).sh("sleep 600 & sleep 600");
+    assert_eq!(finished.code(), 124, "{finished:?}");
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(finished.logged("[CRIT]").len(), 1, "{}", finished.log);
+    assert_eq!(lab.shell("ps -eo args | grep '[s]leep 600' | wc -l"), "0\n");
+}
+
+#[test]
+fn a_command_that_ignores_the_time_out_is_killed_after_the_grace() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&policy()).args(&["-t", "1", "--grace", "1"]).sh("trap '' TERM; sleep 601; sleep 601");
+    assert_eq!(finished.code(), 124, "{finished:?}");
+}
+
+/// A sandbox whose shell has set its traps, as the file it makes shows.
+fn trapping<'l>(lab: &'l Lab, traps: &str) -> Started<'l> {
+    let folder = lab.folder("ready");
+    let script = format!("{traps}; touch ready; while :; do sleep 0.05; done");
+    let started = lab
+        .sandbox(&policy())
+        .args(&["--grace", "1", "--workdir", folder.to_str().unwrap()])
+        .start(&["sh", "-c", &script]);
+    let ready = folder.join("ready");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !ready.exists() {
+        assert!(Instant::now() < deadline, "the command did not start");
+        std::thread::yield_now();
+    }
+    started
+}
+
+#[test]
+fn signals_to_the_supervisor_reach_the_command() {
+    let lab = Lab::with_web();
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ] {
+        let lab_run = trapping(&lab, &format!("trap 'echo got {name}; exit 9' {name}"));
+        lab_run.signal(signal);
+        let finished = lab_run.wait();
+        assert_eq!((finished.code(), finished.stdout.as_str()), (9, format!("got {name}\n").as_str()));
+        std::fs::remove_file(lab.folder("ready").join("ready")).unwrap();
+    }
+}
+
+#[test]
+fn a_command_that_ignores_termination_is_killed_after_the_grace() {
+    let lab = Lab::with_web();
+    let started = trapping(&lab, "trap '' TERM");
+    started.signal(Signal::TERM);
+    assert_eq!(started.wait().code(), 137);
+}
+
+#[test]
+fn a_hang_up_neither_ends_nor_passes_where_there_is_no_terminal() {
+    let lab = Lab::with_web();
+    let started = trapping(&lab, "trap 'echo hung up' HUP; trap 'exit 3' USR1");
+    started.signal(Signal::HUP);
+    started.signal(Signal::USR1);
+    let finished = started.wait();
+    assert_eq!((finished.code(), finished.stdout.as_str()), (3, ""));
+    assert_eq!(finished.logged("SIGHUP").len(), 1, "{}", finished.log);
+}

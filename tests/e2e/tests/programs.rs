@@ -1,0 +1,90 @@
+//! Real clients and the package registries, in the machine's own network: the proof that ordinary work works. The host
+//! names are the clients' own, asked at run time.
+
+#![expect(clippy::disallowed_methods, reason = "clients are asked for their registries outside the sandbox")]
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::process::{Command, Output};
+
+/// Runs the binary in the machine's own namespaces.
+fn sandbox(policy: &str, words: &[&str]) -> Output {
+    let folder = std::env::temp_dir().join(format!("e2e-{}-{}", std::process::id(), words[0].replace('/', "-")));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("policy.yaml");
+    std::fs::write(&file, policy).unwrap();
+    let mut command = Command::new(lab::sandbox::binary());
+    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/tmp");
+    command.env("npm_config_cache", format!("/tmp/e2e-npm-{}", std::process::id()));
+    command.arg("--policy-data").arg(&file).arg("--log-dir").arg(&folder).arg("--").args(words);
+    let output = command.output().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn asked(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).env("PATH", "/usr/bin:/bin").output().unwrap();
+    text(&output.stdout).trim().to_owned()
+}
+
+/// An endpoint for `host`, at whatever address it has here.
+fn endpoint(host: &str) -> String {
+    let addresses: Vec<IpAddr> = (host, 443).to_socket_addrs().unwrap().map(|address| address.ip()).collect();
+    let listed: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    format!("{{host: {host}, port: 443, allowed_ips: [{}]}}", listed.join(", "))
+}
+
+fn policy(hosts: &[&str], binary: &str) -> String {
+    let endpoints: Vec<_> = hosts.iter().map(|host| endpoint(host)).collect();
+    crate::policy(&format!("{{registry: {{endpoints: [{}], binaries: [{{path: {binary}}}]}}}}", endpoints.join(", ")))
+}
+
+#[test]
+fn pip_downloads_what_its_policy_gives_and_is_told_why_not() {
+    let hosts = asked(
+        "/usr/bin/python3 -c 'import pip._internal.models.index as i; print(i.PyPI.netloc, i.PyPI.file_storage_domain)'",
+    );
+    let hosts: Vec<_> = hosts.split_whitespace().collect();
+    assert_eq!(hosts.len(), 2, "pip, of Debian's python3-pip");
+    let words = [
+        "/usr/bin/python3",
+        "-m",
+        "pip",
+        "download",
+        "--no-cache-dir",
+        "--no-deps",
+        "--retries",
+        "1",
+        "-d",
+        "/tmp/e2e-pip",
+        "six",
+    ];
+    let permitted = sandbox(&policy(&hosts, &crate::python()), &words);
+    assert!(permitted.status.success(), "{permitted:?}");
+    let removed = std::fs::remove_dir_all("/tmp/e2e-pip");
+    assert!(removed.is_ok(), "it downloaded nothing: {permitted:?}");
+    let refused = sandbox(&policy(&hosts, "/usr/bin/other"), &words);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("403 binary_not_in_policy"), "{refused:?}");
+}
+
+#[test]
+fn npm_and_curl_reach_what_their_policies_give_and_are_told_why_not() {
+    let registry = asked("npm config get registry 2>/dev/null");
+    let host = registry.trim_start_matches("https://").trim_end_matches('/');
+    let node = std::fs::canonicalize("/usr/bin/node").unwrap().display().to_string();
+    let words = ["npm", "view", "is-number", "version"];
+    let permitted = sandbox(&policy(&[host], &node), &words);
+    assert!(permitted.status.success() && text(&permitted.stdout).starts_with(char::is_numeric), "{permitted:?}");
+    let refused = sandbox(&policy(&[host], "/usr/bin/other"), &words);
+    assert!(text(&refused.stderr).contains("403 binary_not_in_policy"), "{refused:?}");
+    std::fs::remove_dir_all(format!("/tmp/e2e-npm-{}", std::process::id())).unwrap();
+    let curl = ["curl", "-sSI", &registry];
+    let permitted = sandbox(&policy(&[host], "/usr/bin/curl"), &curl);
+    assert!(text(&permitted.stdout).contains("200 Connection Established"), "{permitted:?}");
+    let refused = sandbox(&policy(&[host], &node), &curl);
+    assert!(text(&refused.stdout).contains("403 binary_not_in_policy"), "{refused:?}");
+}

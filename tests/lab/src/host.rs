@@ -1,0 +1,136 @@
+//! A private host.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
+use tempfile::TempDir;
+
+use crate::sandbox::Sandbox;
+use crate::upstream::Upstream;
+
+/// Who the workloads of the tests run as: nobody that exists.
+pub const UID: u32 = 61184;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A private host. All its work is done by one thread that lives in its namespaces, as namespaces are a thread's.
+#[derive(Debug)]
+pub struct Lab {
+    work: mpsc::Sender<Work>,
+    folder: TempDir,
+}
+
+impl Lab {
+    /// A host that knows the given names; each address in them is its own.
+    ///
+    /// # Panics
+    /// The namespaces cannot be made: the tests need root.
+    #[must_use]
+    pub fn new(hosts: &[(&str, &str)]) -> Self {
+        // Not in /tmp, which every sandbox may write to.
+        let folder = tempfile::Builder::new().prefix("lab-").tempdir_in("/var/tmp").expect("a folder for the lab");
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let lines: String = hosts.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
+        std::fs::write(folder.path().join("hosts"), format!("127.0.0.1 localhost\n{lines}")).unwrap();
+        // Nobody answers there, and nothing routes out of the lab.
+        std::fs::write(folder.path().join("resolv.conf"), "nameserver 198.51.100.53\noptions timeout:1 attempts:1\n")
+            .unwrap();
+        let (work, jobs) = mpsc::channel::<Work>();
+        thread::Builder::new().name("lab".to_owned()).spawn(move || jobs.into_iter().for_each(|job| job())).unwrap();
+        let lab = Self { work, folder };
+        let addresses: Vec<_> = hosts.iter().map(|(address, _)| (*address).to_owned()).collect();
+        let files = lab.folder.path().to_owned();
+        lab.inside(move || enter(&files, &addresses));
+        lab
+    }
+
+    /// A host with `web.test` at 10.99.0.1, and the lab's own names at 198.51.100.10.
+    #[must_use]
+    pub fn with_web() -> Self {
+        Self::new(&[("10.99.0.1", "web.test"), ("198.51.100.10", "public.lab.test"), ("127.0.0.1", "loop.lab.test")])
+    }
+
+    /// Runs `job` on the host and returns what it returns.
+    ///
+    /// # Panics
+    /// The job panicked.
+    pub fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let job = Box::new(move || drop(sender.send(job())));
+        self.work.send(job).expect("the lab's thread lives as long as the lab");
+        receiver.recv().expect("the job in the lab failed; see above")
+    }
+
+    /// A folder that both the host and the sandboxes on it see, owned by the workload's user.
+    #[must_use]
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(UID), Some(UID)).unwrap();
+        path
+    }
+
+    /// Writes a file that everybody may read and execute.
+    #[must_use]
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// What a program on the host prints, errors too.
+    #[must_use]
+    pub fn shell(&self, script: &str) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{{ {script}\n}} 2>&1")]);
+        let output = self.inside(move || command.output().unwrap());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A server that answers every request with `hello` and remembers what it was sent.
+    #[must_use]
+    pub fn http(&self, address: &str) -> Upstream {
+        Upstream::start(self, address.parse().unwrap(), Some(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+    }
+
+    /// A server that sends back what it is sent.
+    #[must_use]
+    pub fn echo(&self, address: SocketAddr) -> Upstream {
+        Upstream::start(self, address, None)
+    }
+
+    /// A sandbox on this host under `policy`, a YAML document.
+    #[must_use]
+    pub fn sandbox(&self, policy: &str) -> Sandbox<'_> {
+        Sandbox::new(self, policy)
+    }
+}
+
+/// Moves the calling thread into namespaces of its own and sets them up.
+fn enter(files: &Path, addresses: &[String]) {
+    #[expect(deprecated, reason = "what makes unshare unsafe is the descriptor table, which stays shared here")]
+    rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS).expect("namespaces: the tests need root");
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    rustix::mount::mount_change("/", private).unwrap();
+    for folder in ["/run", "/var/log"] {
+        rustix::mount::mount("lab", folder, "tmpfs", MountFlags::empty(), None).unwrap();
+    }
+    for file in ["hosts", "resolv.conf"] {
+        rustix::mount::mount_bind(files.join(file), Path::new("/etc").join(file)).unwrap();
+    }
+    let ip = |arguments: &[&str]| {
+        let status = Command::new("ip").args(arguments).status().expect("`ip`, of Debian's iproute2");
+        assert!(status.success(), "ip {arguments:?}");
+    };
+    ip(&["link", "set", "lo", "up"]);
+    for address in addresses.iter().filter(|address| !address.starts_with("127.")) {
+        ip(&["addr", "replace", &format!("{address}/32"), "dev", "lo"]);
+    }
+}
