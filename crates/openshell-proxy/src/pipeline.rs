@@ -76,9 +76,10 @@ async fn answer(
     mut request: Request<Incoming>,
     tunnel: &Mutex<Option<Tunnel>>,
 ) -> Result<Response<Body>, Infallible> {
-    let (target, mut record) = match intake::connect::intake(&request) {
-        Ok(asked) => asked,
-        Err((refusal, record)) => return Ok(refuse(&refusal, record)),
+    let (mut record, target) = intake::connect::intake(&request);
+    let target = match target {
+        Ok(target) => target,
+        Err(refusal) => return Ok(refuse(&refusal, record)),
     };
     match approve(ctx, flow, &target, &mut record).await {
         Ok(Approved { permit, upstream }) => {

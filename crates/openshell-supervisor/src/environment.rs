@@ -111,11 +111,9 @@ const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 
 fn is_removed(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
-    let is = |listed: &&str| bytes == listed.as_bytes();
     bytes.to_ascii_lowercase().ends_with(b"_proxy")
         || PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
-        || TRUST_VARIABLES.iter().any(|listed| is(listed))
-        || SESSION_VARIABLES.iter().any(|listed| is(listed))
+        || TRUST_VARIABLES.iter().chain(SESSION_VARIABLES).any(|listed| bytes == listed.as_bytes())
 }
 
 fn shell(user: &User) -> &Path {

@@ -106,6 +106,13 @@ impl Request {
         Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
     }
 
+    /// The same without one path.
+    #[cfg(test)]
+    pub(crate) fn without(mut self, path: &str) -> Self {
+        self.grants.retain(|grant| grant.path != Path::new(path));
+        self
+    }
+
     /// Whether a file beneath `path` may be written.
     #[must_use]
     pub fn grants_writing(&self, path: &Path) -> bool {

@@ -65,10 +65,13 @@ pub struct Running {
     pub pidfd: OwnedFd,
 }
 
+/// A command's number inside the sandbox and its pidfd, or why there is none.
+type Started = Result<(i32, OwnedFd), NotStarted>;
+
 #[derive(Default)]
 struct Waiting {
     last: u32,
-    starting: HashMap<u32, mpsc::SyncSender<Result<(i32, OwnedFd), NotStarted>>>,
+    starting: HashMap<u32, mpsc::SyncSender<Started>>,
     running: HashMap<u32, Listener>,
 }
 
@@ -214,7 +217,7 @@ fn listen(init: &Init, waiting: &Mutex<Waiting>) {
     waiting.running.drain().for_each(|(_, listener)| listener(Event::SandboxGone));
 }
 
-fn answer(waiting: &mut Waiting, id: u32, result: Result<(i32, OwnedFd), NotStarted>) {
+fn answer(waiting: &mut Waiting, id: u32, result: Started) {
     // Who asked has a place for one answer, or has gone.
     let _ = waiting.starting.remove(&id).map(|sender| sender.try_send(result));
 }

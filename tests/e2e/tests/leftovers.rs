@@ -95,3 +95,33 @@ input()
     assert!(printed.iter().all(|text| text.starts_with("10.200.") && !text.contains("reached")), "{printed:?}");
     as_before(&lab, &before);
 }
+
+/// A container without a /proc of its own to mount: a user namespace whose /proc is masked from outside.
+const MASKED: &str = r#"
+mount -t tmpfs mask /proc/fs; mkfifo $DIR/go
+unshare -Umn --propagation private sh -c 'read _ < $DIR/go; mount -t tmpfs x /run; mount -t tmpfs x /var/log; ip link set lo up; exec "$@"' sh "$@" &
+while [ "$(readlink /proc/$!/ns/user)" = "$(readlink /proc/self/ns/user)" ]; do :; done
+echo '0 0 70000' > /proc/$!/uid_map; echo '0 0 70000' > /proc/$!/gid_map; echo > $DIR/go
+wait $!; echo "exit $?"
+"#;
+
+#[test]
+fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("masked");
+    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let script = lab.file("masked.sh", MASKED);
+    let command = format!(
+        "DIR={} sh {} {} --policy-data {} -- sh -c '(setsid sleep 606 &); sleep 607 & id -u; cat /proc/$PPID/environ; \
+         curl -s -o /dev/null -w %{{http_connect}} https://web.test:8080; exit 4'",
+        folder.display(),
+        script.display(),
+        lab::sandbox::binary().display(),
+        policy.display()
+    );
+    let printed = lab.shell(&command);
+    for expected in ["shares the supervisor's process numbers", "61184\n", "403", "exit 4"] {
+        assert!(printed.contains(expected), "no {expected:?} in {printed}");
+    }
+    assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[67]'"), "");
+}

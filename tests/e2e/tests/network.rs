@@ -242,8 +242,7 @@ fn tof_03_the_same_bytes_are_the_same_program() {
 fn a_socket_that_two_programs_hold_is_refused_unless_both_may() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
-    let program = format!(
-        "
+    let program = "
 import os, socket, subprocess, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
 s = socket.create_connection((host, int(port)))
@@ -251,9 +250,8 @@ other = subprocess.Popen(['sleep', '60'], pass_fds=[s.fileno()])
 s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
 print(s.recv(4096).split(b'\\r\\n')[0].decode(), flush=True)
 other.kill()
-"
-    );
-    let finished = lab.sandbox(&web()).python(&program, &[]);
+";
+    let finished = lab.sandbox(&web()).python(program, &[]);
     // The other's ancestor is Python, so the policy permits it too…
     assert_eq!(finished.ok(), "HTTP/1.1 200 Connection Established");
     // …unless it has no such ancestor: an orphan that init adopted.

@@ -8,20 +8,15 @@ use crate::intake::Target;
 use crate::record::Record;
 use crate::refusal::Refusal;
 
-/// Reads what `request` asks for.
-///
-/// # Errors
-/// With the record of it: a request that is no CONNECT, or has no host and port.
-pub fn intake(request: &Request<Incoming>) -> Result<(Target, Record), (Refusal, Record)> {
+/// Reads what `request` asks for, and begins its record. Refused is a request that is no CONNECT, or has no host and
+/// port.
+pub fn intake(request: &Request<Incoming>) -> (Record, Result<Target, Refusal>) {
     if request.method() != Method::CONNECT {
-        return Err(not_connect(request));
+        return not_connect(request);
     }
     match target(request.uri()) {
-        Ok(target) => {
-            let record = Record::new(format!("CONNECT {target}"), Some(target.clone()));
-            Ok((target, record))
-        }
-        Err(problem) => Err((Refusal::BadRequest(problem), Record::new("CONNECT".to_owned(), None))),
+        Ok(target) => (Record::new(format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
+        Err(problem) => (Record::new("CONNECT".to_owned(), None), Err(Refusal::BadRequest(problem))),
     }
 }
 
@@ -36,16 +31,16 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
 }
 
 /// Absolute-form requests have a door of their own in a later build.
-fn not_connect(request: &Request<Incoming>) -> (Refusal, Record) {
+fn not_connect(request: &Request<Incoming>) -> (Record, Result<Target, Refusal>) {
     let uri = request.uri();
     let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let host = uri.host().and_then(|host| Host::parse(host).ok());
     let Some(target) = host.map(|host| Target { host, port: uri.port_u16().unwrap_or(default_port) }) else {
         let refusal = Refusal::BadRequest("this is a proxy: send CONNECT host:port");
-        return (refusal, Record::new(request.method().to_string(), None));
+        return (Record::new(request.method().to_string(), None), Err(refusal));
     };
     let what = "requests in absolute form are not in this build; send CONNECT";
     // The query is left out: it may hold what no log should.
     let record = Record::new(format!("{} {target}{}", request.method(), uri.path()), Some(target));
-    (Refusal::NotInThisBuild { what, policy: None }, record)
+    (record, Err(Refusal::NotInThisBuild { what, policy: None }))
 }

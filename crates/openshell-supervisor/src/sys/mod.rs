@@ -152,3 +152,13 @@ pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 6]) -> Result
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(result) }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_process_with_threads_is_never_cloned() {
+        // The test harness runs this on a thread of its own.
+        let refused = std::thread::scope(|scope| scope.spawn(|| super::clone_process(0).is_err()).join().unwrap());
+        assert!(refused);
+    }
+}

@@ -280,3 +280,6 @@ fn remove_from_bounding_set(capability: CapabilitySet) -> rustix::io::Result<()>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

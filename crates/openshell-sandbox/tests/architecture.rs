@@ -1,0 +1,159 @@
+//! Facts about the architecture that a program can check.
+
+#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Each crate, which of ours it may use, and what its sources never mention.
+const CRATES: &[(&str, &[&str], &[&str])] = &[
+    ("openshell-policy", &[], &["std::fs", "tokio", "std::time", "TcpStream", "prost", "async fn"]),
+    ("openshell-supervisor", &["openshell-policy"], &["hyper", "rustls", "prost", "tokio", "regorus"]),
+    ("openshell-proxy", &["openshell-policy"], &["clone_process", "setns", "unshare", "landlock::", "prost"]),
+    (
+        "openshell-sandbox",
+        &["openshell-policy", "openshell-proxy", "openshell-supervisor"],
+        &["libc::", "hyper", "regorus"],
+    ),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every Rust source beneath `folder`.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = read(&path);
+            found.push((path, text));
+        }
+    }
+    found
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs")
+}
+
+/// The code of a source: without comments and without its own tests.
+fn code(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn crates_use_only_those_that_the_architecture_allows() {
+    let listed: BTreeSet<_> = CRATES.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let folders = std::fs::read_dir(root().join("crates")).unwrap();
+    let present: BTreeSet<_> = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(present, listed, "a crate without edges in this test");
+    for (name, allowed, _) in CRATES {
+        let manifest = read(&root().join("crates").join(name).join("Cargo.toml"));
+        let dependencies = manifest.split("\n[dependencies]\n").nth(1).unwrap().split("\n[dev-").next().unwrap();
+        let ours = dependencies.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+        for used in ours.filter(|used| used.starts_with("openshell-")) {
+            assert!(allowed.contains(&used), "{name} uses {used}");
+        }
+    }
+}
+
+#[test]
+fn crates_never_contain_what_belongs_elsewhere() {
+    for (name, _, foreign) in CRATES {
+        for (path, text) in sources(&root().join("crates").join(name).join("src")) {
+            let code = code(&text);
+            for word in foreign.iter().filter(|_| !is_test(&path)) {
+                assert!(!code.contains(word), "{} mentions {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_is_in_the_sys_module_alone() {
+    let sys = root().join("crates/openshell-supervisor/src/sys");
+    for (path, text) in ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))) {
+        let word = ["uns", "afe"].concat();
+        let code = code(&text).replace("unsafe_", "").replace("is a", "");
+        let used = code.split(|c: char| !c.is_alphanumeric()).any(|token| token == word);
+        assert!(
+            !used || path.starts_with(&sys) || path.ends_with("architecture.rs") || only_in_text(&code, &word),
+            "{}",
+            path.display()
+        );
+    }
+    for (name, ..) in CRATES.iter().filter(|(name, ..)| *name != "openshell-supervisor") {
+        let source = root().join("crates").join(name).join("src");
+        let top = if source.join("lib.rs").exists() { "lib.rs" } else { "main.rs" };
+        assert!(read(&source.join(top)).contains("#![forbid(unsafe_code)]"), "{name}");
+    }
+}
+
+/// Whether every use of `word` stands inside a quoted text.
+fn only_in_text(code: &str, word: &str) -> bool {
+    code.lines().filter(|line| line.contains(word)).all(|line| {
+        let before = line.split(word).next().unwrap_or_default();
+        before.matches('"').count() % 2 == 1
+    })
+}
+
+#[test]
+fn only_the_record_reports_decisions() {
+    for (path, text) in sources(&root().join("crates/openshell-proxy/src")) {
+        let reports = code(&text).contains("target: AUDIT");
+        assert_eq!(reports, path.ends_with("record.rs"), "{}", path.display());
+    }
+}
+
+#[test]
+fn only_config_reads_the_environment() {
+    for (path, text) in sources(&root().join("crates")) {
+        let reads = ["env::var(", "env::var_os(", "env::vars"].iter().any(|call| code(&text).contains(call));
+        assert!(!reads || path.ends_with("config.rs") || is_test(&path), "{}", path.display());
+    }
+}
+
+#[test]
+fn files_hold_one_concept_each() {
+    for (path, text) in sources(&root().join("crates")) {
+        let lines = code(&text).lines().count();
+        assert!(lines <= 600 || is_test(&path), "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn no_test_is_left_out_and_no_code_left_open() {
+    let words =
+        ["ignore]", "todo!", "unimplemented!", "dbg!"].map(|word| if word == "ignore]" { "#[ignore" } else { word });
+    for (path, text) in ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))) {
+        for word in words.iter().filter(|_| !path.ends_with("architecture.rs")) {
+            assert!(!text.contains(word), "{} has {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_architecture_page_names_tests_that_exist() {
+    let page = read(&root().join("docs/architecture.md"));
+    assert!(page.lines().count() <= 150);
+    let all: String =
+        ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))).map(|(_, text)| text).collect();
+    let invariants = page.split("## Invariants").nth(1).unwrap().split("\n## ").next().unwrap();
+    let named: Vec<_> = invariants.split("- **Invariant**").skip(1).collect();
+    assert!(named.len() >= 8, "{named:?}");
+    for line in named {
+        let is_test = |text: &&str| all.contains(&format!("fn {text}() {{"));
+        assert!(line.split('`').any(|text| is_test(&text)), "no test that exists: {line}");
+        let quoted = line.split('`').skip(1).step_by(2).filter(|text| text.matches('_').count() > 2);
+        quoted.for_each(|text| assert!(is_test(&text), "no such test: {text}"));
+    }
+}
