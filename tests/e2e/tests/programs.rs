@@ -1,5 +1,5 @@
-//! Real clients and the package registries, in the machine's own network: the proof that ordinary work works. The host
-//! names are the clients' own, asked at run time.
+//! Real clients: git against a server of the lab, and the package registries in the machine's own network. The
+//! registries' host names are the clients' own, asked at run time.
 
 #![expect(clippy::disallowed_methods, reason = "clients are asked for their registries outside the sandbox")]
 
@@ -87,4 +87,47 @@ fn npm_and_curl_reach_what_their_policies_give_and_are_told_why_not() {
     assert!(text(&permitted.stdout).contains("200 Connection Established"), "{permitted:?}");
     let refused = sandbox(&policy(&[host], &node), &curl);
     assert!(text(&refused.stdout).contains("403 binary_not_in_policy"), "{refused:?}");
+}
+
+/// Serves the folder `argv[1]` at web.test:443, and says so.
+const HTTPS: &str = "
+import functools, http.server, ssl, sys
+handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1])
+server = http.server.ThreadingHTTPServer(('10.99.0.1', 443), handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1] + '/cert.pem', sys.argv[1] + '/key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print('ready', flush=True)
+server.serve_forever()
+";
+
+#[test]
+fn git_clones_what_its_policy_gives_and_is_told_why_not() {
+    let lab = lab::Lab::with_web();
+    let folder = lab.folder("served");
+    let path = folder.to_str().unwrap();
+    let made = lab.shell(&format!(
+        "cd {path} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=web.test \
+         -addext subjectAltName=DNS:web.test -keyout key.pem -out cert.pem 2>/dev/null && git init -q work && cd work && \
+         git -c user.name=t -c user.email=t@lab.test commit -q --allow-empty -m first && cd .. && \
+         git clone -q --bare work repo.git && git -C repo.git update-server-info && chmod -R a+rX ."
+    ));
+    let made = made
+        + &lab.shell(&format!(
+            "mount -t tmpfs lab /etc/ssl && cp {path}/cert.pem /etc/ssl/lab.pem && chmod a+r /etc/ssl/lab.pem"
+        ));
+    assert!(!made.contains("fatal") && !made.contains("cannot"), "{made}");
+    let _server = lab.program(&["/usr/bin/python3", "-c", HTTPS, path]);
+    let git = "git -c http.sslCAInfo=/etc/ssl/lab.pem clone -q https://web.test/repo.git /tmp/e2e-git-clone && \
+               git -C /tmp/e2e-git-clone log --format=%s && rm -rf /tmp/e2e-git-clone";
+    let remote = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
+    let policy = |binary: &str| {
+        let endpoint = "{host: web.test, port: 443, allowed_ips: [10.99.0.1]}";
+        crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}}}"))
+    };
+    let permitted = lab.sandbox(&policy(&remote)).sh(git);
+    assert_eq!(permitted.ok(), "first");
+    let refused = lab.sandbox(&policy("/usr/bin/curl")).sh(git);
+    assert!(refused.stderr.contains("response 403") && refused.code() != 0, "{refused:?}");
+    assert_eq!(refused.logged("[code:binary_not_in_policy]").len(), 1, "{}", refused.log);
 }

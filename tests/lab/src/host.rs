@@ -1,9 +1,10 @@
 //! A private host.
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
@@ -94,6 +95,21 @@ impl Lab {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Starts a program on the host and waits for its first line; it is killed when the result is dropped.
+    ///
+    /// # Panics
+    /// It cannot be started, or ends without a line.
+    #[must_use]
+    pub fn program(&self, words: &[&str]) -> Program {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdout(Stdio::piped());
+        let mut program = Program(self.inside(move || command.spawn().unwrap()));
+        let mut line = String::new();
+        BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_ne!(line, "", "{words:?} ended without a line");
+        program
+    }
+
     /// A server that answers every request with `hello` and remembers what it was sent.
     #[must_use]
     pub fn http(&self, address: &str) -> Upstream {
@@ -110,6 +126,18 @@ impl Lab {
     #[must_use]
     pub fn sandbox(&self, policy: &str) -> Sandbox<'_> {
         Sandbox::new(self, policy)
+    }
+}
+
+/// A program that runs on a host until it is dropped.
+#[derive(Debug)]
+pub struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Ended already, perhaps.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
