@@ -5,6 +5,7 @@
 mod files;
 mod identity;
 mod leftovers;
+mod logs;
 mod network;
 mod policy;
 mod process;
