@@ -53,12 +53,12 @@ async fn approve(ctx: &Context, flow: Flow, target: &Target, record: &mut Record
     let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load_full(), target.clone());
     // Reading /proc, hashing a program and evaluating foreign rules may take their time.
     let decision = tokio::task::spawn_blocking(move || {
-        let callers = identifier.identify(flow)?;
-        let permit = judge(&snapshot, &callers, &to);
-        Ok((callers, permit))
+        let identified = identifier.identify(flow)?;
+        let permit = judge(&snapshot, identified.callers(), &to, || identifier.verify(&identified));
+        Ok((identified.callers().first().clone(), permit))
     });
-    let (callers, permit) = decision.await.map_err(|error| Refusal::Engine(error.to_string()))??;
-    record.called_by(callers.first());
+    let (caller, permit) = decision.await.map_err(|error| Refusal::Engine(error.to_string()))??;
+    record.called_by(caller);
     let permit = permit?;
     let destination = resolve(&ctx.resolver, &permit).await?;
     let upstream = connect(&destination).await?;

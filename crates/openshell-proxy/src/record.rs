@@ -54,8 +54,8 @@ impl Record {
     }
 
     /// Notes who asks.
-    pub fn called_by(&mut self, caller: &Caller) {
-        self.caller = Some(caller.clone());
+    pub fn called_by(&mut self, caller: Caller) {
+        self.caller = Some(caller);
     }
 
     /// Reports.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::TypedValueParser;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 /// Runs one untrusted command inside a policy: confined files, system calls, identity and network, every connection
@@ -33,11 +34,11 @@ pub(crate) struct Args {
     pub(crate) workdir: Option<PathBuf>,
 
     /// Seconds that the command may run; 0 means no limit
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds())]
     pub(crate) timeout: u64,
 
     /// Seconds between asking the command to end and killing it
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
     pub(crate) grace: u64,
 
     /// Give the command the terminal [default: when standard input is one]
@@ -71,6 +72,11 @@ pub(crate) struct Args {
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Up to a year, which is longer than anybody waits and short enough to be added to a clock.
+fn seconds() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(..=31_536_000)
 }
 
 /// The network modes of file mode.

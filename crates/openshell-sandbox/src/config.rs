@@ -56,20 +56,21 @@ impl Config {
         if args.interactive && !is_terminal {
             bail!("--interactive needs a terminal as standard input");
         }
-        let workdir = args.workdir.map(std::path::absolute).transpose().context("--workdir")?;
+        // The sandbox starts elsewhere, so what is relative here would mean another place there.
+        let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         Ok(Self {
             policy_data,
             policy_rules,
             network: args.network,
             command: command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?,
-            workdir,
+            workdir: absolute(args.workdir).context("--workdir")?,
             current_dir: std::env::current_dir().ok(),
             timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
             grace: Duration::from_secs(args.grace),
             interactive: is_terminal && !args.no_interactive,
             log_level: level.map_or(Ok(Level::WARN), log_level)?,
             log_dir: args.log_dir,
-            run_dir: args.run_dir,
+            run_dir: absolute(args.run_dir).context("--run-dir")?,
             proxy_port: args.proxy_port,
             environment: if args.clear_env { Environment::default() } else { environment },
         })

@@ -120,3 +120,16 @@ fn no_process_outside_can_be_seen_or_signalled() {
     let finished = lab.sandbox(&crate::policy("{}")).sh(&script);
     assert_eq!(finished.stdout, "alive\n", "{finished:?}");
 }
+
+#[test]
+fn shared_memory_of_the_host_is_another_one() {
+    let lab = Lab::with_web();
+    let program = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+print('made' if libc.shmget(0x05e11, 4096, 0o1666) >= 0 else 'failed')
+";
+    let before = lab.shell("ipcs -m");
+    assert_eq!(lab.sandbox(&crate::policy("{}")).python(program, &[]).ok(), "made");
+    assert_eq!(lab.shell("ipcs -m"), before);
+}

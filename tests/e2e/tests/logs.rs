@@ -26,6 +26,19 @@ fn log_02_without_a_file_the_sandbox_runs_and_says_so() {
 }
 
 #[test]
+fn a_log_that_others_may_write_is_not_used_and_holds_nobody_up() {
+    for make in ["mkfifo", "touch"] {
+        let lab = Lab::with_web();
+        let folder = lab.folder("logs");
+        let file = format!("{}/openshell.$(date -u +%F).log", folder.display());
+        assert_eq!(lab.shell(&format!("{make} {file} && chown {0} {file}", lab::host::UID)), "");
+        let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", folder.to_str().unwrap()]).sh("echo ran");
+        assert_eq!(finished.ok(), "ran");
+        assert!(finished.stderr.contains("no log file"), "{make}: {}", finished.stderr);
+    }
+}
+
+#[test]
 fn log_12_standard_error_shows_what_it_is_asked_for_and_standard_output_nothing() {
     let lab = Lab::with_web();
     let ask = |arguments: &[&str], variable: &str| {

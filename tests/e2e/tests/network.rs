@@ -123,6 +123,9 @@ fn hosts_in_odd_notations_are_refused() {
         "127.1:8080",
         "0177.0.0.1:8080",
         "web.test:0",
+        "web.test:+8080",
+        "web.test:08080",
+        "http://web.test:8080",
         "web.test:99999",
         "web.test",
         ":8080",
@@ -262,6 +265,20 @@ other.kill()
     let finished = lab.sandbox(&web()).python(&orphan, &[]);
     assert_eq!(finished.stdout.trim_end(), "HTTP/1.1 403 caller_ambiguous", "{finished:?}");
     assert_eq!(upstream.seen().len(), 1);
+}
+
+#[test]
+fn a_thread_cannot_hide_a_socket_from_the_search() {
+    let lab = Lab::with_web();
+    let program = "
+import ctypes, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def hide():
+    print(libc.unshare(0x400), ctypes.get_errno(), libc.close_range(100, 200, 2), ctypes.get_errno())
+thread = threading.Thread(target=hide)
+thread.start(); thread.join()
+";
+    assert_eq!(lab.sandbox(&policy("{}")).python(program, &[]).ok(), "-1 1 -1 1");
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn usage_errors_end_with_1_and_help_with_0() {
     let lab = Lab::with_web();
     refused(&Sandbox::bare(&lab).args(&["--no-such-flag"]).run(&COMMAND), &["--no-such-flag"]);
     refused(&Sandbox::bare(&lab).args(&["--proxy-port", "0"]).run(&COMMAND), &["--proxy-port"]);
+    refused(&Sandbox::bare(&lab).args(&["--timeout", "99999999999"]).run(&COMMAND), &["--timeout"]);
     refused(
         &Sandbox::bare(&lab).args(&["--log-level", "loud", "--policy-data", "/x"]).run(&COMMAND),
         &["loud is not one of"],

@@ -62,11 +62,16 @@ impl Permit {
 }
 
 /// Judges a connection of `callers` to `target`. Where a socket has several owners, the policy must say the same about
-/// each of them.
+/// each of them. Where it permits, `verify` has the last word on whether they are who they seem to be.
 ///
 /// # Errors
 /// The refusal, and for an engine that failed, a refusal too.
-pub fn judge(snapshot: &Snapshot, callers: &Callers, target: &Target) -> Result<Permit, Refusal> {
+pub fn judge(
+    snapshot: &Snapshot,
+    callers: &Callers,
+    target: &Target,
+    verify: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<Permit, Refusal> {
     let verdict_on =
         |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::Engine(error.to_string()));
     let verdict = verdict_on(callers.first())?;
@@ -95,6 +100,7 @@ pub fn judge(snapshot: &Snapshot, callers: &Callers, target: &Target) -> Result<
                 listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
                 literal: literal.filter(|_| by_literal),
             };
+            verify()?;
             let generation = snapshot.generation();
             Ok(Permit { target: target.clone(), policy: policy.clone(), generation, addresses })
         }

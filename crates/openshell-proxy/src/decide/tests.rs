@@ -30,7 +30,7 @@ fn target(text: &str) -> Target {
 }
 
 fn decide(snapshot: &Snapshot, callers: Vec<Caller>, to: &str) -> Result<Permit, Refusal> {
-    judge(snapshot, &Callers::new(callers).unwrap(), &target(to))
+    judge(snapshot, &Callers::new(callers).unwrap(), &target(to), || Ok(()))
 }
 
 fn by_curl(policies: &str, to: &str) -> Result<Permit, Refusal> {
@@ -193,6 +193,18 @@ fn owners_that_are_judged_differently_are_refused() {
     assert_eq!(reversed.unwrap_err().code(), ReasonCode::CallerAmbiguous);
     decide(&snapshot, vec![curl.clone(), caller("/usr/bin/curl", &["/usr/bin/curl"])], "a.test:1").unwrap();
     assert_eq!(decide(&snapshot, vec![nc.clone(), nc], "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
+}
+
+#[test]
+fn tof_02_who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
+    let snapshot = snapshot(&web("{host: a.test, port: 1}"));
+    let callers = Callers::new(vec![caller("/usr/bin/curl", &[])]).unwrap();
+    let changed = || Err(Refusal::CallerChanged("another file".to_owned()));
+    let refusal = judge(&snapshot, &callers, &target("a.test:1"), changed).unwrap_err();
+    assert_eq!(refusal.code(), ReasonCode::CallerChanged);
+    let unread = || panic!("a program that the policy refuses was hashed");
+    let refusal = judge(&snapshot, &callers, &target("a.test:2"), unread).unwrap_err();
+    assert_eq!(refusal.code(), EndpointNotInPolicy);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use crate::refusal::Refusal;
 use caller::{Caller, Callers};
-use fingerprint::Fingerprints;
+use fingerprint::{Executable, Fingerprints};
 pub use proc::Processes;
 use sock_diag::SockDiag;
 
@@ -40,41 +40,65 @@ impl Identifier {
         Self { sockets: SockDiag::new(sockets), processes, fingerprints: Fingerprints::default() }
     }
 
-    /// Every program that holds the client's end of `flow`. Blocks: it reads /proc, and hashes a program the first time.
+    /// Every program that holds the client's end of `flow`. Blocks: it reads /proc.
     ///
     /// # Errors
-    /// Nobody is found, a program is not the one of its first use, or a look-up fails: each a refusal.
-    pub fn identify(&self, flow: Flow) -> Result<Callers, Refusal> {
+    /// Nobody is found, or a look-up fails: each a refusal.
+    pub fn identify(&self, flow: Flow) -> Result<Identified, Refusal> {
         let unknown = |what: String| Refusal::CallerUnknown(format!("failed to resolve peer binary: {what}"));
         let inode = self
             .sockets
             .inode(flow)
             .map_err(|error| unknown(format!("socket {} is not established: {error}", flow.client)))?;
         let mut callers: Vec<Caller> = Vec::new();
+        let mut evidence = Vec::new();
         for process in self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))? {
-            let caller = self.processes.describe(&process).map_err(|error| unknown(error.to_string()))?;
-            self.verify(&caller)?;
-            if !callers.iter().any(|known| known.program == caller.caller.program) {
-                callers.push(caller.caller);
+            let described = self.processes.describe(&process).map_err(|error| unknown(error.to_string()))?;
+            if !callers.iter().any(|known| known.program == described.caller.program) {
+                callers.push(described.caller);
             }
+            evidence.push((described.executable, described.ancestors));
         }
-        Callers::new(callers).ok_or_else(|| {
+        let callers = Callers::new(callers).ok_or_else(|| {
             unknown(format!(
                 "no process of the sandbox owns socket {inode} (looking needs CAP_SYS_PTRACE in a container)"
             ))
-        })
+        })?;
+        Ok(Identified { callers, evidence })
     }
 
-    fn verify(&self, described: &proc::Described) -> Result<(), Refusal> {
-        let (own, ancestors) = (&described.executable, &described.ancestors);
-        self.fingerprints
-            .verify(own)
-            .map_err(|problem| Refusal::CallerChanged(format!("binary integrity check failed: {problem}")))?;
-        ancestors.iter().try_for_each(|ancestor| {
-            self.fingerprints.verify(ancestor).map_err(|problem| {
-                let path = ancestor.path.display();
-                Refusal::CallerChanged(format!("ancestor integrity check failed for {path}: {problem}"))
-            })
-        })
+    /// Holds everything that `identified` is judged by to the first use of its path. Blocks: it hashes a program the first
+    /// time, so it comes after the policy has said that the path may.
+    ///
+    /// # Errors
+    /// A program is not the one of its first use, or cannot be read: each a refusal.
+    pub fn verify(&self, identified: &Identified) -> Result<(), Refusal> {
+        for (own, ancestors) in &identified.evidence {
+            self.fingerprints
+                .verify(own)
+                .map_err(|problem| Refusal::CallerChanged(format!("binary integrity check failed: {problem}")))?;
+            for ancestor in ancestors {
+                self.fingerprints.verify(ancestor).map_err(|problem| {
+                    let path = ancestor.path.display();
+                    Refusal::CallerChanged(format!("ancestor integrity check failed for {path}: {problem}"))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who holds a socket, with the open files of everything that they are judged by: own program, ancestors.
+#[derive(Debug)]
+pub struct Identified {
+    callers: Callers,
+    evidence: Vec<(Executable, Vec<Executable>)>,
+}
+
+impl Identified {
+    /// Who they are.
+    #[must_use]
+    pub fn callers(&self) -> &Callers {
+        &self.callers
     }
 }

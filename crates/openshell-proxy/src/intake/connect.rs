@@ -21,13 +21,19 @@ pub fn intake(request: &Request<Incoming>) -> (Record, Result<Target, Refusal>) 
 }
 
 fn target(uri: &Uri) -> Result<Target, &'static str> {
-    let authority = uri.authority().ok_or("a CONNECT target is host:port")?;
+    let authority = uri.authority().filter(|_| uri.scheme().is_none()).ok_or("a CONNECT target is host:port")?;
     if authority.as_str().contains('@') {
         return Err("a CONNECT target has no user information");
     }
-    let port = authority.port_u16().filter(|port| *port != 0).ok_or("a CONNECT target needs a port, as in host:443")?;
+    let port = authority.port().and_then(|port| decimal(port.as_str()));
+    let port = port.ok_or("a CONNECT target needs a port, as in host:443")?;
     let host = Host::parse(authority.host()).map_err(|_| "the host of a CONNECT target is a name or an IP address")?;
     Ok(Target { host, port })
+}
+
+/// A port from 1 on, as digits without sign or leading zero.
+fn decimal(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port: &u16| *port != 0 && port.to_string() == text)
 }
 
 /// Absolute-form requests have a door of their own in a later build.

@@ -32,7 +32,7 @@ const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();
-    let has_list = !permitted.listed.is_empty() || permitted.literal.is_some();
+    let has_list = !permitted.listed.is_empty();
     let refuse =
         |code, reason| Err(Refusal::Address { code, reason, has_list, policy: permit.policy().map(str::to_owned) });
     if addresses.is_empty() {

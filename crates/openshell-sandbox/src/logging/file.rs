@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -41,8 +41,14 @@ impl DatedFile {
 
 fn open(folder: &Path, day: Date) -> io::Result<File> {
     let path = folder.join(format!("openshell.{day}.log"));
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
-    OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)
+    // A pipe in its place would let the start wait for a reader.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(&path)?;
+    let data = file.metadata()?;
+    if !data.is_file() || data.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("{} is not a file of the supervisor's own", path.display())));
+    }
+    Ok(file)
 }
 
 /// Removes all but the newest files. Names sort by date.

@@ -23,7 +23,9 @@ pub use wire::{Command, NotStarted, Session, Status};
 pub enum InitError {
     #[error("cannot make the socket to the sandbox's init")]
     Socket { source: io::Error },
-    #[error("cannot make the sandbox's init in PID and mount namespaces of its own; run as root with CAP_SYS_ADMIN")]
+    #[error(
+        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; run as root with CAP_SYS_ADMIN"
+    )]
     Clone { source: io::Error },
     #[error("the sandbox's init ended before it was up")]
     Gone,

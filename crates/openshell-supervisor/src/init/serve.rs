@@ -30,15 +30,15 @@ pub(super) enum Isolation {
 impl Isolation {
     pub(super) fn namespaces(self) -> libc::c_int {
         match self {
-            Self::OwnPids => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
-            Self::SharedPids => libc::CLONE_NEWNS,
+            Self::OwnPids => libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC,
+            Self::SharedPids => libc::CLONE_NEWNS | libc::CLONE_NEWIPC,
         }
     }
 }
 
 /// Init's whole life; returns when it is over.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
-    let reply = match set_up(isolation) {
+    let reply = match set_up(isolation, socket) {
         Ok(()) => Reply::Up,
         Err((what, error)) => Reply::Failed(format!("{what}: {error}")),
     };
@@ -59,7 +59,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
 type SetUpError = (&'static str, io::Error);
 
 /// What init does before it answers.
-fn set_up(isolation: Isolation) -> Result<(), SetUpError> {
+fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     let at = |what| move |error: Errno| (what, io::Error::from(error));
     // Die with the supervisor. With shared PIDs init's own death would leave its children; there the end of the socket
     // is what it ends by.
@@ -70,6 +70,7 @@ fn set_up(isolation: Isolation) -> Result<(), SetUpError> {
     sys::block_signals().map_err(|error| ("block signals", error))?;
     wipe_arguments_and_environment().map_err(|error| ("wipe the environment block", error))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
+    sys::close_all_but(socket).map_err(|error| ("close inherited descriptors", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private).map_err(at("make its mounts private"))?;
     match isolation {

@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use crate::seccomp::rules::{Answer, Condition, Row, Test};
+use crate::seccomp::rules::{Answer, Condition, LAST_KNOWN, Row, Test};
 use crate::sys;
 
 /// A filter that is ready to install: one BPF program an answer, as a program has one answer.
@@ -57,7 +57,7 @@ fn condition(condition: &Condition) -> Result<SeccompCondition, seccompiler::Bac
     let (operator, value) = match condition.test {
         Test::Equal(value) => (SeccompCmpOp::Eq, value),
         Test::Unequal(value) => (SeccompCmpOp::Ne, value),
-        Test::Bits(mask) => (SeccompCmpOp::MaskedEq(u64::from(mask)), mask),
+        Test::Masked { mask, value } => (SeccompCmpOp::MaskedEq(u64::from(mask)), value),
     };
     SeccompCondition::new(condition.argument, SeccompCmpArgLen::Dword, operator, u64::from(value))
 }
@@ -81,25 +81,20 @@ fn program(
         k: instruction.k,
     });
     let mut program: Vec<_> = program.collect();
-    refuse_x32(&mut program);
+    refuse_unknown(&mut program);
     Ok(program)
 }
 
-/// Refuses the x32 calls of x86-64 with ENOSYS: they share its audit architecture, and each would otherwise pass under
-/// a number that no row has.
-fn refuse_x32(program: &mut Vec<libc::sock_filter>) {
+/// Answers every number above [`LAST_KNOWN`] with ENOSYS, so that no call passes that the rows could not know.
+fn refuse_unknown(program: &mut Vec<libc::sock_filter>) {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_GREATER_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const JUMP_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    const X32_BIT: u32 = 0x4000_0000;
-    if !cfg!(target_arch = "x86_64") {
-        return;
-    }
     // `struct seccomp_data` begins with the number; everything jumps forward, and what jumps over the load (the
     // architecture check) jumps to it, so two instructions behind it move no target.
     let load_number = program.iter().position(|instruction| instruction.code == LOAD_WORD && instruction.k == 0);
     let behind = load_number.map_or(program.len(), |index| index + 1);
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-    program.splice(behind..behind, [instruction(JUMP_GREATER_EQUAL, 0, 1, X32_BIT), instruction(RETURN, 0, 0, refuse)]);
+    program.splice(behind..behind, [instruction(JUMP_GREATER, 0, 1, LAST_KNOWN), instruction(RETURN, 0, 0, refuse)]);
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
@@ -23,7 +23,7 @@ pub(crate) enum Cloned {
 }
 
 /// Clones the calling process as `fork(2)` does, with new namespaces as `namespaces` says (`CLONE_NEWPID`,
-/// `CLONE_NEWNS`).
+/// `CLONE_NEWNS`, `CLONE_NEWIPC`).
 ///
 /// # Errors
 /// The calling process has more than one thread, or what clone(2) lists.
@@ -79,6 +79,22 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Closes every descriptor from 3 on but `kept`. For a process that has just been cloned and holds no other descriptor of
+/// its own: what else is open was inherited from whoever started the supervisor.
+pub(crate) fn close_all_but(kept: &OwnedFd) -> io::Result<()> {
+    let kept = libc::c_uint::try_from(kept.as_raw_fd()).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+    for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
+        if first > last {
+            continue;
+        }
+        // SAFETY: the call touches no memory, and by the caller's contract nobody owns the descriptors that it closes.
+        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Blocks every signal that can be blocked in the calling thread.
