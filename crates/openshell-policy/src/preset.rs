@@ -31,18 +31,16 @@ impl Access {
     }
 
     /// The rules that the word stands for.
-    ///
-    /// # Errors
-    /// None in fact: the methods below are tokens.
-    pub fn rules(self) -> Result<Vec<HttpRule>, Fault> {
-        let methods: &[&str] = match self {
+    #[must_use]
+    pub fn rules(self) -> Vec<HttpRule> {
+        let methods: &[&'static str] = match self {
             Self::ReadOnly => &["GET", "HEAD", "OPTIONS"],
             Self::ReadWrite => &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH"],
             Self::Full => &["*"],
         };
-        let rule = |method: &&str| {
-            let method = MethodPattern::parse(method)?;
-            Ok(HttpRule { method, path: Glob::everything(), query: BTreeMap::new() })
+        let rule = |method: &&'static str| {
+            let method = MethodPattern::known(method);
+            HttpRule { method, path: Glob::everything(), query: BTreeMap::new() }
         };
         methods.iter().map(rule).collect()
     }

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::context::Limits;
-use crate::listener::prepare;
 use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
+use crate::socket::prepare;
 
 /// Connects to the first of the destination's addresses that answers.
 ///

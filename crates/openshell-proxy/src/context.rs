@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use tokio::sync::Semaphore;
+
 use crate::decide::snapshot::Snapshot;
 use crate::identify::Identifier;
 use crate::resolve::lookup::Resolver;
@@ -20,6 +22,8 @@ pub struct Context {
     pub policy: CurrentPolicy,
     /// Finds out who is calling.
     pub identifier: Arc<Identifier>,
+    /// Turns at finding out; [`Limits::IDENTIFYING`] of them.
+    pub turns: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Resolver,
     /// Where the workload's connections come from; others are closed unanswered.
@@ -53,8 +57,18 @@ impl Limits {
     pub const KEEPALIVE: Duration = Duration::from_secs(60);
     /// Programs whose fingerprints are remembered; they are never forgotten, or trust on first use would not hold.
     pub const FINGERPRINTS: usize = 4_096;
-    /// Decisions remembered by one policy generation.
+    /// Bytes of a program that is read for its fingerprint; the largest that people run are a few hundred megabytes.
+    pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+    /// Connections whose callers are looked for at once: more would only wait for the same processors.
+    pub const IDENTIFYING: usize = 32;
+    /// Time to find out who is calling and to judge it, waiting for a turn included.
+    pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
+    /// Decisions remembered by one policy generation…
     pub const DECISIONS: usize = 16_384;
+    /// …and the bytes of their questions on average; larger ones push out more of the others.
+    pub const DECISION_BYTES: usize = 1024;
+    /// Bytes of a reason that are kept.
+    pub const REASON_BYTES: usize = 4 * 1024;
     /// Processes between a caller and the command that init started.
     pub const ANCESTORS: usize = 64;
     /// Absolute paths kept of a caller's arguments and its ancestors', for the reason text.

@@ -26,3 +26,5 @@ pub mod http;
 
 pub mod record;
 pub mod refusal;
+
+mod socket;

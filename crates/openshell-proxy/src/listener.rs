@@ -3,9 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::Duration;
 
-use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -13,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::context::{Context, Limits};
 use crate::identify::Flow;
 use crate::pipeline;
+use crate::socket::prepare;
 
 /// A listener that is bound; dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
@@ -27,14 +26,6 @@ impl Listener {
     /// The address is not this host's, or its port is taken.
     pub async fn bind(address: SocketAddrV4) -> io::Result<Self> {
         Ok(Self { socket: TcpListener::bind(address).await? })
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// The socket is broken.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
     }
 
     /// Accepts for ever. No error ends it: what keeps accept from working may pass.
@@ -82,13 +73,4 @@ fn flow(client: &TcpStream, peer: SocketAddr) -> Option<Flow> {
         (SocketAddr::V4(client), SocketAddr::V4(server)) => Some(Flow { client, server }),
         _ => None,
     }
-}
-
-/// No waiting for more to send, and a question to a peer that has gone silent.
-pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Limits::KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
-    Ok(())
 }

@@ -27,16 +27,7 @@ use crate::resolve::resolve;
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     let tunnel = Mutex::new(None);
     let answer = service_fn(|request| answer(&ctx, flow, request, &tunnel));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Limits::HEAD_DEADLINE)
-        .max_buf_size(Limits::HEAD_BYTES)
-        .half_close(true)
-        .auto_date_header(false)
-        .title_case_headers(true)
-        .serve_connection(TokioIo::new(client), answer)
-        .with_upgrades();
-    let served = connection.await;
+    let served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades().await;
     if let Err(error) = served {
         refused_by_hyper(&error);
         return;
@@ -48,26 +39,48 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     }
 }
 
-/// Everything that must hold before anything is answered.
-async fn approve(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Approved, Refusal> {
-    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load_full(), target.clone());
-    // Reading /proc, hashing a program and evaluating foreign rules may take their time.
-    let decision = tokio::task::spawn_blocking(move || {
-        let identified = identifier.identify(flow)?;
-        let permit = judge(&snapshot, identified.callers(), &to, || identifier.verify(&identified));
-        Ok((identified.callers().first().clone(), permit))
-    });
-    let (caller, permit) = decision.await.map_err(|error| Refusal::Engine(error.to_string()))??;
-    record.called_by(caller);
-    let permit = permit?;
-    let destination = resolve(&ctx.resolver, &permit).await?;
-    let upstream = connect(&destination).await?;
-    Ok(Approved { permit, upstream })
+/// How heads are read: bounded in size and time; a client that has ended its sending still gets its answer.
+fn protocol() -> http1::Builder {
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(Limits::HEAD_DEADLINE)
+        .max_buf_size(Limits::HEAD_BYTES)
+        .half_close(true)
+        .auto_date_header(false)
+        .title_case_headers(true);
+    protocol
 }
 
-struct Approved {
-    permit: Permit,
-    upstream: TcpStream,
+/// Everything that must hold before anything is answered.
+async fn approve(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<TcpStream, Refusal> {
+    let permit = decide(ctx, flow, target, record).await?;
+    record.permitted_by(&permit);
+    let destination = resolve(&ctx.resolver, &permit).await?;
+    let upstream = connect(&destination).await?;
+    Ok(upstream)
+}
+
+/// Who asks, and whether they may. On a thread of its own, as reading /proc, hashing a program and evaluating foreign rules
+/// may take their time; a few at once and not for long, so that no workload can have them all.
+async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Permit, Refusal> {
+    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load_full(), target.clone());
+    let turn = Arc::clone(&ctx.turns).acquire_owned();
+    let decision = async {
+        let turn = turn.await;
+        let work = tokio::task::spawn_blocking(move || {
+            let identified = identifier.identify(flow)?;
+            let permit = judge(&snapshot, identified.callers(), &to, || identifier.verify(&identified));
+            drop(turn);
+            Ok((identified.callers().first().clone(), permit))
+        });
+        work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+    };
+    let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
+    let (caller, permit) =
+        decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
+    record.called_by(caller);
+    permit
 }
 
 async fn answer(
@@ -82,8 +95,8 @@ async fn answer(
         Err(refusal) => return Ok(refuse(&refusal, record)),
     };
     match approve(ctx, flow, &target, &mut record).await {
-        Ok(Approved { permit, upstream }) => {
-            record.finish(Outcome::Allowed(permit.policy()));
+        Ok(upstream) => {
+            record.finish(Outcome::Allowed);
             let client = hyper::upgrade::on(&mut request);
             *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, upstream });
             Ok(reply::established())
@@ -129,16 +142,9 @@ fn refused_by_hyper(error: &hyper::Error) {
 
 /// Tells a client that there are too many connections already.
 pub async fn refuse_excess(client: TcpStream) {
-    let answer = service_fn(|_: Request<Incoming>| async {
-        let record = Record::new("CONNECT".to_owned(), None);
-        Ok::<_, Infallible>(refuse(&Refusal::LimitReached, record))
+    let answer = service_fn(|request: Request<Incoming>| async move {
+        let (record, _) = intake::connect::intake(&request);
+        Ok::<_, Infallible>(refuse(&Refusal::LimitReached("too many connections at once"), record))
     });
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Limits::HEAD_DEADLINE)
-        .max_buf_size(Limits::HEAD_BYTES)
-        .auto_date_header(false)
-        .title_case_headers(true)
-        .serve_connection(TokioIo::new(client), answer)
-        .await;
+    let _ = protocol().serve_connection(TokioIo::new(client), answer).await;
 }

@@ -1,7 +1,6 @@
 //! One connection's facts; the only place that reports what became of it.
 
-use std::path::PathBuf;
-
+use crate::decide::connection::Permit;
 use crate::identify::caller::Caller;
 use crate::intake::Target;
 use crate::refusal::Refusal;
@@ -16,23 +15,26 @@ pub struct Record {
     request: String,
     target: Option<Target>,
     caller: Option<Caller>,
+    policy: Option<String>,
     finished: bool,
 }
 
 /// What became of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'o> {
-    /// Permitted by this policy, and the upstream reached.
-    Allowed(Option<&'o str>),
+    /// Permitted, and the upstream reached.
+    Allowed,
     /// Refused, or not reached.
     Refused(&'o Refusal),
+    /// It ended before there was a decision.
+    Aborted,
 }
 
 impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
-        Self { request, target, caller: None, finished: false }
+        Self { request, target, caller: None, policy: None, finished: false }
     }
 
     /// What was asked for.
@@ -58,6 +60,11 @@ impl Record {
         self.caller = Some(caller);
     }
 
+    /// Notes that it was permitted, and by which policy.
+    pub fn permitted_by(&mut self, permit: &Permit) {
+        self.policy = permit.policy().map(str::to_owned);
+    }
+
     /// Reports.
     pub fn finish(mut self, outcome: Outcome<'_>) {
         self.report(outcome);
@@ -65,42 +72,51 @@ impl Record {
 
     fn report(&mut self, outcome: Outcome<'_>) {
         self.finished = true;
-        let request = &self.request;
+        let policy = self.policy.as_deref().unwrap_or("-");
         match outcome {
-            Outcome::Allowed(policy) => self.emit(&Event {
+            Outcome::Allowed => self.emit(&Event {
                 activity: "OPEN",
                 severity: "INFO",
                 action: "ALLOWED",
-                policy: policy.unwrap_or("-"),
+                policy,
                 engine: "opa",
                 reason: "",
                 code: "",
-                message: &request.replacen("CONNECT", "CONNECT allowed", 1),
+                message: &format!("{} allowed", self.request),
             }),
             Outcome::Refused(refusal) => {
                 let stage = refusal.code().stage();
-                let (activity, severity, action) = match stage {
+                let (activity, severity, action, policy) = match stage {
                     // Permitted, but there was nobody there.
-                    DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED"),
-                    _ => ("OPEN", "MED", "DENIED"),
+                    DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
+                    _ => ("OPEN", "MED", "DENIED", "-"),
                 };
                 self.emit(&Event {
                     activity,
                     severity,
                     action,
-                    policy: "-",
+                    policy,
                     engine: if stage == DenialStage::Ssrf { "ssrf" } else { "opa" },
                     reason: &refusal.log_reason(),
                     code: refusal.code().as_str(),
-                    message: &refusal.detail(request),
+                    message: &refusal.detail(&self.request, self.target.as_ref()),
                 });
             }
+            Outcome::Aborted => self.emit(&Event {
+                activity: "FAIL",
+                severity: "LOW",
+                action: "DENIED",
+                policy: "-",
+                engine: "-",
+                reason: "the connection ended before the decision",
+                code: "",
+                message: &format!("{} ended", self.request),
+            }),
         }
     }
 
     fn emit(&self, event: &Event<'_>) {
-        let none = PathBuf::from("-");
-        let binary = self.caller.as_ref().map_or(&none, |caller| &caller.program.executable).display();
+        let binary = self.caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
         let pid = self.caller.as_ref().map_or(0, |caller| caller.pid);
         let host = self.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
         let port = self.target.as_ref().map_or(0, |target| target.port);
@@ -110,7 +126,7 @@ impl Record {
             activity = event.activity,
             severity = event.severity,
             action = event.action,
-            %binary,
+            binary,
             pid,
             host,
             port,
@@ -138,7 +154,7 @@ impl Drop for Record {
     /// A record that nobody finished is a connection that ended before its decision: reported, so that none is missing.
     fn drop(&mut self) {
         if !self.finished {
-            self.report(Outcome::Refused(&Refusal::BadRequest("the connection ended before the decision")));
+            self.report(Outcome::Aborted);
         }
     }
 }

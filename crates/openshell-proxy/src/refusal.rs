@@ -1,7 +1,5 @@
 //! Every reason to say no, and what each says on every surface.
 
-use std::path::PathBuf;
-
 use hyper::StatusCode;
 use openshell_policy::denial::{DenialStage, ReasonCode};
 
@@ -18,12 +16,12 @@ pub enum Refusal {
     NotInThisBuild { what: &'static str, policy: Option<String> },
     CallerUnknown(String),
     CallerChanged(String),
-    CallerAmbiguous([PathBuf; 2]),
+    CallerAmbiguous([String; 2]),
     Address { code: ReasonCode, reason: String, has_list: bool, policy: Option<String> },
     BadRequest(&'static str),
     RequestTooLarge,
     Engine(String),
-    LimitReached,
+    LimitReached(&'static str),
     UpstreamUnreachable(String),
     UpstreamTimeout,
 }
@@ -41,7 +39,7 @@ impl Refusal {
             Self::BadRequest(_) => ReasonCode::BadRequest,
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
-            Self::LimitReached => ReasonCode::LimitReached,
+            Self::LimitReached(_) => ReasonCode::LimitReached,
             Self::UpstreamUnreachable(_) => ReasonCode::UpstreamUnreachable,
             Self::UpstreamTimeout => ReasonCode::UpstreamTimeout,
         }
@@ -71,9 +69,10 @@ impl Refusal {
         }
     }
 
-    /// What was refused, for people; `request` is what was asked for, such as `CONNECT example.com:443`.
+    /// What was refused, for people; `request` is what was asked for, such as `CONNECT example.com:443`, and `target` where
+    /// to.
     #[must_use]
-    pub fn detail(&self, request: &str) -> String {
+    pub fn detail(&self, request: &str, target: Option<&Target>) -> String {
         match self {
             Self::NotInPolicy { .. } | Self::CallerUnknown(_) | Self::CallerChanged(_) | Self::CallerAmbiguous(_) => {
                 format!("{request} not permitted by policy")
@@ -88,9 +87,9 @@ impl Refusal {
             Self::BadRequest(what) => (*what).to_owned(),
             Self::RequestTooLarge => "the head of the request is too large".to_owned(),
             Self::Engine(_) => format!("{request} refused: the policy could not be evaluated; the log says why"),
-            Self::LimitReached => format!("{request} refused: too many connections at once"),
+            Self::LimitReached(what) => format!("{request} refused: {what}"),
             Self::UpstreamUnreachable(_) | Self::UpstreamTimeout => {
-                format!("connection to {} failed", request.rsplit(' ').next().unwrap_or(request))
+                target.map_or_else(|| "connection failed".to_owned(), |target| format!("connection to {target} failed"))
             }
         }
     }
@@ -128,12 +127,12 @@ impl Refusal {
             Self::NotInThisBuild { what, .. } => (*what).to_owned(),
             Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {
-                format!("{} and {} hold the socket and are judged differently", one.display(), other.display())
+                format!("{one} and {other} hold the socket and are judged differently")
             }
             Self::BadRequest(what) => (*what).to_owned(),
             Self::RequestTooLarge => "request head too large".to_owned(),
             Self::Engine(error) => error.clone(),
-            Self::LimitReached => "too many connections".to_owned(),
+            Self::LimitReached(what) => (*what).to_owned(),
             Self::UpstreamUnreachable(error) => error.clone(),
             Self::UpstreamTimeout => "the upstream did not answer".to_owned(),
         }
@@ -141,7 +140,7 @@ impl Refusal {
 }
 
 fn policy_line(nearest: Option<&Nearest>, target: &Target, caller: &Caller) -> String {
-    let binary = flow_text(&caller.program.executable.display().to_string());
+    let binary = flow_text(&caller.program.executable);
     let endpoint = format!("{{host: {}, port: {}}}", flow_text(&target.host.to_string()), target.port);
     match nearest {
         Some(Nearest { name, matches: Matches::Endpoint }) => {

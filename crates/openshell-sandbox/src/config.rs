@@ -52,8 +52,7 @@ impl Config {
             (None, None) => bail!(NO_POLICY),
         };
         let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
-        let is_terminal = std::io::stdin().is_terminal();
-        if args.interactive && !is_terminal {
+        if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
         // The sandbox starts elsewhere, so what is relative here would mean another place there.
@@ -67,7 +66,8 @@ impl Config {
             current_dir: std::env::current_dir().ok(),
             timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
             grace: Duration::from_secs(args.grace),
-            interactive: is_terminal && !args.no_interactive,
+            // A terminal that is another's foreground is not the command's to take, unless that is asked for.
+            interactive: args.interactive || (has_foreground() && !args.no_interactive),
             log_level: level.map_or(Ok(Level::WARN), log_level)?,
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
@@ -75,6 +75,11 @@ impl Config {
             environment: if args.clear_env { Environment::default() } else { environment },
         })
     }
+}
+
+/// Whether standard input is a terminal, and this process in its foreground.
+fn has_foreground() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|foreground| foreground == rustix::process::getpgrp())
 }
 
 /// The trailing words, else the variable's words, else a shell.

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::Fault;
-use openshell_proxy::context::Context;
+use openshell_proxy::context::{Context, Limits};
 use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::listener::Listener;
@@ -24,21 +24,20 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::netlink::Protocol;
 use openshell_supervisor::netns::{Netns, firewall};
-use openshell_supervisor::reaper::Reaper;
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
 
-/// A sandbox without its command. Dropping it ends everything inside and removes what was made for it.
+/// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
-    pub(crate) reaper: Reaper,
     pub(crate) environment: Environment,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
@@ -49,7 +48,7 @@ pub(crate) struct Sandbox {
 /// What the sandbox stands on, in the order in which it is let go.
 struct Owned {
     _proxy: Option<AbortOnDrop>,
-    _netns: Option<Netns>,
+    _network: Network,
     _proof: Proof,
     _run_dir: RunDir,
 }
@@ -72,7 +71,6 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let network = Network::create(config)?;
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
-    let reaper = Reaper::new(&init);
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);
     let environment = environment::workload(&Inputs {
@@ -95,6 +93,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
             let context = Context {
                 policy: Arc::new(ArcSwap::from_pointee(snapshot)),
                 identifier: Arc::new(identifier),
+                turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
                 resolver: Resolver::from_system()?,
                 workload: subnet.workload(),
             };
@@ -102,8 +101,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         }
         _ => None,
     };
-    let owned = Owned { _proxy: proxy, _netns: network.netns, _proof: proof, _run_dir: run_dir };
-    Ok(Sandbox { launcher, reaper, environment, directories, _owned: owned })
+    let owned = Owned { _proxy: proxy, _network: network, _proof: proof, _run_dir: run_dir };
+    Ok(Sandbox { launcher, environment, directories, _owned: owned })
 }
 
 fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {
@@ -136,7 +135,7 @@ fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = 
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
 }
 
-/// The namespace, the fence, and where the proxy will listen.
+/// The namespace, the fence, and where the proxy will listen. Held while the sandbox lives: each command tries the probe.
 struct Network {
     netns: Option<Netns>,
     proxy: Option<SocketAddrV4>,
@@ -173,7 +172,7 @@ impl Network {
         };
         let processes = processes
             .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
-        Ok(Some(Identifier::new(sockets, processes)))
+        Ok(Some(Identifier::new(sockets, processes).context("cannot set up the look-up of callers")?))
     }
 
     fn probe_address(&self) -> Option<SocketAddrV4> {
@@ -243,9 +242,18 @@ fn note_isolation(init: &Init) {
 }
 
 fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, network: &Network) {
-    for given_up in &enforced.landlock.given_up {
+    let granted = &enforced.landlock;
+    for missing in &granted.missing_paths {
+        logging::config_event("DEGRADED", "MED", &format!("not granted (best effort): {missing}"));
+    }
+    if !granted.missing_rights.is_empty() {
         // A kernel that is merely older than the newest is the normal case, and said in the log alone.
-        logging::config_event("DEGRADED", "LOW", &format!("not enforced (best effort): {given_up}"));
+        let missing = granted.missing_rights.join(", ");
+        logging::config_event(
+            "DEGRADED",
+            "LOW",
+            &format!("this kernel's Landlock cannot restrict (best effort): {missing}"),
+        );
     }
     if let Some(what) = &enforced.not_proved {
         logging::config_event("DEGRADED", "MED", &format!("not proved: {what}"));
@@ -255,7 +263,7 @@ fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, netw
         (_, Some(proxy)) => format!("network through {proxy}"),
         (_, None) => "no network".to_owned(),
     };
-    let abi = enforced.landlock.abi;
+    let abi = granted.abi;
     let message =
         format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
     logging::config_event("ENFORCED", "INFO", &message);

@@ -4,15 +4,16 @@ use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use openshell_supervisor::init::{Command, Session, Status};
 use openshell_supervisor::launch::{Event, LaunchError, Running};
+use openshell_supervisor::reaper;
 use openshell_supervisor::signals::{self, Meaning};
 use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Config;
@@ -29,18 +30,43 @@ const NOT_FOUND: u8 = 127;
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::NotFound(_)) => NOT_FOUND,
-        Some(LaunchError::NotExecutable { .. }) => NOT_EXECUTABLE,
+        Some(LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter(_)) => NOT_EXECUTABLE,
         _ => 1,
     }
 }
 
 /// Runs the command until its end, and ends the sandbox with it.
-pub(crate) async fn run(config: &Config, sandbox: Sandbox) -> anyhow::Result<ExitCode> {
-    let mut received = take_signals()?;
+pub(crate) async fn run(
+    config: &Config,
+    sandbox: Sandbox,
+    mut received: mpsc::Receiver<i32>,
+) -> anyhow::Result<ExitCode> {
     if config.interactive {
         signals::ignore_terminal_output_stop()?;
     }
-    let (sender, mut events) = mpsc::channel(EVENTS);
+    let news = start(config, &sandbox)?;
+    let mut life = Life { config, running: None, deadline: None, asked: None };
+    life.deadline = config.timeout.map(|limit| Instant::now() + limit);
+    let code = loop {
+        let code = tokio::select! {
+            event = news.next() => life.hear(event)?,
+            Some(number) = received.recv() => life.signalled(number),
+            () = reached(life.deadline) => life.out_of_time(),
+        };
+        if let Some(code) = code {
+            break code;
+        }
+    };
+    life.note("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
+    sandbox.launcher.end();
+    if config.interactive {
+        take_terminal()?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Asks for the command; what becomes of it comes as news.
+fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<News>> {
     let variables = sandbox.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
     let command = Command {
         arguments: config.command.clone(),
@@ -48,57 +74,46 @@ pub(crate) async fn run(config: &Config, sandbox: Sandbox) -> anyhow::Result<Exi
         directories: sandbox.directories.clone(),
         session: if config.interactive { Session::Foreground } else { Session::New },
     };
+    let news = Arc::new(News::default());
+    let tell = Arc::clone(&news);
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    // A full channel holds news that make this one worthless.
-    let listener = Box::new(move |event| {
-        let _ = sender.try_send(event);
-    });
-    let running = sandbox.launcher.start(&command, [input.as_fd(), output.as_fd(), errors.as_fd()], listener)?;
-    let name = config.command.first().map(|word| word.display().to_string()).unwrap_or_default();
-    note_started(config, &name, &running);
-
-    let mut end = End { deadline: config.timeout.map(|limit| Instant::now() + limit), asked: None };
-    let code = loop {
-        tokio::select! {
-            event = events.recv() => match event {
-                Some(Event::Ended(status)) => break end.code(status),
-                Some(Event::Stopped(_)) if config.interactive => suspend(&running)?,
-                Some(Event::Stopped(_)) => {}
-                Some(Event::SandboxGone) | None => bail!("the sandbox's init ended, and every process with it"),
-            },
-            Some(number) = received.recv() => match signals::meaning(number, config.interactive) {
-                Meaning::Forward => forward(&running, number),
-                Meaning::Terminate => {
-                    forward(&running, number);
-                    end.ask(Asked::Signalled, config.grace);
-                }
-                Meaning::Reload => logging::config_event(
-                    "UNCHANGED", "MED", "SIGHUP: this build cannot read a policy again; the one loaded at start stays in force",
-                ),
-            },
-            () = reached(end.deadline) => match end.asked {
-                None => {
-                    let message = "Process timed out, killing";
-                    note(&name, running.pid, "TERMINATE", "CRIT", None, message);
-                    forward(&running, Signal::TERM.as_raw());
-                    end.ask(Asked::TimedOut, config.grace);
-                }
-                Some(Asked::TimedOut) => break TIMED_OUT,
-                Some(Asked::Signalled) => break killed(Signal::KILL.as_raw()),
-            },
-        }
-    };
-    note(&name, running.pid, "TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
-    sandbox.launcher.end();
-    sandbox.reaper.wait_for_init();
-    if config.interactive {
-        take_terminal()?;
-    }
-    Ok(ExitCode::from(code))
+    let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
+    sandbox.launcher.start(&command, streams, Box::new(move |event| tell.push(event)))?;
+    Ok(news)
 }
 
-/// Events that may wait; a command has a handful in its life.
-const EVENTS: usize = 64;
+/// Events in their order, none lost: a stop that nobody has looked at yet says no more when it comes again.
+#[derive(Default)]
+struct News {
+    events: Mutex<Vec<Event>>,
+    arrived: Notify,
+}
+
+impl News {
+    fn push(&self, event: Event) {
+        let mut events = self.lock();
+        if !matches!((events.last(), &event), (Some(Event::Stopped(_)), Event::Stopped(_))) {
+            events.push(event);
+        }
+        self.arrived.notify_one();
+    }
+
+    async fn next(&self) -> Event {
+        loop {
+            let mut events = self.lock();
+            if !events.is_empty() {
+                return events.remove(0);
+            }
+            drop(events);
+            self.arrived.notified().await;
+        }
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Why the command was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,18 +122,83 @@ enum Asked {
     TimedOut,
 }
 
-/// When the patience ends, and with what.
-struct End {
+/// Where the command is in its life.
+struct Life<'c> {
+    config: &'c Config,
+    /// `None` until it runs.
+    running: Option<Running>,
+    /// When the patience ends: the time-out, and once the command was asked to end, the grace.
     deadline: Option<Instant>,
     asked: Option<Asked>,
 }
 
-impl End {
-    /// From now on the command has `grace` left, whatever was granted before.
-    fn ask(&mut self, why: Asked, grace: Duration) {
+impl Life<'_> {
+    /// The exit code, if `event` was the end.
+    fn hear(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
+        match event {
+            Event::Started(running) => self.started(running),
+            Event::NotStarted(error) => return Err(error.into()),
+            Event::Ended(status) => return Ok(Some(self.code(status))),
+            Event::Stopped(_) => {
+                if let Some(running) = self.running.as_ref().filter(|_| self.config.interactive) {
+                    suspend(running)?;
+                }
+            }
+            Event::SandboxGone(Some(why)) => {
+                return Err(anyhow!("the sandbox's init ended, and every process with it: {why}"));
+            }
+            Event::SandboxGone(None) => bail!("the sandbox's init ended, and every process with it"),
+        }
+        Ok(None)
+    }
+
+    fn started(&mut self, running: Running) {
+        let words: Vec<_> = self.config.command.iter().map(|word| word.display().to_string()).collect();
+        let cmd = words.join(" ");
+        let (name, pid) = (&self.name(), running.pid);
+        let event = ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd) };
+        logging::process_event(&event, &format!("Process started: pid={pid}"));
+        // What was asked of it before it ran.
+        if self.asked.is_some() {
+            forward(&running, Signal::TERM.as_raw());
+        }
+        self.running = Some(running);
+    }
+
+    fn signalled(&mut self, number: i32) -> Option<u8> {
+        match signals::meaning(number, self.config.interactive) {
+            Meaning::Forward => self.forward(number),
+            Meaning::Terminate => {
+                self.forward(number);
+                self.ask(Asked::Signalled);
+            }
+            Meaning::Reload => logging::config_event(
+                "UNCHANGED",
+                "MED",
+                "SIGHUP: this build cannot read a policy again; the one loaded at start stays in force",
+            ),
+        }
+        None
+    }
+
+    fn out_of_time(&mut self) -> Option<u8> {
+        match self.asked {
+            None => {
+                self.note("TERMINATE", "CRIT", None, "Process timed out, killing");
+                self.forward(Signal::TERM.as_raw());
+                self.ask(Asked::TimedOut);
+                None
+            }
+            Some(Asked::TimedOut) => Some(TIMED_OUT),
+            Some(Asked::Signalled) => Some(killed(Signal::KILL.as_raw())),
+        }
+    }
+
+    /// From now on the command has the grace left, whatever was granted before.
+    fn ask(&mut self, why: Asked) {
         if self.asked.is_none() {
             self.asked = Some(why);
-            self.deadline = Some(Instant::now() + grace);
+            self.deadline = Some(Instant::now() + self.config.grace);
         }
     }
 
@@ -129,6 +209,21 @@ impl End {
             (_, Status::Exited(code)) => u8::try_from(code & 0xff).unwrap_or(1),
             (_, Status::Killed(signal)) => killed(signal),
         }
+    }
+
+    fn forward(&self, number: i32) {
+        if let Some(running) = &self.running {
+            forward(running, number);
+        }
+    }
+
+    fn name(&self) -> String {
+        self.config.command.first().map(|word| word.display().to_string()).unwrap_or_default()
+    }
+
+    fn note(&self, activity: &'static str, severity: &'static str, exit: Option<i32>, message: &str) {
+        let (name, pid) = (&self.name(), self.running.as_ref().map_or(0, |running| running.pid));
+        logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None }, message);
     }
 }
 
@@ -143,13 +238,22 @@ async fn reached(deadline: Option<Instant>) {
     }
 }
 
-/// The signals that the supervisor takes, as numbers on one channel.
-fn take_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
-    let (sender, receiver) = mpsc::channel(EVENTS);
+/// Signals that may wait; more of them say nothing new.
+const SIGNALS: usize = 64;
+
+/// The signals that the supervisor takes, as numbers on one channel. From here on none of them ends it.
+pub(crate) fn take_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
+    let (sender, receiver) = mpsc::channel(SIGNALS);
     for number in signals::TAKEN {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
         tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {} });
     }
+    let mut children = signal(SignalKind::child())?;
+    tokio::spawn(async move {
+        while children.recv().await.is_some() {
+            reaper::collect_orphans();
+        }
+    });
     Ok(receiver)
 }
 
@@ -159,11 +263,12 @@ fn forward(running: &Running, number: i32) {
 }
 
 /// The command was stopped from its terminal: the supervisor stops too, so that the caller's shell takes over, and gives
-/// the terminal back when it is continued.
+/// the terminal back when it is continued in the foreground.
 fn suspend(running: &Running) -> anyhow::Result<()> {
     take_terminal()?;
     rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
-    if let Some(group) = running.outer_pid().ok().and_then(Pid::from_raw) {
+    let is_foreground = rustix::termios::tcgetpgrp(io::stdin()) == Ok(rustix::process::getpgrp());
+    if let Some(group) = running.outer_pid().ok().and_then(Pid::from_raw).filter(|_| is_foreground) {
         set_foreground(group)?;
     }
     forward(running, Signal::CONT.as_raw());
@@ -180,17 +285,4 @@ fn set_foreground(group: Pid) -> anyhow::Result<()> {
         Ok(()) | Err(rustix::io::Errno::NOTTY | rustix::io::Errno::PERM | rustix::io::Errno::IO) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
-}
-
-fn note_started(config: &Config, name: &str, running: &Running) {
-    let words: Vec<_> = config.command.iter().map(|word| word.display().to_string()).collect();
-    let cmd = words.join(" ");
-    let message = format!("Process started: pid={}", running.pid);
-    let event =
-        ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid: running.pid, exit: None, cmd: Some(&cmd) };
-    logging::process_event(&event, &message);
-}
-
-fn note(name: &str, pid: i32, activity: &'static str, severity: &'static str, exit: Option<i32>, message: &str) {
-    logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None }, message);
 }

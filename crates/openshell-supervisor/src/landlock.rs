@@ -8,7 +8,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
@@ -53,8 +53,10 @@ pub struct Request {
 pub struct Granted {
     /// The interface version in force.
     pub abi: i32,
-    /// What best effort could not enforce, or could not find, in words.
-    pub given_up: Vec<String>,
+    /// Rights that this kernel lacks, in words.
+    pub missing_rights: Vec<String>,
+    /// Listed paths that could not be opened, each with the reason.
+    pub missing_paths: Vec<String>,
     /// Whether abstract sockets outside are out of reach.
     pub scopes: bool,
 }
@@ -141,7 +143,7 @@ impl Request {
             .map_err(ruleset)?;
         let mut missing_paths = Vec::new();
         for grant in &self.grants {
-            let (fd, is_directory) = match open(&grant.path) {
+            let (fd, is_directory) = match open(grant) {
                 Ok(opened) => opened,
                 Err(source) if !grant.listed && source.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) if self.hard_requirement => {
@@ -165,13 +167,19 @@ impl Request {
         if self.hard_requirement && !missing_rights.is_empty() {
             return Err(LandlockError::Degraded(missing_rights.join(", ")));
         }
-        let given_up = missing_rights.into_iter().map(str::to_owned).chain(missing_paths).collect();
-        Ok(Granted { abi: effective_abi as i32, given_up, scopes: effective_abi >= ABI::V6 })
+        let missing_rights = missing_rights.into_iter().map(str::to_owned).collect();
+        Ok(Granted { abi: effective_abi as i32, missing_rights, missing_paths, scopes: effective_abi >= ABI::V6 })
     }
 }
 
-fn open(path: &Path) -> io::Result<(std::os::fd::OwnedFd, bool)> {
-    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+/// Opens what a grant is about. What the policy lets the workload write to was checked for symlinks when it was
+/// prepared, and is held to that here, as another sandbox of the same user could have put one there since.
+fn open(grant: &Grant) -> io::Result<(std::os::fd::OwnedFd, bool)> {
+    let follow = match grant.access {
+        PathAccess::ReadWrite if grant.listed => ResolveFlags::NO_SYMLINKS,
+        _ => ResolveFlags::empty(),
+    };
+    let fd = rustix::fs::openat2(CWD, &grant.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), follow)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     Ok((fd, kind == FileType::Directory))
 }

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-
-use rustix::process::Signal;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::confine::{Confinement, Enforced};
 use crate::init::Init;
@@ -25,6 +23,8 @@ pub enum LaunchError {
     NotFound(String),
     #[error("command cannot be executed: {command}")]
     NotExecutable { command: String, source: io::Error },
+    #[error("command cannot be executed: {0} is there, but the interpreter or loader that it names is not")]
+    NoInterpreter(String),
     #[error("the command was not started: cannot {step}")]
     Step { step: &'static str, source: io::Error },
     #[error("the sandbox's init could not start the command: {0}")]
@@ -33,21 +33,25 @@ pub enum LaunchError {
     Thread { source: io::Error },
 }
 
-/// What becomes of a command that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What becomes of a command.
+#[derive(Debug)]
 pub enum Event {
+    /// It runs.
+    Started(Running),
+    /// It never ran.
+    NotStarted(LaunchError),
     /// Stopped by this signal (Ctrl-Z, say).
     Stopped(i32),
     /// It ended.
     Ended(Status),
-    /// Init is gone, and with it every process of the sandbox.
-    SandboxGone,
+    /// Init is gone, and with it every process of the sandbox; why, if init could still say.
+    SandboxGone(Option<String>),
 }
 
 /// Where a command's events go. Called on the launcher's thread; must not block.
 pub type Listener = Box<dyn Fn(Event) + Send>;
 
-/// An init that is confined and starts commands.
+/// An init that is confined and starts commands. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub struct Launcher {
     init: Arc<Init>,
@@ -65,19 +69,19 @@ pub struct Running {
     pub pidfd: OwnedFd,
 }
 
-/// A command's number inside the sandbox and its pidfd, or why there is none.
-type Started = Result<(i32, OwnedFd), NotStarted>;
-
+/// Who waits for news of which command.
 #[derive(Default)]
 struct Waiting {
     last: u32,
-    starting: HashMap<u32, mpsc::SyncSender<Started>>,
-    running: HashMap<u32, Listener>,
+    /// What each command is called in messages, and who listens.
+    listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
+    /// Init is gone; nothing can be started.
+    gone: bool,
 }
 
 impl std::fmt::Debug for Waiting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiting").field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("Waiting").field("last", &self.last).field("gone", &self.gone).finish_non_exhaustive()
     }
 }
 
@@ -92,8 +96,8 @@ impl Launcher {
         network: Option<BorrowedFd<'_>>,
     ) -> Result<(Self, Enforced), LaunchError> {
         let wire = |source| LaunchError::Wire { source };
-        wire::send_request(init.socket.as_fd(), &Request::Confine(confinement), network.as_slice()).map_err(wire)?;
-        let enforced = match wire::receive_reply(init.socket.as_fd()).map_err(wire)? {
+        wire::send(init.socket.as_fd(), &Request::Confine(confinement), network.as_slice()).map_err(wire)?;
+        let enforced = match wire::receive(init.socket.as_fd()).map_err(wire)? {
             Some((Reply::Confined(enforced), _)) => enforced,
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
@@ -106,44 +110,33 @@ impl Launcher {
         Ok((launcher, enforced))
     }
 
-    /// Starts `command` with `streams` as its standard ones and returns when it runs.
+    /// Has `command` started with `streams` as its standard ones. What becomes of it, `listener` hears: that it runs, or
+    /// why it does not, first.
     ///
     /// # Errors
-    /// It is not found, cannot be executed, or a step of its confinement failed; it never ran then.
+    /// Init cannot be asked.
     pub fn start(
         &self,
         command: &Command,
         streams: [BorrowedFd<'_>; 3],
         listener: Listener,
-    ) -> Result<Running, LaunchError> {
-        let (sender, receiver) = mpsc::sync_channel(1);
+    ) -> Result<(), LaunchError> {
+        let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
         let id = {
             let mut waiting = lock(&self.waiting);
+            if waiting.gone {
+                return Err(LaunchError::Gone);
+            }
             waiting.last += 1;
             let id = waiting.last;
-            waiting.starting.insert(id, sender);
-            waiting.running.insert(id, listener);
+            waiting.listeners.insert(id, (name, Arc::new(Mutex::new(listener))));
             id
         };
         let request = Request::Start { id, command: command.clone() };
-        let sent = wire::send_request(self.init.socket.as_fd(), &request, &streams);
-        let started = match sent {
-            Ok(()) => receiver.recv().map_err(|_| LaunchError::Gone),
-            Err(source) => Err(LaunchError::Wire { source }),
-        };
-        match started {
-            Ok(Ok((pid, pidfd))) => Ok(Running { id, init: Arc::clone(&self.init), pid, pidfd }),
-            Ok(Err(why)) => {
-                lock(&self.waiting).running.remove(&id);
-                Err(not_started(command, why))
-            }
-            Err(error) => {
-                let mut waiting = lock(&self.waiting);
-                waiting.starting.remove(&id);
-                waiting.running.remove(&id);
-                Err(error)
-            }
-        }
+        wire::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
+            lock(&self.waiting).listeners.remove(&id);
+            LaunchError::Wire { source }
+        })
     }
 
     /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
@@ -152,19 +145,15 @@ impl Launcher {
         self.init.pid()
     }
 
-    /// Kills init, and the kernel with it every process of the sandbox.
+    /// Ends the sandbox; returns when every process of it is gone.
     pub fn end(&self) {
-        // A graceless end is the only one init has: its namespace's processes are the kernel's to end. Where it shares
-        // the supervisor's PIDs it ends them itself, at the end of its socket.
-        let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
-        if self.init.shared_pids.is_none() {
-            let _ = rustix::process::pidfd_send_signal(&self.init.pidfd, Signal::KILL);
-        }
+        self.init.end();
     }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
+        // The listening thread holds init too, so init's own end would wait for the thread's.
         self.end();
     }
 }
@@ -185,55 +174,66 @@ impl Running {
     /// # Errors
     /// Init is gone.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        wire::send_request(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
+        wire::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
     }
 }
 
 /// Hands init's replies to those who wait for them, until init ends.
-fn listen(init: &Init, waiting: &Mutex<Waiting>) {
-    while let Ok(Some((reply, descriptor))) = wire::receive_reply(init.socket.as_fd()) {
-        let mut waiting = lock(waiting);
-        match (reply, descriptor) {
-            (Reply::Started { id, pid }, Some(pidfd)) => answer(&mut waiting, id, Ok((pid, pidfd))),
-            (Reply::Started { id, .. }, None) => {
-                answer(&mut waiting, id, Err(NotStarted::Init { what: "it sent no pidfd".to_owned() }));
-            }
-            (Reply::NotStarted { id, why }, _) => answer(&mut waiting, id, Err(why)),
-            (Reply::Stopped { id, signal }, _) => {
-                if let Some(listener) = waiting.running.get(&id) {
-                    listener(Event::Stopped(signal));
+fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
+    let mut last_words = None;
+    while let Ok(Some((reply, descriptors))) = wire::receive(init.socket.as_fd()) {
+        match reply {
+            Reply::Started { id, pid } => match descriptors.into_iter().next() {
+                Some(pidfd) => {
+                    tell(waiting, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }))
                 }
+                None => last_words = Some("it sent no pidfd".to_owned()),
+            },
+            Reply::NotStarted { id, why } => {
+                tell(waiting, id, |name| Event::NotStarted(not_started(name, why)));
+                lock(waiting).listeners.remove(&id);
             }
-            (Reply::Exited { id, status }, _) => {
-                if let Some(listener) = waiting.running.remove(&id) {
-                    listener(Event::Ended(status));
-                }
+            Reply::Stopped { id, signal } => tell(waiting, id, |_| Event::Stopped(signal)),
+            Reply::Exited { id, status } => {
+                tell(waiting, id, |_| Event::Ended(status));
+                lock(waiting).listeners.remove(&id);
             }
-            (Reply::Up | Reply::Failed(_) | Reply::Confined(_), _) => break,
+            Reply::Failed(why) => last_words = Some(why),
+            Reply::Up | Reply::NoProc(_) | Reply::Confined(_) => {}
         }
     }
-    let mut waiting = lock(waiting);
-    waiting.starting.clear();
-    waiting.running.drain().for_each(|(_, listener)| listener(Event::SandboxGone));
+    // A reply that cannot be read ends the sandbox as surely as the end of the socket.
+    let _ = rustix::net::shutdown(&init.socket, rustix::net::Shutdown::Both);
+    let listeners = {
+        let mut waiting = lock(waiting);
+        waiting.gone = true;
+        std::mem::take(&mut waiting.listeners)
+    };
+    for (_, listener) in listeners.into_values() {
+        lock(&listener)(Event::SandboxGone(last_words.clone()));
+    }
 }
 
-fn answer(waiting: &mut Waiting, id: u32, result: Started) {
-    // Who asked has a place for one answer, or has gone.
-    let _ = waiting.starting.remove(&id).map(|sender| sender.try_send(result));
+/// Tells the listener of `id`, outside the lock that others wait for.
+fn tell(waiting: &Mutex<Waiting>, id: u32, event: impl FnOnce(&str) -> Event) {
+    let found = lock(waiting).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
+    if let Some((name, listener)) = found {
+        lock(&listener)(event(&name));
+    }
 }
 
-fn not_started(command: &Command, why: NotStarted) -> LaunchError {
-    let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
-    let source = io::Error::from_raw_os_error;
+fn not_started(name: &str, why: NotStarted) -> LaunchError {
+    let (name, source) = (name.to_owned(), io::Error::from_raw_os_error);
     match why {
         NotStarted::NotFound => LaunchError::NotFound(name),
+        NotStarted::NoInterpreter => LaunchError::NoInterpreter(name),
         NotStarted::NotExecutable { errno } => LaunchError::NotExecutable { command: name, source: source(errno) },
         NotStarted::Step(failed) => LaunchError::Step { step: failed.step.as_str(), source: source(failed.errno) },
         NotStarted::Init { what } => LaunchError::Init(what),
     }
 }
 
-/// What is behind the lock is whole at every moment, so a panic elsewhere spoils nothing.
-fn lock(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is behind the locks is whole at every moment, so a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -106,6 +106,33 @@ fn ips_05_08_addresses_in_the_policy_are_consent() {
 }
 
 #[test]
+fn without_name_servers_the_hosts_file_is_asked_and_the_rest_refused() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let empty = lab.file("empty", "");
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/resolv.conf", empty.display())), "");
+    assert!(ask(&lab, &web(), "web.test:8080").ok().ends_with("hello"));
+    let finished = ask(&lab, &web().replace("web.test", "nowhere.invalid"), "nowhere.invalid:8080");
+    assert_eq!(refusal(&finished).0, "HTTP/1.1 403 dns_failed");
+    assert!(finished.stderr.contains("/etc/hosts alone"), "{}", finished.stderr);
+}
+
+#[test]
+fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
+    let lab = Lab::with_web();
+    let started = lab.sandbox(&policy("{}")).start(&["sleep", "60"]);
+    let running = || lab.shell("cat /var/log/openshell.*.log").contains("PROC:LAUNCH");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !running() {
+        assert!(std::time::Instant::now() < deadline, "it did not start");
+    }
+    // Listeners on 10.200.0.1: the proxy, and beside it the one that each command tries to reach.
+    let listening = "awk '$4 == \"0A\" && $2 ~ /^0100C80A:/ {print $2}' /proc/net/tcp | sort -u | wc -l";
+    assert_eq!(lab.shell(listening), "2\n");
+    drop(started);
+}
+
+#[test]
 fn ips_15_an_upstream_that_is_not_there_is_no_200() {
     let lab = Lab::with_web();
     let finished = ask(&lab, &web(), "web.test:8080");

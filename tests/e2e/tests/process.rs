@@ -36,6 +36,19 @@ fn a_command_that_cannot_run_is_126_or_127_and_said_in_words() {
 }
 
 #[test]
+fn a_script_without_its_interpreter_says_so() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("scripts");
+    let script = folder.join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    let path = script.to_str().unwrap();
+    assert_eq!(lab.shell(&format!("chmod 755 {path}")), "");
+    let finished = lab.sandbox(&policy()).args(&["--workdir", folder.to_str().unwrap()]).run(&[path]);
+    assert_eq!(finished.code(), 126);
+    assert!(finished.stderr.contains("interpreter"), "{}", finished.stderr);
+}
+
+#[test]
 fn streams_are_the_callers_own() {
     let lab = Lab::with_web();
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();

@@ -155,7 +155,7 @@ impl Endpoint {
         }
         let rules = match (parts.rules, parts.access) {
             (Some(rules), _) => Some(rules),
-            (None, Some(access)) => Some(access.rules().map_err(|fault| vec![fault])?),
+            (None, Some(access)) => Some(access.rules()),
             (None, None) => None,
         };
         let l7 = match (parts.protocol, rules) {

@@ -149,6 +149,14 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether the pattern is `address`, written out.
+    #[must_use]
+    pub fn is_address(&self, address: IpAddr) -> bool {
+        self.0.parse() == Ok(address)
+    }
+}
+
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -11,17 +11,6 @@ use crate::violation::Fault;
 use binary::BinaryPattern;
 use endpoint::Endpoint;
 
-/// How the workload's network is confined.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Network {
-    /// No network: a namespace with loopback alone, and no internet sockets.
-    Blocked,
-    /// A namespace whose only exit is the proxy, which holds every connection to these policies.
-    Proxied(NetworkPolicies),
-    /// The host's network; the rest of the confinement stays.
-    Open,
-}
-
 /// The policies of a document by name; empty means that nothing is reachable.
 pub type NetworkPolicies = BTreeMap<PolicyName, NetworkPolicy>;
 

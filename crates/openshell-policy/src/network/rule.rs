@@ -21,10 +21,9 @@ pub struct HttpRule {
 pub struct MethodPattern(String);
 
 impl MethodPattern {
-    /// Any method.
-    #[must_use]
-    pub fn any() -> Self {
-        Self("*".to_owned())
+    /// A method, or `*`, that is known to be a token.
+    pub(crate) fn known(method: &'static str) -> Self {
+        Self(method.to_owned())
     }
 
     /// Reads `*` or a method token (RFC 9110 §5.6.2).

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use openshell_policy::address::AddressRange;
 use openshell_policy::denial::ReasonCode;
+use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
 
 use crate::decide::snapshot::{Matches, Nearest, Snapshot, Verdict};
@@ -82,23 +83,28 @@ pub fn judge(
         }
     }
     match &*verdict {
-        Verdict::Deny { reason, nearest } => Err(refused(snapshot, reason, nearest.as_ref())),
+        Verdict::Deny { nearest } => {
+            let reason = snapshot.deny_reason(&callers.first().program, target);
+            let reason = reason.map_err(|error| Refusal::Engine(error.to_string()))?;
+            Err(refused(snapshot, reason, nearest.as_ref()))
+        }
         Verdict::Allow { policy, endpoints } => {
             if endpoints.iter().any(|endpoint| endpoint.l7().is_some()) {
                 let what = "requests are judged inside this endpoint's connections, which this build cannot do yet";
                 return Err(Refusal::NotInThisBuild { what, policy: policy.clone() });
             }
+            // An address as the host is its own list, where the endpoint has none.
+            let is_listed = |endpoint: &&Endpoint| !endpoint.allowed_ips().is_empty();
+            let mut unlisted = endpoints.iter().filter(|endpoint| !is_listed(endpoint)).filter_map(Endpoint::host);
             let literal = match &target.host {
-                Host::Address(address) => Some(*address),
-                Host::Name(_) => None,
+                Host::Address(address) if unlisted.any(|host| host.is_address(*address)) => Some(*address),
+                Host::Address(_) | Host::Name(_) => None,
             };
-            let names_it = |pattern: &str| literal.is_some_and(|ip| pattern.parse() == Ok(ip));
-            let by_literal = endpoints.iter().filter_map(|endpoint| endpoint.host()).any(|h| names_it(&h.to_string()));
             let addresses = PermittedAddresses {
                 // Foreign rules that name no endpoint permit what any endpoint without a list would.
-                public: endpoints.is_empty() || endpoints.iter().any(|endpoint| endpoint.allowed_ips().is_empty()),
+                public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
                 listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
-                literal: literal.filter(|_| by_literal),
+                literal,
             };
             verify()?;
             let generation = snapshot.generation();
@@ -109,17 +115,17 @@ pub fn judge(
 
 fn same(one: &Arc<Verdict>, other: &Verdict) -> bool {
     match (&**one, other) {
-        // Reasons name the program and differ; a refusal is a refusal.
+        // What comes nearest may differ; a refusal is a refusal.
         (Verdict::Deny { .. }, Verdict::Deny { .. }) => true,
         (one, other) => one == other,
     }
 }
 
-fn refused(snapshot: &Snapshot, reason: &str, nearest: Option<&Nearest>) -> Refusal {
+fn refused(snapshot: &Snapshot, reason: String, nearest: Option<&Nearest>) -> Refusal {
     let code = match nearest {
         Some(Nearest { matches: Matches::Endpoint, .. }) => ReasonCode::BinaryNotInPolicy,
         _ if snapshot.policy().network().is_empty() => ReasonCode::NoNetworkPolicies,
         _ => ReasonCode::EndpointNotInPolicy,
     };
-    Refusal::NotInPolicy { code, reason: reason.to_owned(), nearest: nearest.cloned() }
+    Refusal::NotInPolicy { code, reason, nearest: nearest.cloned() }
 }

@@ -1,12 +1,12 @@
 //! One immutable generation of the policy, with the decisions already made by it.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::{Violations, Warning};
 use openshell_policy::yaml;
+use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use serde_json::{Value, json};
 
@@ -34,7 +34,22 @@ pub struct Snapshot {
     generation: u64,
     policy: Policy,
     engine: Engine,
-    decisions: Cache<Question, Arc<Verdict>>,
+    /// Whether arguments may count: the built-in rules only put them into reasons.
+    is_built_in: bool,
+    decisions: Cache<Question, Arc<Verdict>, QuestionBytes>,
+}
+
+/// Weighs decisions by what the workload chooses of them.
+#[derive(Clone, Debug)]
+struct QuestionBytes;
+
+impl Weighter<Question, Arc<Verdict>> for QuestionBytes {
+    fn weight(&self, question: &Question, _: &Arc<Verdict>) -> u64 {
+        let program = &question.program;
+        let texts = program.ancestors.iter().chain(&program.cmdline_paths).chain([&program.executable]);
+        let bytes: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
+        bytes.max(Limits::DECISION_BYTES) as u64
+    }
 }
 
 /// What a decision depends on.
@@ -50,7 +65,7 @@ pub(super) enum Verdict {
     /// Permitted by `policy`, as these endpoints say.
     Allow { policy: Option<String>, endpoints: Vec<Endpoint> },
     /// Refused.
-    Deny { reason: String, nearest: Option<Nearest> },
+    Deny { nearest: Option<Nearest> },
 }
 
 /// The policy that comes nearest to permitting a connection.
@@ -89,8 +104,9 @@ impl Snapshot {
             None => policy,
             Some(_) => static_parts(&engine, &policy)?,
         };
-        let decisions = Cache::new(Limits::DECISIONS);
-        Ok((Self { generation, policy, engine, decisions }, warnings))
+        let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
+        let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, QuestionBytes);
+        Ok((Self { generation, policy, engine, is_built_in: rules.is_none(), decisions }, warnings))
     }
 
     /// Counts from 1; grows with every reload.
@@ -107,15 +123,24 @@ impl Snapshot {
 
     /// What the rules say about `program` going to `target`; the same question is evaluated once.
     pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<Verdict>, EngineError> {
-        let question = Question { program: program.clone(), target: target.clone() };
+        let mut question = Question { program: program.clone(), target: target.clone() };
+        if self.is_built_in {
+            question.program.cmdline_paths.clear();
+        }
         self.decisions.get_or_insert_with(&question, || self.evaluate(&question).map(Arc::new))
+    }
+
+    /// Why the rules refuse `program` going to `target`; empty where they do not say.
+    pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
+        let mut reason = self.engine.about(input(program, target))?.ask_text(Query::DenyReason)?.unwrap_or_default();
+        reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
+        Ok(reason)
     }
 
     fn evaluate(&self, Question { program, target }: &Question) -> Result<Verdict, EngineError> {
         let mut session = self.engine.about(input(program, target))?;
         if session.ask(Query::NetworkAction)? != Some(json!("allow")) {
-            let reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
-            return Ok(Verdict::Deny { reason, nearest: nearest(session.ask(Query::NearestPolicy)?) });
+            return Ok(Verdict::Deny { nearest: nearest(session.ask(Query::NearestPolicy)?) });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
@@ -134,17 +159,12 @@ impl Snapshot {
 fn input(program: &Program, target: &Target) -> Value {
     json!({
         "exec": {
-            "path": text(&program.executable),
-            "ancestors": program.ancestors.iter().map(|path| text(path)).collect::<Vec<_>>(),
+            "path": program.executable,
+            "ancestors": program.ancestors,
             "cmdline_paths": program.cmdline_paths,
         },
         "network": { "host": target.host.to_string(), "port": target.port },
     })
-}
-
-/// A program's paths are UTF-8 by construction.
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap_or_default()
 }
 
 fn nearest(answer: Option<Value>) -> Option<Nearest> {

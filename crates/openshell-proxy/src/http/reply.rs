@@ -25,7 +25,7 @@ struct Content<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    binary: Option<String>,
+    binary: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nearest_rule: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,12 +37,12 @@ struct Content<'r> {
 pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
     let content = Content {
         error: refusal.error(),
-        detail: refusal.detail(record.request()),
+        detail: refusal.detail(record.request(), record.target()),
         reason_code: refusal.code().as_str(),
         layer: refusal.code().stage().as_str(),
         host: record.target().map(|target| target.host.to_string()),
         port: record.target().map(|target| target.port),
-        binary: record.caller().map(|caller| caller.program.executable.display().to_string()),
+        binary: record.caller().map(|caller| caller.program.executable.as_str()),
         nearest_rule: refusal.nearest_rule(),
         fix: record.target().and_then(|target| refusal.fix(target, record.caller())),
     };

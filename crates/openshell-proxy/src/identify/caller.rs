@@ -1,14 +1,13 @@
 //! Who is calling, as policies and logs name it.
 
-use std::path::PathBuf;
-
-/// What of a process a decision depends on. All paths are UTF-8, or there is no `Program`.
+/// What of a process a decision depends on. Paths are text, as rules and logs know no other; a program whose path is not
+/// UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// The file that runs.
-    pub executable: PathBuf,
+    pub executable: String,
     /// The files that its ancestors run, nearest first, up to the command that init started.
-    pub ancestors: Vec<PathBuf>,
+    pub ancestors: Vec<String>,
     /// Absolute paths among its arguments and its ancestors'; they explain, and never grant.
     pub cmdline_paths: Vec<String>,
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
@@ -14,7 +13,7 @@ use crate::context::Limits;
 /// The open file of a running program, and the path that it was started from.
 #[derive(Debug)]
 pub(super) struct Executable {
-    pub(super) path: PathBuf,
+    pub(super) path: String,
     pub(super) file: File,
 }
 
@@ -22,9 +21,11 @@ pub(super) struct Executable {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Untrusted {
     #[error("Binary integrity violation: {path} hash changed (cached: {cached}, current: {current})")]
-    Changed { path: PathBuf, cached: String, current: String },
+    Changed { path: String, cached: String, current: String },
     #[error("Failed to stat {path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
+    Read { path: String, source: io::Error },
+    #[error("{path} has more than {max} bytes, and would take too long to read", max = Limits::PROGRAM_BYTES)]
+    TooLarge { path: String },
     #[error("{max} programs are remembered already, and forgetting one would end its protection", max = Limits::FINGERPRINTS)]
     Full,
 }
@@ -44,7 +45,7 @@ type Hash = [u8; 32];
 /// Paths, and what ran from them first.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprints {
-    known: Mutex<HashMap<PathBuf, (Stamp, Hash)>>,
+    known: Mutex<HashMap<String, (Stamp, Hash)>>,
 }
 
 impl Fingerprints {
@@ -57,6 +58,9 @@ impl Fingerprints {
         let known = self.lock().get(path).copied();
         if known.is_some_and(|(cached, _)| cached == stamp) {
             return Ok(());
+        }
+        if stamp.size > Limits::PROGRAM_BYTES {
+            return Err(Untrusted::TooLarge { path: path.clone() });
         }
         // Outside the lock: a large program takes a while, and others should not wait for it.
         let hash = hash(&executable.file).map_err(read)?;
@@ -74,7 +78,7 @@ impl Fingerprints {
     }
 
     /// Every entry is whole at every moment, so a panic elsewhere spoils nothing.
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, (Stamp, Hash)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,7 +117,7 @@ mod tests {
     use std::path::Path;
 
     fn run(path: &Path) -> Executable {
-        Executable { path: path.to_owned(), file: File::open(path).unwrap() }
+        Executable { path: path.to_str().unwrap().to_owned(), file: File::open(path).unwrap() }
     }
 
     #[test]
@@ -162,6 +166,15 @@ mod tests {
         fingerprints.verify(&run(&path)).unwrap();
         // A descriptor that cannot be read from would fail the verification if it were read.
         let unreadable = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let path = path.to_str().unwrap().to_owned();
         fingerprints.verify(&Executable { path, file: unreadable }).unwrap();
+    }
+
+    #[test]
+    fn a_program_too_large_to_read_is_refused_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        File::create(&path).unwrap().set_len(super::Limits::PROGRAM_BYTES + 1).unwrap();
+        assert!(matches!(Fingerprints::default().verify(&run(&path)), Err(Untrusted::TooLarge { .. })));
     }
 }

@@ -6,12 +6,14 @@ mod fingerprint;
 mod proc;
 mod sock_diag;
 
+use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
 use crate::refusal::Refusal;
 use caller::{Caller, Callers};
-use fingerprint::{Executable, Fingerprints};
+use fingerprint::{Executable, Fingerprints, Untrusted};
+use proc::ProcError;
 pub use proc::Processes;
 use sock_diag::SockDiag;
 
@@ -35,9 +37,11 @@ pub struct Identifier {
 impl Identifier {
     /// An identifier that asks `sockets`, a NETLINK_SOCK_DIAG socket opened inside the sandbox's network namespace, and
     /// looks for owners among `processes`.
-    #[must_use]
-    pub fn new(sockets: OwnedFd, processes: Processes) -> Self {
-        Self { sockets: SockDiag::new(sockets), processes, fingerprints: Fingerprints::default() }
+    ///
+    /// # Errors
+    /// The socket takes no time limit.
+    pub fn new(sockets: OwnedFd, processes: Processes) -> io::Result<Self> {
+        Ok(Self { sockets: SockDiag::new(sockets)?, processes, fingerprints: Fingerprints::default() })
     }
 
     /// Every program that holds the client's end of `flow`. Blocks: it reads /proc.
@@ -52,12 +56,17 @@ impl Identifier {
             .map_err(|error| unknown(format!("socket {} is not established: {error}", flow.client)))?;
         let mut callers: Vec<Caller> = Vec::new();
         let mut evidence = Vec::new();
-        for process in self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))? {
-            let described = self.processes.describe(&process).map_err(|error| unknown(error.to_string()))?;
-            if !callers.iter().any(|known| known.program == described.caller.program) {
-                callers.push(described.caller);
+        for owner in self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))? {
+            match self.describe_owner(&owner, inode) {
+                Ok(Some(described)) => {
+                    if !callers.iter().any(|known| known.program == described.caller.program) {
+                        callers.push(described.caller);
+                    }
+                    evidence.push(described.executables);
+                }
+                Ok(None) => {}
+                Err(error) => return Err(unknown(error.to_string())),
             }
-            evidence.push((described.executable, described.ancestors));
         }
         let callers = Callers::new(callers).ok_or_else(|| {
             unknown(format!(
@@ -67,32 +76,42 @@ impl Identifier {
         Ok(Identified { callers, evidence })
     }
 
+    /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
+    fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<proc::Described>, ProcError> {
+        let described = self.processes.describe(owner);
+        match self.processes.holds(owner, inode) {
+            // Whoever still holds it and cannot be described is not left out.
+            Ok(true) => described.map(Some),
+            Ok(false) | Err(ProcError::Gone(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Holds everything that `identified` is judged by to the first use of its path. Blocks: it hashes a program the first
     /// time, so it comes after the policy has said that the path may.
     ///
     /// # Errors
     /// A program is not the one of its first use, or cannot be read: each a refusal.
     pub fn verify(&self, identified: &Identified) -> Result<(), Refusal> {
-        for (own, ancestors) in &identified.evidence {
-            self.fingerprints
-                .verify(own)
-                .map_err(|problem| Refusal::CallerChanged(format!("binary integrity check failed: {problem}")))?;
-            for ancestor in ancestors {
-                self.fingerprints.verify(ancestor).map_err(|problem| {
-                    let path = ancestor.path.display();
+        for (level, executable) in identified.evidence.iter().flat_map(|executables| executables.iter().enumerate()) {
+            self.fingerprints.verify(executable).map_err(|problem| match (problem, level) {
+                (Untrusted::Full, _) => Refusal::LimitReached("too many programs to remember"),
+                (problem, 0) => Refusal::CallerChanged(format!("binary integrity check failed: {problem}")),
+                (problem, _) => {
+                    let path = &executable.path;
                     Refusal::CallerChanged(format!("ancestor integrity check failed for {path}: {problem}"))
-                })?;
-            }
+                }
+            })?;
         }
         Ok(())
     }
 }
 
-/// Who holds a socket, with the open files of everything that they are judged by: own program, ancestors.
+/// Who holds a socket, with the open files of everything that each is judged by: own program first, then ancestors.
 #[derive(Debug)]
 pub struct Identified {
     callers: Callers,
-    evidence: Vec<(Executable, Vec<Executable>)>,
+    evidence: Vec<Vec<Executable>>,
 }
 
 impl Identified {

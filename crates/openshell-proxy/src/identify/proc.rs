@@ -1,11 +1,11 @@
 //! The sandbox's processes, read from /proc: who holds a socket, what it runs, who started it.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{Dir, DirEntry, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::context::Limits;
 use crate::identify::caller::{Caller, Program};
@@ -25,7 +25,9 @@ pub struct Processes {
 pub(super) enum ProcError {
     #[error("cannot list processes: {0}")]
     List(io::Error),
-    #[error("process {pid} is gone or cannot be read: {source}")]
+    #[error("process {0} is gone")]
+    Gone(i32),
+    #[error("process {pid} cannot be read: {source}")]
     Read { pid: i32, source: io::Error },
     #[error("the program of process {0} is not named in UTF-8")]
     NotUtf8(i32),
@@ -33,8 +35,19 @@ pub(super) enum ProcError {
     TooDeep(i32),
     #[error("process {0} does not descend from the sandbox's init")]
     Stranger(i32),
-    #[error("process {0} was replaced while it was looked at")]
-    Replaced(i32),
+    #[error("process {0} or an ancestor of it changed while it was looked at")]
+    Changed(i32),
+}
+
+impl ProcError {
+    /// A process that ended holds nothing any more. Any other error is none that a process could be left out for: who
+    /// exhausts descriptors or memory would leave out whom it likes.
+    fn reading(pid: i32) -> impl Fn(Errno) -> Self {
+        move |errno| match errno {
+            Errno::NOENT | Errno::SRCH => Self::Gone(pid),
+            errno => Self::Read { pid, source: errno.into() },
+        }
+    }
 }
 
 /// A process as it was when it was found: a number may be used again, a number with a start time is not.
@@ -47,11 +60,15 @@ pub(super) struct Process {
 /// A caller with the open files of everything that it is judged by.
 pub(super) struct Described {
     pub(super) caller: Caller,
-    pub(super) executable: Executable,
-    pub(super) ancestors: Vec<Executable>,
+    /// Its own first, then its ancestors'.
+    pub(super) executables: Vec<Executable>,
 }
 
+/// What of proc_pid_stat(5) is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
+    /// Whether its first thread has ended; others may go on.
+    is_zombie: bool,
     parent: i32,
     start_time: u64,
 }
@@ -76,103 +93,133 @@ impl Processes {
 
     /// Every process that holds the socket `inode`.
     pub(super) fn owners_of(&self, inode: u32) -> Result<Vec<Process>, ProcError> {
-        let wanted = format!("socket:[{inode}]");
         let mut owners = Vec::new();
         for entry in Dir::read_from(&self.root).map_err(|errno| ProcError::List(errno.into()))? {
             let entry = entry.map_err(|errno| ProcError::List(errno.into()))?;
-            let Some(pid) = entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            // A process that ends while it is looked at holds nothing any more.
-            if pid == self.init || (self.shared && !self.descends_from_init(pid)) {
-                continue;
-            }
-            let Ok(stat) = self.stat(pid) else { continue };
-            if self.holds(pid, wanted.as_bytes()) {
-                owners.push(Process { pid, start_time: stat.start_time });
+            let Some(pid) = number(&entry) else { continue };
+            match self.owner(pid, inode) {
+                Ok(owner) => owners.extend(owner),
+                Err(ProcError::Gone(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(owners)
     }
 
-    /// What `process` runs, and what its ancestors run.
-    pub(super) fn describe(&self, process: &Process) -> Result<Described, ProcError> {
-        let executable = self.executable(process.pid)?;
-        let mut cmdline_paths = self.cmdline_paths(process.pid);
-        let mut ancestors = Vec::new();
-        let mut current = self.stat(process.pid)?;
-        if current.start_time != process.start_time {
-            return Err(ProcError::Replaced(process.pid));
+    fn owner(&self, pid: i32, inode: u32) -> Result<Option<Process>, ProcError> {
+        if pid == self.init || (self.shared && !self.descends_from_init(pid)?) {
+            return Ok(None);
         }
-        // Ends at the command that init started, whose parent is init; so does the chain of an orphan that init adopted.
-        while current.parent != self.init {
-            if current.parent <= 1 {
-                return Err(ProcError::Stranger(process.pid));
-            }
-            if ancestors.len() == Limits::ANCESTORS {
-                return Err(ProcError::TooDeep(process.pid));
-            }
-            let pid = current.parent;
-            ancestors.push(self.executable(pid)?);
-            cmdline_paths.extend(self.cmdline_paths(pid));
-            current = self.stat(pid)?;
-        }
-        if self.stat(process.pid)?.start_time != process.start_time {
-            return Err(ProcError::Replaced(process.pid));
-        }
-        let executables: Vec<_> = ancestors.iter().map(|ancestor| ancestor.path.clone()).collect();
-        cmdline_paths.retain(|word| executable.path.as_os_str() != word.as_str());
-        cmdline_paths.retain(|word| !executables.iter().any(|path| path.as_os_str() == word.as_str()));
-        cmdline_paths.truncate(Limits::CMDLINE_PATHS);
-        let program = Program { executable: executable.path.clone(), ancestors: executables, cmdline_paths };
-        Ok(Described { caller: Caller { pid: process.pid, program }, executable, ancestors })
+        let stat = self.stat(pid)?;
+        let owner = Process { pid, start_time: stat.start_time };
+        Ok(self.holds(&owner, inode)?.then_some(owner))
     }
 
-    fn holds(&self, pid: i32, wanted: &[u8]) -> bool {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(folder) = rustix::fs::openat(&self.root, format!("{pid}/fd"), flags, Mode::empty()) else {
-            return false;
-        };
-        let Ok(entries) = Dir::read_from(&folder) else { return false };
-        let mut names = entries.filter_map(Result::ok);
-        names.any(|entry| {
-            let target = rustix::fs::readlinkat(&folder, entry.file_name(), [0; 32]);
-            target.is_ok_and(|target| target.as_bytes() == wanted)
-        })
+    /// Whether `process` holds the socket `inode`.
+    pub(super) fn holds(&self, process: &Process, inode: u32) -> Result<bool, ProcError> {
+        let pid = process.pid;
+        if !self.stat(pid)?.is_zombie {
+            return self.table_holds(pid, &format!("{pid}/fd"), inode);
+        }
+        // The table of a process is shown by its first thread while that lives, else by each of the others.
+        let folder = self.open_directory(pid, &format!("{pid}/task"))?;
+        for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
+            let Some(thread) = number(&entry.map_err(ProcError::reading(pid))?) else { continue };
+            match self.table_holds(pid, &format!("{pid}/task/{thread}/fd"), inode) {
+                Ok(false) | Err(ProcError::Gone(_)) => {}
+                held => return held,
+            }
+        }
+        Ok(false)
+    }
+
+    fn table_holds(&self, pid: i32, table: &str, inode: u32) -> Result<bool, ProcError> {
+        let wanted = format!("socket:[{inode}]");
+        let folder = self.open_directory(pid, table)?;
+        for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
+            let entry = entry.map_err(ProcError::reading(pid))?;
+            if number(&entry).is_none() {
+                continue;
+            }
+            match rustix::fs::readlinkat(&folder, entry.file_name(), [0; 32]) {
+                Ok(target) if target.as_bytes() == wanted.as_bytes() => return Ok(true),
+                // It was closed meanwhile.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(ProcError::reading(pid)(errno)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// What `process` runs, and what its ancestors run.
+    pub(super) fn describe(&self, process: &Process) -> Result<Described, ProcError> {
+        let mut chain = vec![(process.pid, self.stat(process.pid)?)];
+        let mut executables = vec![self.executable(process.pid)?];
+        let mut cmdline_paths = self.cmdline_paths(process.pid);
+        // Ends at the command that init started, whose parent is init; so does the chain of an orphan that init adopted.
+        while let Some((_, Stat { parent, .. })) = chain.last().copied().filter(|(_, stat)| stat.parent != self.init) {
+            if parent <= 1 {
+                return Err(ProcError::Stranger(process.pid));
+            }
+            if chain.len() > Limits::ANCESTORS {
+                return Err(ProcError::TooDeep(process.pid));
+            }
+            chain.push((parent, self.stat(parent)?));
+            executables.push(self.executable(parent)?);
+            cmdline_paths.extend(self.cmdline_paths(parent));
+        }
+        // A process whose parent is the same at the end had that parent all the while, so nobody else had its number.
+        let is_same = |(pid, stat): &(i32, Stat)| Ok::<_, ProcError>(self.stat(*pid)? == *stat);
+        for level in &chain {
+            if !is_same(level)? {
+                return Err(ProcError::Changed(process.pid));
+            }
+        }
+        if chain.first().is_none_or(|(_, stat)| stat.start_time != process.start_time) {
+            return Err(ProcError::Changed(process.pid));
+        }
+        cmdline_paths.retain(|word| !executables.iter().any(|executable| executable.path == *word));
+        cmdline_paths.truncate(Limits::CMDLINE_PATHS);
+        let mut paths = executables.iter().map(|executable| executable.path.clone());
+        let executable = paths.next().unwrap_or_default();
+        let program = Program { executable, ancestors: paths.collect(), cmdline_paths };
+        Ok(Described { caller: Caller { pid: process.pid, program }, executables })
     }
 
     fn executable(&self, pid: i32) -> Result<Executable, ProcError> {
-        let read = |errno: rustix::io::Errno| ProcError::Read { pid, source: errno.into() };
         let link = format!("{pid}/exe");
-        // The open file is what runs, whatever lies at its path by now.
-        let file =
-            rustix::fs::openat(&self.root, &link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(read)?;
-        let path = rustix::fs::readlinkat(&self.root, &link, Vec::new()).map_err(read)?;
-        let path = String::from_utf8(path.into_bytes()).map_err(|_| ProcError::NotUtf8(pid))?;
-        Ok(Executable { path: PathBuf::from(path), file: File::from(file) })
+        // The open file is what runs, whatever lies at its path by now. It is opened without being able to block: what
+        // runs is a regular file, and what is not is refused by its fingerprint.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&self.root, &link, flags, Mode::empty()).map_err(ProcError::reading(pid))?;
+        let path = rustix::fs::readlinkat(&self.root, &link, Vec::new()).map_err(ProcError::reading(pid))?;
+        let path = path.into_string().map_err(|_| ProcError::NotUtf8(pid))?;
+        Ok(Executable { path, file: File::from(file) })
     }
 
-    fn descends_from_init(&self, pid: i32) -> bool {
+    fn descends_from_init(&self, pid: i32) -> Result<bool, ProcError> {
         let mut current = pid;
         for _ in 0..=Limits::ANCESTORS {
-            match self.stat(current) {
-                Ok(stat) if stat.parent == self.init => return true,
-                Ok(stat) if stat.parent > 1 => current = stat.parent,
-                Ok(_) | Err(_) => return false,
+            match self.stat(current)?.parent {
+                parent if parent == self.init => return Ok(true),
+                parent if parent <= 1 => return Ok(false),
+                parent => current = parent,
             }
         }
-        false
+        Err(ProcError::TooDeep(pid))
     }
 
-    /// proc_pid_stat(5): the parent is field 4, the start time field 22.
+    /// proc_pid_stat(5): the state is field 3, the parent field 4, the start time field 22.
     fn stat(&self, pid: i32) -> Result<Stat, ProcError> {
-        let read = |source| ProcError::Read { pid, source };
-        let text = self.read(&format!("{pid}/stat"), 4096).map_err(read)?;
+        let text = self.read(&format!("{pid}/stat"), 4096).map_err(ProcError::reading(pid))?;
         // The name in field 2 may hold anything, a parenthesis too, so the fields are counted from its last one.
         let end = text.iter().rposition(|byte| *byte == b')');
         let fields = end.and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok()).unwrap_or_default();
         let field = |number: usize| fields.split_ascii_whitespace().nth(number - 3);
         let stat = field(4).and_then(|parent| parent.parse().ok()).zip(field(22).and_then(|start| start.parse().ok()));
-        let (parent, start_time) = stat.ok_or_else(|| read(io::ErrorKind::InvalidData.into()))?;
-        Ok(Stat { parent, start_time })
+        let invalid = || ProcError::Read { pid, source: io::ErrorKind::InvalidData.into() };
+        let (parent, start_time) = stat.ok_or_else(invalid)?;
+        Ok(Stat { is_zombie: matches!(field(3), Some("Z" | "X")), parent, start_time })
     }
 
     fn cmdline_paths(&self, pid: i32) -> Vec<String> {
@@ -184,12 +231,26 @@ impl Processes {
         texts.take(Limits::CMDLINE_PATHS).collect()
     }
 
-    fn read(&self, name: &str, limit: usize) -> io::Result<Vec<u8>> {
-        let file = rustix::fs::openat(self.root.as_fd(), name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut bytes = Vec::new();
-        File::from(file).take(limit as u64).read_to_end(&mut bytes)?;
+    fn read(&self, name: &str, limit: usize) -> rustix::io::Result<Vec<u8>> {
+        let file = rustix::fs::openat(&self.root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut bytes = vec![0; limit];
+        let mut filled = 0;
+        while let more @ 1.. = rustix::io::read(&file, bytes.get_mut(filled..).unwrap_or_default())? {
+            filled += more;
+        }
+        bytes.truncate(filled);
         Ok(bytes)
     }
+
+    fn open_directory(&self, pid: i32, name: &str) -> Result<OwnedFd, ProcError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.root, name, flags, Mode::empty()).map_err(ProcError::reading(pid))
+    }
+}
+
+/// The number that a folder of a process, a thread or a descriptor is named by.
+fn number(entry: &DirEntry) -> Option<i32> {
+    entry.file_name().to_str().ok()?.parse().ok()
 }
 
 fn open_directory(path: &str) -> io::Result<OwnedFd> {

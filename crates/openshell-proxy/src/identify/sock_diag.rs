@@ -4,7 +4,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::identify::Flow;
@@ -16,9 +18,9 @@ const AF_INET: u8 = 2;
 const IPPROTO_TCP: u8 = 6;
 const NETLINK_HEADER: usize = 16;
 const REQUEST: usize = NETLINK_HEADER + 56;
-/// Where `idiag_inode` lies in `struct inet_diag_msg`.
+/// Where `id.idiag_dport` and `idiag_inode` lie in `struct inet_diag_msg`.
+const REMOTE_PORT_OFFSET: usize = NETLINK_HEADER + 6;
 const INODE_OFFSET: usize = NETLINK_HEADER + 68;
-const ANSWER: usize = INODE_OFFSET + 4;
 
 /// A socket of NETLINK_SOCK_DIAG, opened inside the sandbox's network namespace.
 #[derive(Debug)]
@@ -28,8 +30,12 @@ pub(super) struct SockDiag {
 }
 
 impl SockDiag {
-    pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket: Mutex::new((socket, 0)) }
+    /// # Errors
+    /// The socket takes no time limit.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        // The kernel answers while it is asked. An answer that is lost must not hold up every later question.
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
+        Ok(Self { socket: Mutex::new((socket, 0)) })
     }
 
     /// The inode of the client's socket; some 2 us.
@@ -41,7 +47,7 @@ impl SockDiag {
         loop {
             let mut answer = [0; 1024];
             let (filled, _) = rustix::net::recv(&*socket, answer.as_mut_slice(), RecvFlags::empty())?;
-            if let Some(result) = parse(answer.get(..filled).unwrap_or_default(), *last) {
+            if let Some(result) = parse(answer.get(..filled).unwrap_or_default(), flow, *last) {
                 return result;
             }
         }
@@ -68,8 +74,8 @@ fn request(flow: Flow, sequence: u32) -> [u8; REQUEST] {
     bytes
 }
 
-/// The answer to question `sequence`; `None` if it is to another one.
-fn parse(bytes: &[u8], sequence: u32) -> Option<io::Result<u32>> {
+/// The answer to question `sequence` about `flow`; `None` if it is to another one.
+fn parse(bytes: &[u8], flow: Flow, sequence: u32) -> Option<io::Result<u32>> {
     let word = |at: usize| bytes.get(at..)?.first_chunk::<4>().map(|word| u32::from_ne_bytes(*word));
     let kind = bytes.get(4..)?.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind))?;
     if word(8)? != sequence {
@@ -79,9 +85,11 @@ fn parse(bytes: &[u8], sequence: u32) -> Option<io::Result<u32>> {
         let code = word(NETLINK_HEADER)?.cast_signed();
         return Some(Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))));
     }
+    // Where the connection is gone, the kernel answers with a listener on the same port, which has no remote end.
+    let remote_port = bytes.get(REMOTE_PORT_OFFSET..)?.first_chunk::<2>().map(|port| u16::from_be_bytes(*port))?;
     match (kind, word(INODE_OFFSET)) {
         // A socket without an inode has no owner: it is closed, or not accepted yet.
-        (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && bytes.len() >= ANSWER => Some(Ok(inode)),
+        (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && remote_port == flow.server.port() => Some(Ok(inode)),
         _ => Some(Err(io::ErrorKind::NotFound.into())),
     }
 }

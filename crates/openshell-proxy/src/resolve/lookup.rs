@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::ResolveHosts;
-use openshell_policy::denial::ReasonCode;
+use hickory_resolver::config::{ResolveHosts, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use openshell_policy::network::host::HostName;
 
 use crate::context::Limits;
-use crate::refusal::Refusal;
 
 /// The supervisor's resolver.
 #[derive(Debug)]
@@ -20,23 +19,28 @@ pub struct Resolver(TokioResolver);
 pub struct ResolverError(String);
 
 impl Resolver {
-    /// A resolver as `/etc/resolv.conf` and `/etc/hosts` say now.
+    /// A resolver as `/etc/resolv.conf` and `/etc/hosts` say now. Without a usable `resolv.conf`, as in an image that has
+    /// none, the hosts file alone is asked, and a warning says so.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// None that is known.
     pub fn from_system() -> Result<Self, ResolverError> {
-        let mut builder = TokioResolver::builder_tokio().map_err(|error| ResolverError(error.to_string()))?;
+        let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
+            tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
+            let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
+            TokioResolver::builder_with_config(nobody, TokioRuntimeProvider::default())
+        });
         builder.options_mut().use_hosts_file = ResolveHosts::Always;
         builder.build().map(Self).map_err(|error| ResolverError(error.to_string()))
     }
 
-    pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, Refusal> {
-        let refuse = |reason| Refusal::Address { code: ReasonCode::DnsFailed, reason, has_list: false, policy: None };
+    /// The addresses of `name`, or why there are none.
+    pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         let looked_up = tokio::time::timeout(Limits::LOOKUP_DEADLINE, self.0.lookup_ip(name.as_str())).await;
         match looked_up {
             Ok(Ok(found)) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
-            Ok(Err(error)) => Err(refuse(format!("DNS resolution of {name} failed: {error}"))),
-            Err(_) => Err(refuse(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE))),
+            Ok(Err(error)) => Err(format!("DNS resolution of {name} failed: {error}")),
+            Err(_) => Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE)),
         }
     }
 }

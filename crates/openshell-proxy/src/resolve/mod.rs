@@ -3,6 +3,7 @@
 pub mod guard;
 pub mod lookup;
 
+use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
 
 use crate::decide::connection::Permit;
@@ -17,7 +18,12 @@ use lookup::Resolver;
 pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination, Refusal> {
     let addresses = match &permit.target().host {
         Host::Address(address) => vec![*address],
-        Host::Name(name) => resolver.lookup(name).await?,
+        Host::Name(name) => resolver.lookup(name).await.map_err(|reason| Refusal::Address {
+            code: ReasonCode::DnsFailed,
+            reason,
+            has_list: false,
+            policy: permit.policy().map(str::to_owned),
+        })?,
     };
     guard::check(permit, addresses)
 }

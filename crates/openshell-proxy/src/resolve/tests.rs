@@ -25,7 +25,7 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
 fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tail: &str) {
     let refusal = guard(endpoint, host, 8080, addresses).unwrap_err();
     assert_eq!(refusal.code(), code, "{endpoint} {addresses:?}");
-    let detail = refusal.detail("CONNECT x:1");
+    let detail = refusal.detail("CONNECT x:1", None);
     assert!(detail.ends_with(tail), "{detail}");
     let target = Target { host: Host::parse(host).unwrap(), port: 8080 };
     let told = format!("{detail}{:?}", refusal.fix(&target, None));
@@ -65,6 +65,13 @@ fn ips_08_09_10_an_address_in_the_policy_is_its_own_list_unless_it_is_never_reac
         let endpoint = format!("{{host: \"{blocked}\", port: 8080}}");
         refused(&endpoint, blocked, &[blocked], ReasonCode::AlwaysBlockedAddress, "blocked: internal address");
     }
+}
+
+#[test]
+fn a_list_beside_an_address_is_the_list() {
+    let endpoint = "{host: 10.99.0.1, port: 8080, allowed_ips: [10.99.1.0/24]}";
+    let code = ReasonCode::AddressNotInAllowedIps;
+    refused(endpoint, "10.99.0.1", &["10.99.0.1"], code, "blocked: allowed_ips check failed");
 }
 
 #[test]

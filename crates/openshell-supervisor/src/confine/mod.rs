@@ -114,7 +114,7 @@ impl Step {
             Self::SystemCallFilter => "install the system-call filter",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
             Self::IdentityProved => "prove the identity: becoming root again was not refused",
-            Self::FenceProved => "prove the fence: the supervisor was reached past the proxy",
+            Self::FenceProved => "prove the fence: a connection past the proxy was not refused at once",
         }
     }
 }
@@ -231,12 +231,14 @@ impl Confinement {
         let Some(probe) = self.fence_probe else { return Ok(()) };
         match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
             Ok(_) => Err(Errno::EXIST).at(Step::FenceProved),
-            Err(_) => Ok(()),
+            // The fence answers with a reset, at once. Anything else is no answer of the fence's.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(error) => Err(error).at(Step::FenceProved),
         }
     }
 }
 
-/// How long a packet to the probe may stay unanswered before that counts as refused.
+/// How long a connection to the probe may stay unanswered.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 trait AtStep<T> {

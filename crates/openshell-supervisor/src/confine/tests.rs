@@ -89,12 +89,24 @@ fn a_fence_that_is_open_stops_the_start() {
 }
 
 #[test]
+fn a_fence_that_does_not_answer_stops_the_start() {
+    // Nobody routes to it from a namespace without a route.
+    let failed = on_thread(|| {
+        crate::sys::unshare_network().unwrap();
+        become_user();
+        filter().install().unwrap();
+        confinement(Some(SocketAddrV4::new([198, 51, 100, 77].into(), 1))).prove()
+    });
+    assert_eq!(failed.unwrap_err().step, Step::FenceProved);
+}
+
+#[test]
 fn a_landlock_domain_that_is_missing_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("proof");
     std::fs::write(&file, "").unwrap();
     let by_file = Confinement { landlock_proof: LandlockProof::File(file), ..confinement(None) };
-    let granted = Granted { abi: 7, given_up: Vec::new(), scopes: true };
+    let granted = Granted { scopes: true, ..Granted::default() };
     assert!(matches!(by_file.prove_landlock(&granted), Err(EnterError::LandlockNotProved(_))));
 
     let name = folder.path().to_str().unwrap().as_bytes();

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -10,36 +10,58 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
 
 use crate::confine::{Confinement, Step, StepFailed};
-use crate::init::wire::{self, Command, NotStarted, Session};
+use crate::init::wire::{Command, NotStarted, Session};
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
-/// Starts `command` under `confined`, with `streams` as its standard ones. Returns when the command runs.
+/// Bytes of the largest failure; a pipe takes as many in one piece.
+const FAILURE_BYTES: usize = 4096;
+
+/// A process that walks its steps. Init hears from it by poll, as it may be held up: by a slow disk, or by a signal of
+/// the workload, whose identity it takes on the way.
+#[derive(Debug)]
+pub(super) struct Starting {
+    /// The supervisor's number for the command.
+    pub(super) id: u32,
+    pub(super) pid: Pid,
+    pidfd: OwnedFd,
+    /// Says why the command could not be; ends without a word when exec closes it.
+    pub(super) failure: OwnedFd,
+}
+
+impl Starting {
+    /// What became of it. To be asked once `failure` is readable: what is written there is written at once.
+    pub(super) fn outcome(self) -> io::Result<Result<(Pid, OwnedFd), NotStarted>> {
+        let mut why = [0; FAILURE_BYTES];
+        match File::from(self.failure).read(&mut why)? {
+            0 => Ok(Ok((self.pid, self.pidfd))),
+            filled => Ok(Err(serde_json::from_slice(why.get(..filled).unwrap_or_default())?)),
+        }
+    }
+}
+
+/// Starts `command` under `confined`, with `streams` as its standard ones.
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
+    id: u32,
     command: &Command,
     streams: &[OwnedFd],
-) -> Result<(Pid, OwnedFd), NotStarted> {
+) -> Result<Starting, NotStarted> {
     let wrong = |what: &str| NotStarted::Init { what: what.to_owned() };
     let (confinement, filter) = confined.ok_or_else(|| wrong("init is not confined yet"))?;
     let streams: &[OwnedFd; 3] = streams.try_into().map_err(|_| wrong("a command has three standard streams"))?;
     let program = Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
     let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+    let (failure, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
     match sys::clone_process(0).map_err(system)? {
         Cloned::Child => {
             let why = become_command(confinement, filter, command, &program, streams);
             // The pipe is read by init alone; without it there is nobody to tell.
-            let _ = wire::write_text(&mut File::from(writer), &why);
+            let text = serde_json::to_vec(&why).unwrap_or_default();
+            let _ = File::from(writer).write_all(&text);
             sys::exit_now(127)
         }
-        Cloned::Parent { pid, pidfd } => {
-            drop(writer);
-            let mut why = Vec::new();
-            // The pipe ends without a word when exec closes it.
-            File::from(reader).read_to_end(&mut why).map_err(system)?;
-            if why.is_empty() { Ok((pid, pidfd)) } else { Err(wire::read_text(&why).map_err(system)?) }
-        }
+        Cloned::Parent { pid, pidfd } => Ok(Starting { id, pid, pidfd, failure }),
     }
 }
 
@@ -104,6 +126,8 @@ impl Program {
         for path in &self.candidates {
             let error = sys::execve(path, &self.arguments, &self.environment);
             match error.raw_os_error() {
+                // A file that is there, of which something is not: its interpreter or its loader.
+                Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => return NotStarted::NoInterpreter,
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 // Of a directory that may not be searched nobody knows whether the program is in it.
                 Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}

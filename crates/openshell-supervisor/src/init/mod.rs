@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::sys::{self, Cloned};
 use wire::Reply;
@@ -31,6 +31,8 @@ pub enum InitError {
     Gone,
     #[error("the sandbox's init could not start: {0}")]
     Failed(String),
+    #[error("the sandbox's init could not start: cannot {0}")]
+    NoProc(String),
 }
 
 /// The sandbox's init, seen from the supervisor. Dropping it ends the sandbox.
@@ -62,7 +64,7 @@ pub fn fork() -> Result<Forked, InitError> {
     match fork_into(serve::Isolation::OwnPids, None) {
         // A masked /proc may keep a fresh one from being mounted; then init shares the supervisor's PIDs and keeps
         // the sandbox's orphans as a subreaper.
-        Err(InitError::Failed(why)) => fork_into(serve::Isolation::SharedPids, Some(why)),
+        Err(InitError::NoProc(why)) => fork_into(serve::Isolation::SharedPids, Some(why)),
         result => result,
     }
 }
@@ -79,8 +81,9 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
         Cloned::Parent { pid, pidfd } => {
             drop(theirs);
             let init = Init { socket: ours, pid, pidfd, shared_pids };
-            match wire::receive_reply(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
+            match wire::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
                 Some((Reply::Up, _)) => Ok(Forked::Supervisor(init)),
+                Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
                 Some((Reply::Failed(why), _)) => Err(InitError::Failed(why)),
                 Some(_) | None => Err(InitError::Gone),
             }
@@ -95,9 +98,26 @@ impl Init {
         self.pid.as_raw_nonzero().get()
     }
 
+    /// Ends init, and with it every process of the sandbox: by the kernel where it has a PID namespace, else by init
+    /// itself at the end of its socket. Returns when they are gone.
+    pub fn end(&self) {
+        // Whatever fails here has ended already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        if self.shared_pids.is_none() {
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        }
+        let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+
     /// Why the sandbox has no PID namespace of its own; `None` where it has one.
     #[must_use]
     pub fn shared_pids(&self) -> Option<&str> {
         self.shared_pids.as_deref()
+    }
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::confine::Confinement;
-use crate::init::child;
+use crate::init::child::{self, Starting};
 use crate::init::wire::{self, Reply, Request, Status};
 use crate::seccomp::filter::Filter;
 use crate::sys;
@@ -38,45 +38,64 @@ impl Isolation {
 
 /// Init's whole life; returns when it is over.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
-    let reply = match set_up(isolation, socket) {
-        Ok(()) => Reply::Up,
-        Err((what, error)) => Reply::Failed(format!("{what}: {error}")),
+    let is_up = match set_up(isolation, socket) {
+        Ok(()) => wire::send(socket.as_fd(), &Reply::Up, &[]).is_ok(),
+        Err(failed) => {
+            // Nobody is left to be told if this fails.
+            let _ = wire::send(socket.as_fd(), &failed.reply(), &[]);
+            false
+        }
     };
-    let failed = matches!(reply, Reply::Failed(_));
-    if wire::send_reply(socket.as_fd(), &reply, None).is_err() || failed {
+    if !is_up {
         return;
     }
-    let mut server = Server { socket, confined: None, commands: HashMap::new() };
+    let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new() };
     if let Err(error) = server.serve() {
         // The supervisor reads it as the cause of the end; if it is gone too, nobody needs to know.
-        let _ = wire::send_reply(socket.as_fd(), &Reply::Failed(error.to_string()), None);
+        let _ = wire::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
     }
     if isolation == Isolation::SharedPids {
         end_children();
     }
 }
 
-type SetUpError = (&'static str, io::Error);
+/// Which step of the set-up failed.
+enum SetUpError {
+    /// The one that may fail in a container, and has a remedy.
+    MountProc(io::Error),
+    /// Any other.
+    Step(&'static str, io::Error),
+}
+
+impl SetUpError {
+    fn reply(&self) -> Reply {
+        match self {
+            Self::MountProc(error) => Reply::NoProc(format!("mount a /proc of its own: {error}")),
+            Self::Step(what, error) => Reply::Failed(format!("cannot {what}: {error}")),
+        }
+    }
+}
 
 /// What init does before it answers.
 fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
-    let at = |what| move |error: Errno| (what, io::Error::from(error));
+    let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
     // Die with the supervisor. With shared PIDs init's own death would leave its children; there the end of the socket
     // is what it ends by.
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("become undumpable"))?;
-    sys::block_signals().map_err(|error| ("block signals", error))?;
-    wipe_arguments_and_environment().map_err(|error| ("wipe the environment block", error))?;
+    sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
+    wipe_arguments_and_environment().map_err(|error| SetUpError::Step("wipe the environment block", error))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
-    sys::close_all_but(socket).map_err(|error| ("close inherited descriptors", error))?;
+    sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private).map_err(at("make its mounts private"))?;
     match isolation {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(at("mount a /proc of its own"))
+            rustix::mount::mount("proc", "/proc", "proc", flags, None)
+                .map_err(|errno| SetUpError::MountProc(errno.into()))
         }
         Isolation::SharedPids => {
             let own = rustix::process::getpid();
@@ -115,25 +134,30 @@ fn detach_standard_streams() -> rustix::io::Result<()> {
 struct Server<'s> {
     socket: &'s OwnedFd,
     confined: Option<(Confinement, Filter)>,
+    /// Processes that are not their commands yet.
+    starting: Vec<Starting>,
     /// Commands that run, with the supervisor's numbers for them.
-    commands: HashMap<Pid, u32>,
+    running: HashMap<Pid, u32>,
 }
 
 impl Server<'_> {
     fn serve(&mut self) -> io::Result<()> {
         let children = sys::child_signals()?;
         loop {
-            let mut ready = [PollFd::new(self.socket, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+            let sources = [self.socket, &children].into_iter().chain(self.starting.iter().map(|start| &start.failure));
+            let mut ready: Vec<_> = sources.map(|source| PollFd::new(source, PollFlags::IN)).collect();
             match rustix::event::poll(&mut ready, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let (request, child) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
-            if child {
+            let ready: Vec<_> = ready.iter().map(|source| !source.revents().is_empty()).collect();
+            // A command has started before it can have ended, so this comes first.
+            self.hear_from_starting(&ready[2..])?;
+            if ready[1] {
                 drain(&children)?;
                 self.reap()?;
             }
-            if request && !self.answer()? {
+            if ready[0] && !self.answer()? {
                 return Ok(());
             }
         }
@@ -141,28 +165,24 @@ impl Server<'_> {
 
     /// Answers one request; false at the end of the socket.
     fn answer(&mut self) -> io::Result<bool> {
-        let Some((request, descriptors)) = wire::receive_request(self.socket.as_fd())? else { return Ok(false) };
+        let Some((request, descriptors)) = wire::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
             Request::Confine(confinement) => match confinement.enter(descriptors.first().map(AsFd::as_fd)) {
                 Ok((enforced, filter)) => {
                     self.confined = Some((confinement, filter));
-                    self.reply(&Reply::Confined(enforced), None)?;
+                    self.reply(&Reply::Confined(enforced))?;
                 }
                 Err(error) => {
-                    self.reply(&Reply::Failed(with_causes(&error)), None)?;
+                    self.reply(&Reply::Failed(with_causes(&error)))?;
                     return Ok(false);
                 }
             },
-            Request::Start { id, command } => match child::start(self.confined.as_ref(), &command, &descriptors) {
-                Ok((pid, pidfd)) => {
-                    self.commands.insert(pid, id);
-                    let pid = pid.as_raw_nonzero().get();
-                    self.reply(&Reply::Started { id, pid }, Some(&pidfd))?;
-                }
-                Err(why) => self.reply(&Reply::NotStarted { id, why }, None)?,
+            Request::Start { id, command } => match child::start(self.confined.as_ref(), id, &command, &descriptors) {
+                Ok(starting) => self.starting.push(starting),
+                Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             },
             Request::Signal { id, signal } => {
-                let pid = self.commands.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
+                let pid = self.running.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
                 // A command that has just ended needs no signal any more.
                 if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
                     let _ = rustix::process::kill_process_group(pid, signal);
@@ -170,6 +190,28 @@ impl Server<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Reads what the processes that are not their commands yet have to say, where `ready` says there is something: why
+    /// not, or nothing, when exec closed the pipe.
+    fn hear_from_starting(&mut self, ready: &[bool]) -> io::Result<()> {
+        let (heard, silent) = std::mem::take(&mut self.starting)
+            .into_iter()
+            .zip(ready.iter().copied().chain(std::iter::repeat(false)))
+            .partition::<Vec<_>, _>(|(_, ready)| *ready);
+        self.starting = silent.into_iter().map(|(starting, _)| starting).collect();
+        for (starting, _) in heard {
+            let id = starting.id;
+            match starting.outcome()? {
+                Ok((pid, pidfd)) => {
+                    self.running.insert(pid, id);
+                    let pid = pid.as_raw_nonzero().get();
+                    wire::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
+                }
+                Err(why) => self.reply(&Reply::NotStarted { id, why })?,
+            }
+        }
+        Ok(())
     }
 
     /// Collects every child that changed state, orphans too.
@@ -181,18 +223,24 @@ impl Server<'_> {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            let Some(&id) = self.commands.get(&pid) else { continue };
+            // It may have become its command and ended since the last look.
+            if let Some(index) = self.starting.iter().position(|starting| starting.pid == pid) {
+                let mut ready = vec![false; self.starting.len()];
+                ready[index] = ended(status).is_some();
+                self.hear_from_starting(&ready)?;
+            }
+            let Some(&id) = self.running.get(&pid) else { continue };
             if let Some(signal) = status.stopping_signal() {
-                self.reply(&Reply::Stopped { id, signal }, None)?;
+                self.reply(&Reply::Stopped { id, signal })?;
             } else if let Some(status) = ended(status) {
-                self.commands.remove(&pid);
-                self.reply(&Reply::Exited { id, status }, None)?;
+                self.running.remove(&pid);
+                self.reply(&Reply::Exited { id, status })?;
             }
         }
     }
 
-    fn reply(&self, reply: &Reply, descriptor: Option<&OwnedFd>) -> io::Result<()> {
-        wire::send_reply(self.socket.as_fd(), reply, descriptor.map(AsFd::as_fd))
+    fn reply(&self, reply: &Reply) -> io::Result<()> {
+        wire::send(self.socket.as_fd(), reply, &[])
     }
 }
 
@@ -219,7 +267,7 @@ fn drain(signals: &OwnedFd) -> io::Result<()> {
 /// Kills children until there are none: a killed child's own become init's, as it is their reaper.
 fn end_children() {
     let own = rustix::process::getpid();
-    while rustix::process::test_kill_process(own).is_ok() {
+    loop {
         children_of(own).into_iter().for_each(|pid| {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         });

@@ -1,7 +1,6 @@
 //! What the supervisor and init say to each other over a SOCK_SEQPACKET pair.
 //!
-//! A request's text lies in a memory file, as an environment may be larger than a packet; its descriptors follow. A
-//! reply's text is the packet.
+//! A message's text lies in a memory file, as an environment may be larger than a packet; its descriptors follow.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,6 +34,8 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// Init is up.
     Up,
+    /// Init cannot have a /proc of its own, and ends.
+    NoProc(String),
     /// Init cannot go on and ends.
     Failed(String),
     /// All commands will be confined so.
@@ -90,6 +91,8 @@ pub enum NotStarted {
         /// The system's error number.
         errno: i32,
     },
+    /// The program is there; what it names as its interpreter, or its loader, is not.
+    NoInterpreter,
     /// A step of its confinement failed.
     Step(StepFailed),
     /// Init could not fork, or was told nonsense.
@@ -99,70 +102,34 @@ pub enum NotStarted {
     },
 }
 
-/// Bytes of the largest reply.
-const MAX_REPLY: usize = 64 * 1024;
-
-/// Descriptors that come with one packet.
+/// Descriptors that come with one message, beside its text.
 const MAX_DESCRIPTORS: usize = 4;
 
-/// Sends `request` with `descriptors`, which stay open here.
-pub(crate) fn send_request(
+/// Sends `message` with `descriptors`, which stay open here.
+pub(crate) fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
-    request: &Request,
+    message: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut text = File::from(rustix::fs::memfd_create("request", MemfdFlags::CLOEXEC)?);
-    text.write_all(&serde_json::to_vec(request)?)?;
+    let mut text = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
+    text.write_all(&serde_json::to_vec(message)?)?;
     let all: Vec<_> = std::iter::once(text.as_fd()).chain(descriptors.iter().copied()).collect();
-    send(socket, &[0], &all)
-}
-
-/// The next request and its descriptors; `None` at the end of the socket.
-pub(crate) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
-    let Some((_, descriptors)) = receive(socket, 1)? else { return Ok(None) };
-    let mut descriptors = descriptors.into_iter();
-    let mut text = File::from(descriptors.next().ok_or(io::ErrorKind::InvalidData)?);
-    text.rewind()?;
-    Ok(Some((serde_json::from_reader(io::BufReader::new(text))?, descriptors.collect())))
-}
-
-/// Sends `reply` with at most one descriptor.
-pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    send(socket, &serde_json::to_vec(reply)?, descriptor.as_slice())
-}
-
-/// The next reply and its descriptor; `None` at the end of the socket.
-pub(crate) fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<Option<(Reply, Option<OwnedFd>)>> {
-    let Some((bytes, descriptors)) = receive(socket, MAX_REPLY)? else { return Ok(None) };
-    Ok(Some((serde_json::from_slice(&bytes)?, descriptors.into_iter().next())))
-}
-
-/// A message of another kind for a pipe: why a child could not become its command.
-pub(crate) fn write_text<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
-    to.write_all(&serde_json::to_vec(message)?)
-}
-
-/// Reads what [`write_text`] wrote.
-pub(crate) fn read_text<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
-    Ok(serde_json::from_slice(text)?)
-}
-
-fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !control.push(SendAncillaryMessage::ScmRights(&all)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; limit];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+/// The next message and its descriptors; `None` at the end of the socket.
+pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let mut byte = [0];
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             // The other end died with a packet unread.
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
@@ -172,12 +139,16 @@ fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Option<(Vec<u8>, 
     if received.bytes == 0 {
         return Ok(None);
     }
-    bytes.truncate(received.bytes);
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             descriptors.extend(rights);
         }
     }
-    Ok(Some((bytes, descriptors)))
+    if descriptors.is_empty() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = File::from(descriptors.remove(0));
+    text.rewind()?;
+    Ok(Some((serde_json::from_reader(io::BufReader::new(text))?, descriptors)))
 }

@@ -8,6 +8,7 @@ mod thread;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 
@@ -23,7 +24,9 @@ pub enum NetnsError {
         "cannot create a network namespace, which keeps the workload off the host's network; run as root with CAP_SYS_ADMIN"
     )]
     Create { source: io::Error },
-    #[error("cannot lock the host's network namespace against other sandboxes that start now")]
+    #[error(
+        "cannot lock the host's network namespace (/proc/self/ns/net) against other sandboxes that start now; some process holds it"
+    )]
     Lock { source: io::Error },
     #[error("cannot list the host's addresses and routes")]
     List { source: io::Error },
@@ -61,8 +64,7 @@ impl Netns {
         let host = thread::current().map_err(|source| NetnsError::Lock { source })?;
         // Two sandboxes that start at once must not choose the same subnet; the addresses are the namespace's, so the
         // lock is on the namespace. It ends with the descriptor.
-        rustix::fs::flock(&host, FlockOperation::LockExclusive)
-            .map_err(|errno| NetnsError::Lock { source: errno.into() })?;
+        lock(&host).map_err(|source| NetnsError::Lock { source })?;
         let socket = Socket::open(Protocol::Route).map_err(|source| NetnsError::List { source })?;
         let subnet = link::free_subnet(&socket)
             .map_err(|source| NetnsError::List { source })?
@@ -104,6 +106,21 @@ impl Netns {
         self.link
     }
 }
+
+/// Waits for the lock, but not for ever: whoever may open the namespace's file may hold it.
+fn lock(host: &OwnedFd) -> io::Result<()> {
+    let deadline = Instant::now() + LOCK_DEADLINE;
+    loop {
+        match rustix::fs::flock(host, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_INTERVAL),
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// A start holds the lock for a few milliseconds, so this is some thousand starts.
+const LOCK_DEADLINE: Duration = Duration::from_secs(10);
+const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {

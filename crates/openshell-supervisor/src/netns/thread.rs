@@ -21,8 +21,7 @@ pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Res
 pub(super) fn create() -> io::Result<OwnedFd> {
     on_thread(|| {
         crate::sys::unshare_network()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
+        current()
     })
 }
 

@@ -1,0 +1,18 @@
+//! Options of both ends of a connection.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+
+use crate::context::Limits;
+
+/// No waiting for more to send, and a question to a peer that has gone silent.
+pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Limits::KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    Ok(())
+}
