@@ -1,5 +1,6 @@
 //! The command's life: started, waited for, signalled, timed, and the end of everything with it.
 
+use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
@@ -85,32 +86,30 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<News>> {
 /// Events in their order, none lost: a stop that nobody has looked at yet says no more when it comes again.
 #[derive(Default)]
 struct News {
-    events: Mutex<Vec<Event>>,
+    events: Mutex<VecDeque<Event>>,
     arrived: Notify,
 }
 
 impl News {
     fn push(&self, event: Event) {
         let mut events = self.lock();
-        if !matches!((events.last(), &event), (Some(Event::Stopped(_)), Event::Stopped(_))) {
-            events.push(event);
+        if !matches!((events.back(), &event), (Some(Event::Stopped(_)), Event::Stopped(_))) {
+            events.push_back(event);
         }
         self.arrived.notify_one();
     }
 
     async fn next(&self) -> Event {
         loop {
-            let mut events = self.lock();
-            if !events.is_empty() {
-                return events.remove(0);
+            if let Some(event) = self.lock().pop_front() {
+                return event;
             }
-            drop(events);
             self.arrived.notified().await;
         }
     }
 
     /// What is behind the lock is whole at every moment.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Event>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Event>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
