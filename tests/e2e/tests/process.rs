@@ -139,3 +139,18 @@ fn a_hang_up_neither_ends_nor_passes_where_there_is_no_terminal() {
     assert_eq!((finished.code(), finished.stdout.as_str()), (3, ""));
     assert_eq!(finished.logged("SIGHUP").len(), 1, "{}", finished.log);
 }
+
+#[test]
+fn it_works_as_pid_1_with_a_containers_capabilities() {
+    let lab = Lab::with_web();
+    let data = lab.file("policy.yaml", policy());
+    let capabilities = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,\
+                        +sys_chroot,+mknod,+audit_write,+setfcap,+net_admin,+sys_admin,+sys_ptrace";
+    let script = format!(
+        "unshare --pid --fork --mount-proc setpriv --bounding-set {capabilities} --inh-caps {capabilities} \
+         {} --policy-data {} -- sh -c 'id -u; exit 3'; echo exit $?",
+        lab::sandbox::binary().display(),
+        data.display()
+    );
+    assert_eq!(lab.shell(&script), format!("{}\nexit 3\n", lab::host::UID));
+}
