@@ -126,3 +126,17 @@ fn without_privilege_the_start_says_what_it_needs() {
         );
     }
 }
+
+#[test]
+fn every_example_runs_on_a_plain_debian() {
+    let lab = Lab::with_web();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/examples");
+    let examples: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(examples.len() >= 2, "{examples:?}");
+    for example in examples {
+        let finished =
+            lab.sandbox(&std::fs::read_to_string(&example).unwrap()).sh("id -un; touch /etc/x || echo refused");
+        assert_eq!(finished.ok(), "nobody\nrefused", "{}", example.display());
+        assert!(!finished.stderr.contains("OCSF"), "{} warns: {}", example.display(), finished.stderr);
+    }
+}
