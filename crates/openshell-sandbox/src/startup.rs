@@ -26,6 +26,7 @@ use openshell_supervisor::netlink::Protocol;
 use openshell_supervisor::netns::{Netns, firewall};
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
 use tokio::sync::Semaphore;
@@ -87,6 +88,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let identifier = network.identifier(&init)?;
     let confinement = confinement(landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
+    // Init is apart by now, and all that the environment says has been read.
+    prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
     let proxy = match (listener, identifier, network.netns.as_ref().and_then(Netns::subnet)) {
         (Some(listener), Some(identifier), Some(subnet)) => {

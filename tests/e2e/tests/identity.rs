@@ -133,3 +133,25 @@ print('made' if libc.shmget(0x05e11, 4096, 0o1666) >= 0 else 'failed')
     assert_eq!(lab.sandbox(&crate::policy("{}")).python(program, &[]).ok(), "made");
     assert_eq!(lab.shell("ipcs -m"), before);
 }
+
+#[test]
+fn the_supervisors_secrets_cannot_be_read_even_by_root_through_proc() {
+    let lab = Lab::with_web();
+    let sandbox = lab.sandbox(&crate::policy("{}")).env("OPENSHELL_SSH_HANDSHAKE_SECRET", "hush-hush");
+    let started = sandbox.args(&["--grace", "7"]).start(&["sleep", "60"]);
+    let running = || lab.shell("cat /var/log/openshell.*.log").contains("PROC:LAUNCH");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !running() {
+        assert!(std::time::Instant::now() < deadline, "it did not start");
+    }
+    let pid = started.pid();
+    let init = lab.shell(&format!("cat /proc/{pid}/task/{pid}/children")).trim().to_owned();
+    for process in [pid.to_string(), init] {
+        let shown = lab.shell(&format!("cat /proc/{process}/environ /proc/{process}/cmdline | tr -d '\\0' | wc -c"));
+        assert_eq!(shown, "0\n", "{process}");
+    }
+    let status = lab.shell(&format!("grep -E '^Seccomp:' /proc/{pid}/task/*/status | grep -cv 'Seccomp:.2'"));
+    assert_eq!(status, "0\n", "every thread of the supervisor is under its filter");
+    assert_eq!(lab.shell(&format!("grep -E 'core file' /proc/{pid}/limits | tr -s ' ' | cut -d' ' -f5,6")), "0 0\n");
+    drop(started);
+}

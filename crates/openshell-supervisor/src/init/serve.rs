@@ -1,21 +1,20 @@
 //! Init's life: set up, serve requests, reap, end.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::confine::Confinement;
 use crate::init::child::{self, Starting};
 use crate::init::wire::{self, Reply, Request, Status};
 use crate::seccomp::filter::Filter;
+use crate::seccomp::prelude;
 use crate::sys;
 
 /// How far init and its commands are apart from the supervisor's processes.
@@ -84,9 +83,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("become undumpable"))?;
+    prelude::become_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
-    wipe_arguments_and_environment().map_err(|error| SetUpError::Step("wipe the environment block", error))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
     sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
@@ -102,25 +100,6 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
             rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))
         }
     }
-}
-
-/// Overwrites the blocks that /proc/PID/cmdline and environ show. The environment of the supervisor may hold secrets,
-/// and init is as good a place to look for them.
-fn wipe_arguments_and_environment() -> io::Result<()> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field may hold blanks and parentheses; what follows its last one does not. The first field behind it
-    // is number 3; 48 to 51 are the bounds of the two blocks (proc_pid_stat(5)).
-    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let bounds: Vec<u64> = fields.split_ascii_whitespace().skip(45).take(4).filter_map(|f| f.parse().ok()).collect();
-    let &[arg_start, arg_end, env_start, env_end] = bounds.as_slice() else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    let memory = File::options().write(true).open("/proc/self/mem")?;
-    for (start, end) in [(arg_start, arg_end), (env_start, env_end)] {
-        let length = usize::try_from(end.saturating_sub(start)).map_err(|_| io::ErrorKind::InvalidData)?;
-        memory.write_all_at(&vec![0; length], start)?;
-    }
-    Ok(())
 }
 
 /// Lets go of the supervisor's input and output, so that who reads them sees the end when the supervisor ends. Errors

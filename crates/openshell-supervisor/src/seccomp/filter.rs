@@ -44,7 +44,15 @@ impl Filter {
     /// # Errors
     /// The kernel lacks seccomp filters.
     pub(crate) fn install(&self) -> io::Result<()> {
-        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program))
+        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::This))
+    }
+
+    /// Installs the filter for every thread of the calling process.
+    ///
+    /// # Errors
+    /// The kernel lacks seccomp filters, or a thread has a filter that the others have not.
+    pub(crate) fn install_for_process(&self) -> io::Result<()> {
+        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::All))
     }
 
     #[cfg(test)]

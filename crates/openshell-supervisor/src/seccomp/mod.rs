@@ -1,6 +1,7 @@
-//! Which system calls the workload may make.
+//! Which system calls the workload may make, and which the supervisor.
 
 pub mod filter;
+pub mod prelude;
 pub mod rules;
 
 #[cfg(test)]

@@ -95,6 +95,11 @@ pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(local)
 }
 
+/// The rows of the supervisor's own filter.
+pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
+    SUPERVISOR.iter().chain(OLD_CLONES)
+}
+
 macro_rules! row {
     ($name:ident, $when:expr, $answer:ident, $reason:expr) => {
         Row { name: stringify!($name), number: libc::$name, when: $when, answer: Answer::$answer, reason: $reason }
@@ -189,3 +194,50 @@ const NO_INTERNET: &[Row] = &[
     row!(SYS_socket, &[equal(0, libc::AF_INET)], NotPermitted, "the policy's mode is no network"),
     row!(SYS_socket, &[equal(0, libc::AF_INET6)], NotPermitted, "the policy's mode is no network"),
 ];
+
+/// What the supervisor gives up once init exists. It keeps setns, for the thread that opens sockets inside the sandbox.
+const SUPERVISOR: &[Row] = &[
+    row!(SYS_execve, &[], NotPermitted, "the supervisor starts nobody: init does"),
+    row!(SYS_execveat, &[], NotPermitted, "as execve"),
+    row!(SYS_clone, &[masked(0, libc::CLONE_THREAD, 0)], NotPermitted, "threads yes, processes no"),
+    row!(SYS_clone3, &[], NotImplemented, "its flags lie out of sight; the C library falls back to clone"),
+    row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "its namespaces have been made"),
+    row!(SYS_ptrace, &[], NotPermitted, "reads and changes other processes"),
+    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes"),
+    row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
+    row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel"),
+    row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes"),
+    row!(SYS_userfaultfd, &[], NotPermitted, "stops the kernel in the middle of a copy, which exploits need"),
+    row!(SYS_io_uring_setup, &[], NotImplemented, "a second way to every system call, past this filter"),
+    row!(SYS_io_uring_enter, &[], NotImplemented, "as io_uring_setup"),
+    row!(SYS_io_uring_register, &[], NotImplemented, "as io_uring_setup"),
+    row!(SYS_mount, &[], NotPermitted, "the host's mounts are not its business"),
+    row!(SYS_umount2, &[], NotPermitted, "as mount"),
+    row!(SYS_open_tree, &[], NotPermitted, "as mount"),
+    row!(SYS_move_mount, &[], NotPermitted, "as mount"),
+    row!(SYS_fsopen, &[], NotPermitted, "as mount"),
+    row!(SYS_fsconfig, &[], NotPermitted, "as mount"),
+    row!(SYS_fsmount, &[], NotPermitted, "as mount"),
+    row!(SYS_fspick, &[], NotPermitted, "as mount"),
+    row!(SYS_mount_setattr, &[], NotPermitted, "as mount"),
+    row!(SYS_pivot_root, &[], NotPermitted, "as mount"),
+    row!(SYS_open_by_handle_at, &[], NotPermitted, "opens files past every path"),
+    row!(SYS_keyctl, &[], NotPermitted, "the kernel's key store"),
+    row!(SYS_add_key, &[], NotPermitted, "as keyctl"),
+    row!(SYS_request_key, &[], NotPermitted, "as keyctl"),
+    row!(SYS_kexec_load, &[], NotPermitted, "replaces the kernel"),
+    row!(SYS_kexec_file_load, &[], NotPermitted, "replaces the kernel"),
+    row!(SYS_init_module, &[], NotPermitted, "loads kernel modules"),
+    row!(SYS_finit_module, &[], NotPermitted, "loads kernel modules"),
+    row!(SYS_delete_module, &[], NotPermitted, "unloads kernel modules"),
+    row!(SYS_reboot, &[], NotPermitted, "stops the machine"),
+    row!(SYS_swapon, &[], NotPermitted, "writes memory to a disk of its choice"),
+    row!(SYS_settimeofday, &[], NotPermitted, "the host's clock"),
+];
+
+/// The older calls that make processes.
+#[cfg(target_arch = "x86_64")]
+const OLD_CLONES: &[Row] =
+    &[row!(SYS_fork, &[], NotPermitted, "as clone"), row!(SYS_vfork, &[], NotPermitted, "as clone")];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CLONES: &[Row] = &[];

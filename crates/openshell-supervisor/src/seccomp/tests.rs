@@ -1,5 +1,5 @@
 use crate::seccomp::filter::Filter;
-use crate::seccomp::rules::{Answer, LAST_KNOWN, Row, Sockets, Test, rows};
+use crate::seccomp::rules::{Answer, LAST_KNOWN, Row, Sockets, Test, rows, supervisor_rows};
 use crate::sys;
 
 /// Runs `work` on a thread of its own, under the filter or not: a filter is a thread's. The thread is root with every
@@ -76,6 +76,35 @@ fn scp_02_the_families_that_programs_need_are_open() {
         let is_internet = family == libc::AF_INET || family == libc::AF_INET6;
         assert_eq!(result == Err(libc::EPERM), is_internet, "family {family} without a network");
     }
+}
+
+/// Like [`on_thread`], under the supervisor's own filter.
+fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    on_thread(None, || {
+        Filter::compile(supervisor_rows()).unwrap().install().unwrap();
+        work()
+    })
+}
+
+#[test]
+fn the_supervisor_gives_up_what_its_rows_say() {
+    for row in supervisor_rows().filter(|row| row.number != libc::SYS_clone) {
+        let result = as_supervisor(|| sys::call(row.number, arguments(row)));
+        assert_eq!(result, Err(errno(row.answer)), "{}: {}", row.name, row.reason);
+    }
+    // A process, refused; without the filter the same flags are refused for another reason.
+    let no_thread = [0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND), -1, -1, -1, -1, -1];
+    assert_eq!(as_supervisor(|| sys::call(libc::SYS_clone, no_thread)), Err(libc::EPERM));
+    assert_eq!(on_thread(None, || sys::call(libc::SYS_clone, no_thread)), Err(libc::EINVAL));
+}
+
+#[test]
+fn the_supervisor_keeps_threads_and_namespaces() {
+    as_supervisor(|| {
+        std::thread::spawn(|| ()).join().unwrap();
+        let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&here), None).unwrap();
+    });
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -150,13 +150,31 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
-/// Installs a seccomp program for the calling thread and what it starts (seccomp(2), `SECCOMP_SET_MODE_FILTER`).
-pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+/// Which threads of the calling process a filter is for; what they start inherits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// The calling one.
+    This,
+    /// All of them.
+    All,
+}
+
+/// Installs a seccomp program (seccomp(2), `SECCOMP_SET_MODE_FILTER`).
+pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads) -> io::Result<()> {
     let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    let flags = match threads {
+        Threads::This => 0,
+        Threads::All => libc::SECCOMP_FILTER_FLAG_TSYNC,
+    };
     // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes nothing.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    match result {
+        0 => Ok(()),
+        ..0 => Err(io::Error::last_os_error()),
+        // With TSYNC, the number of a thread that could not follow.
+        _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
 }
 
 /// Makes a system call by number, for tests of the filter; its result, or the error number.
