@@ -36,10 +36,8 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     logging::start(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        // Before anything is made that a signal could keep from being removed.
-        let signals = workload::take_signals()?;
         let sandbox = startup::start(&config, init).await?;
-        workload::run(&config, sandbox, signals).await
+        workload::run(&config, sandbox).await
     });
     // Connections that are still open belong to nobody any more.
     runtime.shutdown_background();

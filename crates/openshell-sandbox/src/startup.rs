@@ -29,16 +29,19 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
+use crate::workload;
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
+    /// What the supervisor is told meanwhile.
+    pub(crate) signals: mpsc::Receiver<i32>,
     pub(crate) environment: Environment,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
@@ -69,6 +72,9 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     filesystem::prepare(writable(policy, config), &user.credentials)?;
+    // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
+    // file, and a signal ends it.
+    let signals = workload::take_signals()?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let network = Network::create(config)?;
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
@@ -105,7 +111,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         _ => None,
     };
     let owned = Owned { _proxy: proxy, _network: network, _proof: proof, _run_dir: run_dir };
-    Ok(Sandbox { launcher, environment, directories, _owned: owned })
+    Ok(Sandbox { launcher, signals, environment, directories, _owned: owned })
 }
 
 fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {

@@ -37,21 +37,23 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
 }
 
 /// Runs the command until its end, and ends the sandbox with it.
-pub(crate) async fn run(
-    config: &Config,
-    sandbox: Sandbox,
-    mut received: mpsc::Receiver<i32>,
-) -> anyhow::Result<ExitCode> {
-    if config.interactive {
-        signals::ignore_terminal_output_stop()?;
-    }
-    let news = start(config, &sandbox)?;
+pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<ExitCode> {
+    let terminal = config.interactive.then(Terminal::lend).transpose()?;
+    let ended = live(config, &mut sandbox).await;
+    // Every process is gone before the terminal is taken back, and before anything that was made for them.
+    sandbox.launcher.end();
+    drop(terminal);
+    ended
+}
+
+async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
+    let news = start(config, sandbox)?;
     let mut life = Life { config, running: None, deadline: None, asked: None };
     life.deadline = config.timeout.map(|limit| Instant::now() + limit);
     let code = loop {
         let code = tokio::select! {
             event = news.next() => life.hear(event)?,
-            Some(number) = received.recv() => life.signalled(number),
+            Some(number) = sandbox.signals.recv() => life.signalled(number)?,
             () = reached(life.deadline) => life.out_of_time(),
         };
         if let Some(code) = code {
@@ -59,10 +61,6 @@ pub(crate) async fn run(
         }
     };
     life.note("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
-    sandbox.launcher.end();
-    if config.interactive {
-        take_terminal()?;
-    }
     Ok(ExitCode::from(code))
 }
 
@@ -138,9 +136,9 @@ impl Life<'_> {
             Event::Started(running) => self.started(running),
             Event::NotStarted(error) => return Err(error.into()),
             Event::Ended(status) => return Ok(Some(self.code(status))),
-            Event::Stopped(_) => {
+            Event::Stopped(signal) => {
                 if let Some(running) = self.running.as_ref().filter(|_| self.config.interactive) {
-                    suspend(running)?;
+                    stopped(running, signal)?;
                 }
             }
             Event::SandboxGone(Some(why)) => {
@@ -164,8 +162,12 @@ impl Life<'_> {
         self.running = Some(running);
     }
 
-    fn signalled(&mut self, number: i32) -> Option<u8> {
+    fn signalled(&mut self, number: i32) -> anyhow::Result<Option<u8>> {
         match signals::meaning(number, self.config.interactive) {
+            // Continued by the caller's shell, in its foreground or not.
+            Meaning::Forward if number == Signal::CONT.as_raw() && self.config.interactive => {
+                self.running.as_ref().map_or(Ok(()), resume)?;
+            }
             Meaning::Forward => self.forward(number),
             Meaning::Terminate => {
                 self.forward(number);
@@ -177,7 +179,7 @@ impl Life<'_> {
                 "SIGHUP: this build cannot read a policy again; the one loaded at start stays in force",
             ),
         }
-        None
+        Ok(None)
     }
 
     fn out_of_time(&mut self) -> Option<u8> {
@@ -261,21 +263,64 @@ fn forward(running: &Running, number: i32) {
     let _ = running.signal(number);
 }
 
-/// The command was stopped from its terminal: the supervisor stops too, so that the caller's shell takes over, and gives
-/// the terminal back when it is continued in the foreground.
+/// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
+/// the latter, the caller's shell may have brought both to the foreground.
+fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
+    let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
+    let has_terminal =
+        foreground().is_some_and(|group| group == rustix::process::getpgrp() || Some(group) == group_of(running));
+    if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
+}
+
+/// The command was stopped: the supervisor takes back the terminal, if the command had it, and stops too, so that the
+/// caller's shell takes over.
 fn suspend(running: &Running) -> anyhow::Result<()> {
-    take_terminal()?;
+    if foreground().is_some_and(|group| Some(group) == group_of(running)) {
+        set_foreground(rustix::process::getpgrp())?;
+    }
+    // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
     rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
-    let is_foreground = rustix::termios::tcgetpgrp(io::stdin()) == Ok(rustix::process::getpgrp());
-    if let Some(group) = running.outer_pid().ok().and_then(Pid::from_raw).filter(|_| is_foreground) {
+    Ok(())
+}
+
+/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
+fn resume(running: &Running) -> anyhow::Result<()> {
+    let is_ours = foreground() == Some(rustix::process::getpgrp());
+    if let Some(group) = group_of(running).filter(|_| is_ours) {
         set_foreground(group)?;
     }
     forward(running, Signal::CONT.as_raw());
     Ok(())
 }
 
-fn take_terminal() -> anyhow::Result<()> {
-    set_foreground(rustix::process::getpgrp())
+/// The terminal, lent to the command; taken back when this is dropped, whatever became of the command.
+struct Terminal;
+
+impl Terminal {
+    fn lend() -> anyhow::Result<Self> {
+        signals::ignore_terminal_output_stop()?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // By now the command's group is gone. Where another has the foreground, the caller's shell has given it away.
+        let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
+        if is_free && let Err(error) = set_foreground(rustix::process::getpgrp()) {
+            tracing::warn!("the terminal could not be taken back: {error}");
+        }
+    }
+}
+
+/// The group in the terminal's foreground.
+fn foreground() -> Option<Pid> {
+    rustix::termios::tcgetpgrp(io::stdin()).ok()
+}
+
+/// The command's process group in the supervisor's numbers; `None` once it has ended.
+fn group_of(running: &Running) -> Option<Pid> {
+    running.outer_pid().ok().and_then(Pid::from_raw)
 }
 
 fn set_foreground(group: Pid) -> anyhow::Result<()> {

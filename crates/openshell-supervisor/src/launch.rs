@@ -65,8 +65,8 @@ pub struct Running {
     init: Arc<Init>,
     /// Its number inside the sandbox.
     pub pid: i32,
-    /// Refers to its process alone.
-    pub pidfd: OwnedFd,
+    /// Refers to its process alone; `None` where the supervisor had no descriptor left for it.
+    pidfd: Option<OwnedFd>,
 }
 
 /// Who waits for news of which command.
@@ -164,7 +164,8 @@ impl Running {
     /// # Errors
     /// It has ended, or /proc is not there.
     pub fn outer_pid(&self) -> io::Result<i32> {
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd()))?;
+        let pidfd = self.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
         let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
         pid.filter(|pid| *pid > 0).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -183,12 +184,10 @@ fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
     let mut last_words = None;
     while let Ok(Some((reply, descriptors))) = wire::receive(init.socket.as_fd()) {
         match reply {
-            Reply::Started { id, pid } => match descriptors.into_iter().next() {
-                Some(pidfd) => {
-                    tell(waiting, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }))
-                }
-                None => last_words = Some("it sent no pidfd".to_owned()),
-            },
+            Reply::Started { id, pid } => {
+                let pidfd = descriptors.into_iter().next();
+                tell(waiting, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }));
+            }
             Reply::NotStarted { id, why } => {
                 tell(waiting, id, |name| Event::NotStarted(not_started(name, why)));
                 lock(waiting).listeners.remove(&id);

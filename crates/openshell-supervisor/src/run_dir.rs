@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
@@ -15,6 +16,9 @@ pub const FALLBACK: &str = "/tmp";
 
 /// What the folders' names begin with; 16 hexadecimal digits follow.
 const PREFIX: &str = "openshell-";
+
+/// What a name ends with until the folder is locked.
+const UNFINISHED: &str = ".new";
 
 /// The file in each folder whose lock its owner holds.
 const LOCK: &str = "lock";
@@ -62,22 +66,25 @@ impl RunDir {
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
-        let data = std::fs::metadata(parent).map_err(failed)?;
-        if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || data.mode() & 0o022 != 0 {
-            return Err(RunDirError::NotPrivate(parent.to_owned()));
+        let parent = std::fs::canonicalize(parent).map_err(failed)?;
+        let data = std::fs::metadata(&parent).map_err(failed)?;
+        // Others may make files in a sticky folder, but not put theirs in the place of ours.
+        let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
+        if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
+            return Err(RunDirError::NotPrivate(parent));
         }
-        Self::create_in(parent).map_err(failed)
+        remove_orphans(&parent).map_err(failed)?;
+        Self::create_in(&parent).map_err(failed)
     }
 
     fn create_in(parent: &Path) -> io::Result<Self> {
-        remove_orphans(parent)?;
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique));
         // Locked before it has a name that another start would take for an orphan's.
-        let making = parent.join(format!("{name}.new"));
+        let making = parent.join(format!("{name}{UNFINISHED}"));
         std::fs::DirBuilder::new().mode(0o700).create(&making)?;
-        let lock = File::create(making.join(LOCK))?;
+        let lock = File::create_new(making.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let path = parent.join(name);
         std::fs::rename(&making, &path)?;
@@ -102,7 +109,8 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(parent)? {
         let path = entry?.path();
         if is_orphan(&path) {
-            std::fs::remove_dir_all(&path)?;
+            // Another start may be removing it too; what cannot be removed is no reason not to start.
+            let _ = std::fs::remove_dir_all(&path);
         }
     }
     Ok(())
@@ -111,6 +119,9 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
 /// Whether a sandbox made this folder and nobody holds it any more. Whatever is not surely so is left alone.
 fn is_orphan(path: &Path) -> bool {
     let digits = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
+    // One that was killed while it was made is left too, but one that is being made has no lock for a moment.
+    let unfinished = digits.and_then(|digits| digits.strip_suffix(UNFINISHED)).filter(|_| is_old(path));
+    let digits = unfinished.or(digits);
     let is_named =
         digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let own = rustix::process::geteuid().as_raw();
@@ -121,6 +132,12 @@ fn is_orphan(path: &Path) -> bool {
     let is_ours = is_named && is_own(path, std::fs::Metadata::is_dir) && is_own(&lock, std::fs::Metadata::is_file);
     is_ours
         && File::open(lock).is_ok_and(|lock| rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
+/// Whether nothing has changed in a folder for a minute.
+fn is_old(path: &Path) -> bool {
+    let modified = std::fs::symlink_metadata(path).and_then(|data| data.modified());
+    modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
 }
 
 #[cfg(test)]

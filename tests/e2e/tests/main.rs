@@ -10,6 +10,7 @@ mod network;
 mod policy;
 mod process;
 mod programs;
+mod terminal;
 
 /// A policy for the tests' user, with `network_policies` as given.
 fn policy(network: &str) -> String {

@@ -400,3 +400,57 @@ except ConnectionError: print(b'')
     assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "b''\n");
     drop(started);
 }
+
+#[test]
+fn connections_that_exhaust_the_supervisor_lose_neither_refusals_nor_the_end() {
+    let lab = Lab::with_web();
+    let _upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
+    let program = "
+import os, signal, socket, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+done, report = os.pipe()
+for child in range(4):
+    if os.fork(): continue
+    held = []
+    for n in range(25):
+        s = socket.create_connection((host, int(port))); s.settimeout(0.2); held.append(s)
+        try:
+            s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n'); s.recv(4096)
+        except OSError: pass
+    os.write(report, b'x')
+    signal.pause()
+while len(os.read(done, 1)) and (child := child - 1) >= 0: pass
+sys.exit(7)
+";
+    let file = lab.file("holder.py", program);
+    let data = lab.file("policy.yaml", format!("{}filesystem_policy: {{read_only: [{}]}}\n", web(), file.display()));
+    let script = format!(
+        "ulimit -n 64; {} --policy-data {} -- /usr/bin/python3 {}; echo $?",
+        lab::sandbox::binary().display(),
+        data.display(),
+        file.display()
+    );
+    assert_eq!(lab.shell(&script).lines().last(), Some("7"));
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_refused_and_not_overlooked() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let program = "
+import ctypes, os, socket, threading, time
+libc = ctypes.CDLL(None)
+def ask():
+    while 'Z' not in open('/proc/self/stat').read().rsplit(')', 1)[1][:3]: time.sleep(0.01)
+    host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+    os.write(1, s.recv(4096).split(b'\\r\\n')[0])
+    os._exit(0)
+threading.Thread(target=ask).start()
+libc.syscall(60, 0)
+";
+    let finished = lab.sandbox(&web()).python(program, &[]);
+    // Nobody can say what such a process runs: its program is shown by its first thread.
+    assert_eq!(finished.ok(), "HTTP/1.1 403 caller_unknown");
+}

@@ -154,3 +154,18 @@ fn it_works_as_pid_1_with_a_containers_capabilities() {
     );
     assert_eq!(lab.shell(&script), format!("{}\nexit 3\n", lab::host::UID));
 }
+
+#[test]
+fn a_caller_that_ignores_its_children_gets_the_exit_code_too() {
+    let lab = Lab::with_web();
+    let data = lab.file("policy.yaml", policy());
+    let caller = format!(
+        "import signal, subprocess, sys; \
+         p = subprocess.Popen(['{}', '--policy-data', '{}', '--', 'sh', '-c', 'exit 7'], \
+         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)); print(p.wait(60))",
+        lab::sandbox::binary().display(),
+        data.display()
+    );
+    let file = lab.file("caller.py", caller);
+    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "7\n");
+}

@@ -78,12 +78,20 @@ impl Identifier {
 
     /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
     fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<proc::Described>, ProcError> {
-        let described = self.processes.describe(owner);
-        match self.processes.holds(owner, inode) {
-            // Whoever still holds it and cannot be described is not left out.
-            Ok(true) => described.map(Some),
-            Ok(false) | Err(ProcError::Gone(_)) => Ok(None),
-            Err(error) => Err(error),
+        let mut rounds = 0..proc::ROUNDS;
+        loop {
+            let described = self.processes.describe(owner);
+            match self.processes.holds(owner, inode) {
+                Ok(true) => {}
+                Ok(false) | Err(ProcError::Gone(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            // Whoever still holds it and cannot be described is not left out. An ancestor that ended during the look is
+            // ordinary, though: a shell that started its command in the background.
+            match described {
+                Err(ProcError::Changed(_) | ProcError::Gone(_)) if rounds.next().is_some() => {}
+                described => return described.map(Some),
+            }
         }
     }
 

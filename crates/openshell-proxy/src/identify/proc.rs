@@ -16,9 +16,10 @@ use crate::identify::fingerprint::Executable;
 pub struct Processes {
     root: OwnedFd,
     init: i32,
-    /// Whether others than the sandbox's are in it, so that each must be shown to descend from init.
-    shared: bool,
 }
+
+/// How often a process is looked at that changes meanwhile, before that is taken for intent.
+pub(super) const ROUNDS: usize = 4;
 
 /// Why a process could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,7 @@ impl Processes {
     /// # Errors
     /// The supervisor may not look into its init (CAP_SYS_PTRACE).
     pub fn of_namespace(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1, shared: false })
+        Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1 })
     }
 
     /// The processes of a sandbox that shares the supervisor's PIDs.
@@ -88,7 +89,7 @@ impl Processes {
     /// # Errors
     /// /proc cannot be opened.
     pub fn shared(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory("/proc")?, init, shared: true })
+        Ok(Self { root: open_directory("/proc")?, init })
     }
 
     /// Every process that holds the socket `inode`.
@@ -107,30 +108,58 @@ impl Processes {
     }
 
     fn owner(&self, pid: i32, inode: u32) -> Result<Option<Process>, ProcError> {
-        if pid == self.init || (self.shared && !self.descends_from_init(pid)?) {
+        // Nobody outside the sandbox is passed over here: who holds its socket and does not descend from init is refused.
+        if pid == self.init {
             return Ok(None);
         }
-        let stat = self.stat(pid)?;
-        let owner = Process { pid, start_time: stat.start_time };
+        let owner = Process { pid, start_time: self.stat(pid)?.start_time };
         Ok(self.holds(&owner, inode)?.then_some(owner))
     }
 
-    /// Whether `process` holds the socket `inode`.
+    /// Whether `process` holds the socket `inode`. All threads of a process share one table, as the filter keeps them from
+    /// having others; it is shown by the first thread while that lives, else by each of the rest.
     pub(super) fn holds(&self, process: &Process, inode: u32) -> Result<bool, ProcError> {
         let pid = process.pid;
-        if !self.stat(pid)?.is_zombie {
-            return self.table_holds(pid, &format!("{pid}/fd"), inode);
-        }
-        // The table of a process is shown by its first thread while that lives, else by each of the others.
-        let folder = self.open_directory(pid, &format!("{pid}/task"))?;
-        for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
-            let Some(thread) = number(&entry.map_err(ProcError::reading(pid))?) else { continue };
-            match self.table_holds(pid, &format!("{pid}/task/{thread}/fd"), inode) {
-                Ok(false) | Err(ProcError::Gone(_)) => {}
-                held => return held,
+        for _ in 0..ROUNDS {
+            if self.stat(pid)?.is_zombie {
+                match self.thread_holds(pid, inode)? {
+                    Some(holds) => return Ok(holds),
+                    None => continue,
+                }
+            }
+            if self.table_holds(pid, &format!("{pid}/fd"), inode)? {
+                return Ok(true);
+            }
+            // A first thread that has ended meanwhile showed nothing.
+            if !self.stat(pid)?.is_zombie {
+                return Ok(false);
             }
         }
-        Ok(false)
+        Err(ProcError::Changed(pid))
+    }
+
+    /// Whether the table of a process whose first thread has ended holds the socket; `None` if a thread ended during the
+    /// look, which then says nothing.
+    fn thread_holds(&self, pid: i32, inode: u32) -> Result<Option<bool>, ProcError> {
+        let folder = self.open_directory(pid, &format!("{pid}/task"))?;
+        for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
+            let Some(thread) = number(&entry.map_err(ProcError::reading(pid))?).filter(|thread| *thread != pid) else {
+                continue;
+            };
+            let task = format!("{pid}/task/{thread}");
+            match self.table_holds(pid, &format!("{task}/fd"), inode) {
+                Ok(true) => return Ok(Some(true)),
+                Err(ProcError::Gone(_)) => return Ok(None),
+                Err(error) => return Err(error),
+                Ok(false) => {}
+            }
+            match self.stat_of(pid, &task) {
+                Ok(stat) if !stat.is_zombie => {}
+                Ok(_) | Err(ProcError::Gone(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(false))
     }
 
     fn table_holds(&self, pid: i32, table: &str, inode: u32) -> Result<bool, ProcError> {
@@ -197,21 +226,13 @@ impl Processes {
         Ok(Executable { path, file: File::from(file) })
     }
 
-    fn descends_from_init(&self, pid: i32) -> Result<bool, ProcError> {
-        let mut current = pid;
-        for _ in 0..=Limits::ANCESTORS {
-            match self.stat(current)?.parent {
-                parent if parent == self.init => return Ok(true),
-                parent if parent <= 1 => return Ok(false),
-                parent => current = parent,
-            }
-        }
-        Err(ProcError::TooDeep(pid))
-    }
-
     /// proc_pid_stat(5): the state is field 3, the parent field 4, the start time field 22.
     fn stat(&self, pid: i32) -> Result<Stat, ProcError> {
-        let text = self.read(&format!("{pid}/stat"), 4096).map_err(ProcError::reading(pid))?;
+        self.stat_of(pid, &pid.to_string())
+    }
+
+    fn stat_of(&self, pid: i32, folder: &str) -> Result<Stat, ProcError> {
+        let text = self.read(&format!("{folder}/stat"), 4096).map_err(ProcError::reading(pid))?;
         // The name in field 2 may hold anything, a parenthesis too, so the fields are counted from its last one.
         let end = text.iter().rposition(|byte| *byte == b')');
         let fields = end.and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok()).unwrap_or_default();

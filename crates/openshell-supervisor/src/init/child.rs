@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
 
@@ -30,6 +31,13 @@ pub(super) struct Starting {
 }
 
 impl Starting {
+    /// Whether it has become its command, or failed to.
+    pub(super) fn is_decided(&self) -> io::Result<bool> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut said = [PollFd::new(&self.failure, PollFlags::IN)];
+        Ok(rustix::event::poll(&mut said, Some(&now))? > 0)
+    }
+
     /// What became of it. To be asked once `failure` is readable: what is written there is written at once.
     pub(super) fn outcome(self) -> io::Result<Result<(Pid, OwnedFd), NotStarted>> {
         let mut why = [0; FAILURE_BYTES];
@@ -122,21 +130,21 @@ impl Program {
 
     /// Tries the candidates in turn, as execvp(3) does; returns only if none could be executed.
     fn exec(&self) -> NotStarted {
-        let mut refused = None;
+        let mut refused = NotStarted::NotFound;
         for path in &self.candidates {
             let error = sys::execve(path, &self.arguments, &self.environment);
             match error.raw_os_error() {
                 // A file that is there, of which something is not: its interpreter or its loader.
-                Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => return NotStarted::NoInterpreter,
+                Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => refused = NotStarted::NoInterpreter,
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 // Of a directory that may not be searched nobody knows whether the program is in it.
                 Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}
-                Some(libc::EACCES) => refused = Some(libc::EACCES),
+                Some(libc::EACCES) => refused = NotStarted::NotExecutable { errno: libc::EACCES },
                 Some(libc::ENOEXEC) => return self.exec_with_shell(path),
                 errno => return NotStarted::NotExecutable { errno: errno.unwrap_or(libc::EINVAL) },
             }
         }
-        refused.map_or(NotStarted::NotFound, |errno| NotStarted::NotExecutable { errno })
+        refused
     }
 
     /// A script without a first line that names its interpreter is the shell's.

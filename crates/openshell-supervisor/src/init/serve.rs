@@ -84,6 +84,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
     prelude::become_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
+    // A caller that ignores it would have the kernel reap init's children unseen.
+    sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
     sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
@@ -202,11 +204,15 @@ impl Server<'_> {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            // It may have become its command and ended since the last look.
+            // It may have become its command since the last look.
             if let Some(index) = self.starting.iter().position(|starting| starting.pid == pid) {
                 let mut ready = vec![false; self.starting.len()];
-                ready[index] = ended(status).is_some();
+                ready[index] = ended(status).is_some() || self.starting[index].is_decided()?;
                 self.hear_from_starting(&ready)?;
+                // Stopped on the way, by the terminal or by the workload: only the command itself may be.
+                if !ready[index] {
+                    let _ = rustix::process::kill_process(pid, Signal::CONT);
+                }
             }
             let Some(&id) = self.running.get(&pid) else { continue };
             if let Some(signal) = status.stopping_signal() {

@@ -1,6 +1,7 @@
 //! What the supervisor and init say to each other over a SOCK_SEQPACKET pair.
 //!
-//! A message's text lies in a memory file, as an environment may be larger than a packet; its descriptors follow.
+//! A message's text is the packet, or lies in a memory file where it is larger, as an environment may be; its descriptors
+//! follow.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -102,8 +103,12 @@ pub enum NotStarted {
     },
 }
 
-/// Descriptors that come with one message, beside its text.
-const MAX_DESCRIPTORS: usize = 4;
+/// Bytes of text that go into the packet itself; larger ones go into a memory file. What init says of a command is always
+/// smaller, so that hearing it takes no descriptor, of which a workload can leave the supervisor none.
+const PACKET_BYTES: usize = 32 * 1024;
+
+/// Descriptors that come with one message, a memory file among them.
+const MAX_DESCRIPTORS: usize = 5;
 
 /// Sends `message` with `descriptors`, which stay open here.
 pub(crate) fn send<T: Serialize>(
@@ -111,25 +116,38 @@ pub(crate) fn send<T: Serialize>(
     message: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut text = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
-    text.write_all(&serde_json::to_vec(message)?)?;
-    let all: Vec<_> = std::iter::once(text.as_fd()).chain(descriptors.iter().copied()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
+    let text = serde_json::to_vec(message)?;
+    if text.len() <= PACKET_BYTES {
+        return send_packet(socket, &text, descriptors);
+    }
+    let mut file = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
+    file.write_all(&text)?;
+    let all: Vec<_> = std::iter::once(file.as_fd()).chain(descriptors.iter().copied()).collect();
+    send_packet(socket, IN_FILE, &all)
+}
+
+/// The packet of a message whose text is in a file; no message is a bare blank.
+const IN_FILE: &[u8] = b" ";
+
+fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(&all)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// The next message and its descriptors; `None` at the end of the socket.
+/// The next message and its descriptors; `None` at the end of the socket. Descriptors are missing where the receiver has
+/// no room for them.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
+    let mut bytes = vec![0; PACKET_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        let mut byte = [0];
-        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let mut text = [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             // The other end died with a packet unread.
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
@@ -139,16 +157,20 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     if received.bytes == 0 {
         return Ok(None);
     }
+    bytes.truncate(received.bytes);
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             descriptors.extend(rights);
         }
     }
+    if bytes != IN_FILE {
+        return Ok(Some((serde_json::from_slice(&bytes)?, descriptors)));
+    }
     if descriptors.is_empty() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut text = File::from(descriptors.remove(0));
-    text.rewind()?;
-    Ok(Some((serde_json::from_reader(io::BufReader::new(text))?, descriptors)))
+    let mut file = File::from(descriptors.remove(0));
+    file.rewind()?;
+    Ok(Some((serde_json::from_reader(io::BufReader::new(file))?, descriptors)))
 }

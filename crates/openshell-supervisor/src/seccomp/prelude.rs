@@ -18,13 +18,16 @@ pub enum HardenError {
     Unreadable { source: io::Error },
     #[error("cannot switch the supervisor's core dumps off")]
     Core { source: io::Error },
+    #[error("cannot raise the supervisor's limit of open files")]
+    Descriptors { source: io::Error },
     #[error(transparent)]
     Compile(CompileError),
     #[error("cannot install the supervisor's own system-call filter")]
     Filter { source: io::Error },
 }
 
-/// Makes the calling process unreadable and restricts all of its threads, those to come included. To be called when init
+/// Makes the calling process unreadable, gives it all the descriptors that it may have, and restricts all of its threads,
+/// those to come included. To be called when init
 /// has been cloned and everything that the environment says has been read: the environment is empty afterwards.
 ///
 /// # Errors
@@ -33,6 +36,11 @@ pub fn harden() -> Result<(), HardenError> {
     become_unreadable().map_err(|source| HardenError::Unreadable { source })?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core { source: errno.into() })?;
+    // Two descriptors a connection: the caller's limit is for programs, and stays theirs, as init was cloned before.
+    let mut files = rustix::process::getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    rustix::process::setrlimit(Resource::Nofile, files)
+        .map_err(|errno| HardenError::Descriptors { source: errno.into() })?;
     let filter = Filter::compile(supervisor_rows()).map_err(HardenError::Compile)?;
     filter.install_for_process().map_err(|source| HardenError::Filter { source })
 }

@@ -121,6 +121,13 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Gives `signal` its default disposition in the calling process.
+pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: SIG_DFL is a valid disposition and runs no code; a number that is no signal is answered with an error.
+    let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Ignores `signal` in the calling process.
 pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
