@@ -48,7 +48,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 
 async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
     let news = start(config, sandbox)?;
-    let mut life = Life { config, running: None, deadline: None, asked: None };
+    let mut life = Life { config, running: None, early: Vec::new(), deadline: None, asked: None };
     life.deadline = config.timeout.map(|limit| Instant::now() + limit);
     let code = loop {
         let code = tokio::select! {
@@ -122,8 +122,10 @@ enum Asked {
 /// Where the command is in its life.
 struct Life<'c> {
     config: &'c Config,
-    /// `None` until it runs.
+    /// `None` until it is known to run.
     running: Option<Running>,
+    /// Signals that came before that, each once.
+    early: Vec<i32>,
     /// When the patience ends: the time-out, and once the command was asked to end, the grace.
     deadline: Option<Instant>,
     asked: Option<Asked>,
@@ -155,10 +157,7 @@ impl Life<'_> {
         let (name, pid) = (&self.name(), running.pid);
         let event = ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd) };
         logging::process_event(&event, &format!("Process started: pid={pid}"));
-        // What was asked of it before it ran.
-        if self.asked.is_some() {
-            forward(&running, Signal::TERM.as_raw());
-        }
+        self.early.drain(..).for_each(|number| forward(&running, number));
         self.running = Some(running);
     }
 
@@ -212,9 +211,11 @@ impl Life<'_> {
         }
     }
 
-    fn forward(&self, number: i32) {
-        if let Some(running) = &self.running {
-            forward(running, number);
+    fn forward(&mut self, number: i32) {
+        match &self.running {
+            Some(running) => forward(running, number),
+            None if !self.early.contains(&number) => self.early.push(number),
+            None => {}
         }
     }
 
