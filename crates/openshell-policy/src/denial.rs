@@ -11,6 +11,7 @@ pub enum DenialStage {
     Engine,
     Limit,
     Upstream,
+    Bypass,
 }
 
 impl DenialStage {
@@ -25,6 +26,7 @@ impl DenialStage {
             Self::Engine => "engine",
             Self::Limit => "limit",
             Self::Upstream => "upstream",
+            Self::Bypass => "bypass",
         }
     }
 }
@@ -51,6 +53,7 @@ pub enum ReasonCode {
     LimitReached,
     UpstreamUnreachable,
     UpstreamTimeout,
+    DirectConnection,
 }
 
 impl ReasonCode {
@@ -76,6 +79,7 @@ impl ReasonCode {
             Self::LimitReached => "limit_reached",
             Self::UpstreamUnreachable => "upstream_unreachable",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::DirectConnection => "direct_connection",
         }
     }
 
@@ -96,6 +100,7 @@ impl ReasonCode {
             Self::PolicyEngineError => DenialStage::Engine,
             Self::RequestTooLarge | Self::LimitReached => DenialStage::Limit,
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,
+            Self::DirectConnection => DenialStage::Bypass,
         }
     }
 }

@@ -24,6 +24,8 @@ pub mod relay;
 
 pub mod http;
 
+pub mod bypass;
+
 pub mod record;
 pub mod refusal;
 

@@ -49,7 +49,7 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.code().stage() {
-            DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf => StatusCode::FORBIDDEN,
+            DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Bypass => StatusCode::FORBIDDEN,
             DenialStage::L7 => StatusCode::BAD_REQUEST,
             DenialStage::Engine => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Limit if matches!(self, Self::RequestTooLarge) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -62,7 +62,7 @@ impl Refusal {
     #[must_use]
     pub fn error(&self) -> &'static str {
         match self.code().stage() {
-            DenialStage::L4 | DenialStage::Identity => "policy_denied",
+            DenialStage::L4 | DenialStage::Identity | DenialStage::Bypass => "policy_denied",
             DenialStage::Ssrf => "ssrf_denied",
             DenialStage::Upstream => "upstream_unreachable",
             DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),

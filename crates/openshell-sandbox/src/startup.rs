@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::Fault;
+use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::{Context, Limits};
 use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_proxy::identify::{Identifier, Processes};
@@ -52,6 +53,7 @@ pub(crate) struct Sandbox {
 /// What the sandbox stands on, in the order in which it is let go.
 struct Owned {
     _proxy: Option<AbortOnDrop>,
+    _monitor: Option<AbortOnDrop>,
     _network: Network,
     _proof: Proof,
     _run_dir: RunDir,
@@ -92,6 +94,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         None => None,
     };
     let identifier = network.identifier(&init)?;
+    let monitor = network.monitor();
     let confinement = confinement(landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
     // Init is apart by now, and all that the environment says has been read.
@@ -110,7 +113,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         }
         _ => None,
     };
-    let owned = Owned { _proxy: proxy, _network: network, _proof: proof, _run_dir: run_dir };
+    let owned = Owned { _proxy: proxy, _monitor: monitor, _network: network, _proof: proof, _run_dir: run_dir };
     Ok(Sandbox { launcher, signals, environment, directories, _owned: owned })
 }
 
@@ -182,6 +185,22 @@ impl Network {
         let processes = processes
             .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
         Ok(Some(Identifier::new(sockets, processes).context("cannot set up the look-up of callers")?))
+    }
+
+    /// Reports what the fence refuses. The fence holds without it, so its absence is said and no reason not to start.
+    fn monitor(&self) -> Option<AbortOnDrop> {
+        let netns = self.netns.as_ref().filter(|_| self.proxy.is_some())?;
+        let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
+        let monitor = socket
+            .and_then(|socket| Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, self.probe_address())?));
+        match monitor {
+            Ok(monitor) => Some(AbortOnDrop(tokio::spawn(monitor.run()))),
+            Err(error) => {
+                let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
+                logging::config_event("DEGRADED", "MED", &message);
+                None
+            }
+        }
     }
 
     fn probe_address(&self) -> Option<SocketAddrV4> {

@@ -108,9 +108,10 @@ fn only_in_text(code: &str, word: &str) -> bool {
 
 #[test]
 fn only_the_record_reports_decisions() {
+    // What the fence refused was decided by the kernel, and is reported where it is heard.
     for (path, text) in sources(&root().join("crates/openshell-proxy/src")) {
         let reports = code(&text).contains("target: AUDIT");
-        assert_eq!(reports, path.ends_with("record.rs"), "{}", path.display());
+        assert_eq!(reports, path.ends_with("record.rs") || path.ends_with("bypass.rs"), "{}", path.display());
     }
 }
 

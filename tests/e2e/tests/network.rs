@@ -454,3 +454,31 @@ libc.syscall(60, 0)
     // Nobody can say what such a process runs: its program is shown by its first thread.
     assert_eq!(finished.ok(), "HTTP/1.1 403 caller_unknown");
 }
+
+#[test]
+fn net_07_an_attempt_to_go_past_the_proxy_is_reported() {
+    let lab = Lab::with_web();
+    let program = "
+import socket, time
+for kind, address in ((1, ('198.51.100.77', 443)), (2, ('198.51.100.77', 53))):
+    s = socket.socket(socket.AF_INET, kind)
+    try: s.connect(address); s.send(b'x')
+    except OSError: pass
+time.sleep(60)
+";
+    let started = lab.sandbox(&policy("{}")).start(&["/usr/bin/python3", "-c", program]);
+    let log = || lab.shell("cat /var/log/openshell.*.log");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let expected = [
+        "NET:REFUSE [MED] DENIED -(0) -> 198.51.100.77:443 [policy:bypass-detect engine:nftables] \
+         [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]",
+        "NET:REFUSE [MED] DENIED -(0) -> 198.51.100.77:53 ",
+        "FINDING:BLOCKED [MED] \"Proxy Bypass Detected\" [confidence:high] BYPASS_DETECT 198.51.100.77:53 proto=udp binary=- \
+         action=reject reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should",
+    ];
+    while !expected.iter().all(|line| log().contains(line)) {
+        assert!(std::time::Instant::now() < deadline, "{}", log());
+    }
+    assert_eq!(log().matches("NET:REFUSE").count(), 2, "the fence's own proof is no attempt: {}", log());
+    drop(started);
+}

@@ -47,6 +47,14 @@ pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fie
     let text = match (target == AUDIT, fields.get("class")) {
         (true, "NET") => format!("OCSF {}", network(fields)),
         (true, "PROC") => format!("OCSF {}", process(fields)),
+        (true, "FINDING") => format!(
+            "OCSF FINDING:{} [{}] \"{}\" [confidence:{}] {}",
+            fields.get("activity"),
+            fields.get("severity"),
+            fields.get("title"),
+            fields.get("confidence"),
+            fields.get("message")
+        ),
         (true, _) => format!(
             "OCSF {}:{} [{}] {}",
             fields.get("class"),

@@ -1,0 +1,266 @@
+//! Packets that the fence refused, reported: somebody inside tried to go past the proxy.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::os::fd::{AsFd, OwnedFd};
+
+use openshell_policy::denial::ReasonCode;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::record::AUDIT;
+
+/// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).
+#[derive(Debug)]
+pub struct Monitor {
+    socket: AsyncFd<OwnedFd>,
+    probe: Option<SocketAddrV4>,
+}
+
+/// What of a refused packet is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    to: IpAddr,
+    /// Of protocols that have ports.
+    port: Option<u16>,
+    protocol: Protocol,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Other(u8),
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("tcp"),
+            Self::Udp => f.write_str("udp"),
+            Self::Other(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
+
+impl Attempt {
+    /// What its author can do about it.
+    fn hint(&self) -> &'static str {
+        match (self.protocol, self.port) {
+            (Protocol::Udp, Some(53)) => {
+                "DNS queries should route through the sandbox proxy; check resolver configuration"
+            }
+            (Protocol::Tcp, _) => "ensure process honors HTTP_PROXY/HTTPS_PROXY; for Node.js set NODE_USE_ENV_PROXY=1",
+            (Protocol::Udp, _) => "UDP traffic must route through the sandbox proxy",
+            (Protocol::Other(_), _) => "only TCP through the sandbox proxy leaves the sandbox",
+        }
+    }
+}
+
+impl Monitor {
+    /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
+    /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The kernel lacks nfnetlink_log.
+    pub fn start(socket: OwnedFd, group: u16, probe: Option<SocketAddrV4>) -> io::Result<Self> {
+        rustix::net::send(&socket, &bind_request(group), SendFlags::empty())?;
+        let mut answer = [0; 1024];
+        let (filled, _) = rustix::net::recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+        // `struct nlmsgerr` begins with the code; 0 is the acknowledgement.
+        let code = answer.get(NETLINK_HEADER..filled).and_then(|error| error.first_chunk::<4>());
+        match code.map(|code| i32::from_ne_bytes(*code)) {
+            Some(0) => {}
+            Some(code) => return Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))),
+            None => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        #[expect(
+            deprecated,
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+        )]
+        let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+        Ok(Self { socket, probe })
+    }
+
+    /// Reports for ever. The fence itself limits how often there is something to report.
+    pub async fn run(self) {
+        let mut buffer = vec![0; 16 * 1024];
+        loop {
+            let received = self
+                .socket
+                .async_io(Interest::READABLE, |socket| {
+                    let (filled, _) = rustix::net::recv(socket.as_fd(), buffer.as_mut_slice(), RecvFlags::empty())?;
+                    Ok(filled)
+                })
+                .await;
+            match received {
+                Ok(filled) => attempts(buffer.get(..filled).unwrap_or_default())
+                    .filter(|attempt| !self.is_proof(attempt))
+                    .for_each(report),
+                // Packets were lost while nobody read; those that come are still worth reporting.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
+                Err(error) => {
+                    tracing::warn!("attempts to go past the proxy are not reported any more: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn is_proof(&self, attempt: &Attempt) -> bool {
+        self.probe.is_some_and(|probe| attempt.to == *probe.ip() && attempt.port == Some(probe.port()))
+    }
+}
+
+fn report(attempt: Attempt) {
+    let Attempt { to, port, protocol } = attempt;
+    let port = port.unwrap_or(0);
+    let message = format!("BYPASS_DETECT {to}:{port} proto={protocol} binary=- action=reject reason={REASON}");
+    tracing::info!(
+        target: AUDIT,
+        class = "NET",
+        activity = "REFUSE",
+        severity = "MED",
+        action = "DENIED",
+        binary = "-",
+        pid = 0,
+        host = %to,
+        port,
+        policy = "bypass-detect",
+        engine = "nftables",
+        reason = REASON,
+        code = ReasonCode::DirectConnection.as_str(),
+        "{message}"
+    );
+    tracing::info!(
+        target: AUDIT,
+        class = "FINDING",
+        activity = "BLOCKED",
+        severity = "MED",
+        title = "Proxy Bypass Detected",
+        confidence = "high",
+        "{message} hint={}",
+        attempt.hint()
+    );
+}
+
+const NETLINK_HEADER: usize = 16;
+const NFGENMSG: usize = 4;
+/// `NFNL_SUBSYS_ULOG << 8` with `NFULNL_MSG_PACKET` and `NFULNL_MSG_CONFIG`.
+const MSG_PACKET: u16 = 4 << 8;
+const MSG_CONFIG: u16 = 4 << 8 | 1;
+const REQUEST_ACK: u16 = 1 | 4;
+const NFULA_PAYLOAD: u16 = 9;
+
+/// Binds to a group: whole packets up to 128 bytes, each at once.
+fn bind_request(group: u16) -> Vec<u8> {
+    let mut bytes = vec![0; NETLINK_HEADER];
+    // `struct nfgenmsg`: the group is its resource number, big-endian.
+    bytes.extend([0, 0]);
+    bytes.extend(group.to_be_bytes());
+    // NFULA_CFG_CMD bind, NFULA_CFG_MODE copy 128 bytes, NFULA_CFG_QTHRESH 1.
+    let copy_packet = [0, 0, 0, 128, 2, 0];
+    for (kind, payload) in [(1_u16, &[1][..]), (2, &copy_packet), (5, &[0, 0, 0, 1])] {
+        let length = u16::try_from(4 + payload.len()).unwrap_or(u16::MAX);
+        bytes.extend(length.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(payload);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&MSG_CONFIG.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&REQUEST_ACK.to_ne_bytes());
+    bytes
+}
+
+/// The packets in what the kernel sent; what is none is passed over.
+fn attempts(mut bytes: &[u8]) -> impl Iterator<Item = Attempt> {
+    std::iter::from_fn(move || {
+        while let Some(header) = bytes.first_chunk::<NETLINK_HEADER>() {
+            let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            let kind = u16::from_ne_bytes([header[4], header[5]]);
+            let message = bytes.get(NETLINK_HEADER..length)?;
+            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            let attributes = message.get(NFGENMSG..).filter(|_| kind == MSG_PACKET);
+            if let Some(attempt) = attributes.and_then(payload).and_then(parse) {
+                return Some(attempt);
+            }
+        }
+        None
+    })
+}
+
+fn payload(mut attributes: &[u8]) -> Option<&[u8]> {
+    while let Some(header) = attributes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = attributes.get(4..length)?;
+        if u16::from_ne_bytes([header[2], header[3]]) & 0x3fff == NFULA_PAYLOAD {
+            return Some(value);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
+/// The head of an IP packet (RFC 791, RFC 8200); the destination port of TCP and UDP.
+fn parse(packet: &[u8]) -> Option<Attempt> {
+    let (to, number, transport) = match packet.first()? >> 4 {
+        4 => {
+            let to: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
+            let header = usize::from(packet.first()? & 0x0f) * 4;
+            (IpAddr::from(Ipv4Addr::from(to)), *packet.get(9)?, packet.get(header..)?)
+        }
+        6 => {
+            let to: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
+            (IpAddr::from(Ipv6Addr::from(to)), *packet.get(6)?, packet.get(40..)?)
+        }
+        _ => return None,
+    };
+    let protocol = match number {
+        6 => Protocol::Tcp,
+        17 => Protocol::Udp,
+        other => Protocol::Other(other),
+    };
+    let port = transport.get(2..4).filter(|_| !matches!(protocol, Protocol::Other(_)));
+    Some(Attempt { to, port: port.and_then(|port| Some(u16::from_be_bytes(port.try_into().ok()?))), protocol })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attempt, Protocol, attempts, parse};
+
+    fn v4(protocol: u8, port: u16) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 200, 0, 2, 198, 51, 100, 77];
+        packet.extend([0x80, 0, port.to_be_bytes()[0], port.to_be_bytes()[1], 0, 0, 0, 0]);
+        packet
+    }
+
+    #[test]
+    fn net_10_packets_are_read_and_their_hints_differ() {
+        let of = |protocol, port| parse(&v4(protocol, port)).unwrap();
+        let tcp = of(6, 443);
+        assert_eq!(tcp, Attempt { to: "198.51.100.77".parse().unwrap(), port: Some(443), protocol: Protocol::Tcp });
+        let hints = [tcp.hint(), of(17, 53).hint(), of(17, 123).hint(), of(1, 0).hint()];
+        assert!(hints.iter().enumerate().all(|(n, hint)| !hints[..n].contains(hint)), "{hints:?}");
+        assert_eq!(of(132, 9).port, None, "ports of other protocols are not looked for");
+    }
+
+    #[test]
+    fn net_10_what_is_no_whole_packet_is_passed_over() {
+        let packet = v4(6, 443);
+        for length in 0..20 {
+            assert_eq!(parse(&packet[..length]), None, "{length} bytes");
+        }
+        assert_eq!(parse(&packet[..22]).unwrap().port, None);
+        for length in 0..64 {
+            assert_eq!(attempts(&vec![0xff; length]).count(), 0);
+            assert_eq!(attempts(&vec![0; length]).count(), 0);
+        }
+    }
+}
