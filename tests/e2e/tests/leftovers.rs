@@ -125,3 +125,39 @@ fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
     }
     assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[67]'"), "");
 }
+
+/// Runs the sandbox given as arguments 200 times, five at a time, and kills every second one at a random moment.
+const MANY: &str = "
+import random, subprocess, sys, time
+running = []
+for n in range(200):
+    one = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if n % 2:
+        time.sleep(random.random() * 0.05)
+        one.kill()
+    running.append(one)
+    if len(running) == 5: running.pop(0).wait()
+for one in running: one.wait()
+";
+
+#[test]
+fn two_hundred_runs_half_of_them_killed_leave_the_host_as_it_was() {
+    let lab = Lab::with_web();
+    let before = state(&lab);
+    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let driver = lab.file("many.py", MANY);
+    let command = format!(
+        "/usr/bin/python3 {} {} --policy-data {} -- sh -c 'setsid sleep 608 & sleep 0.02'",
+        driver.display(),
+        lab::sandbox::binary().display(),
+        policy.display()
+    );
+    assert_eq!(lab.shell(&command), "");
+    // The next start removes what the killed left in the run directory.
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
+    let gone = Instant::now() + Duration::from_secs(30);
+    while !lab.shell("ps -eo args | grep '[s]leep 608'").is_empty() {
+        assert!(Instant::now() < gone, "a process outlived its supervisor");
+    }
+    as_before(&lab, &before);
+}
