@@ -92,12 +92,12 @@ pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
         Sockets::Local => NO_INTERNET,
         Sockets::Internet => &[],
     };
-    ROWS.iter().chain(local)
+    SHARED.iter().chain(WORKLOAD).chain(local)
 }
 
 /// The rows of the supervisor's own filter.
 pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
-    SUPERVISOR.iter().chain(OLD_CLONES)
+    SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES)
 }
 
 macro_rules! row {
@@ -110,23 +110,17 @@ macro_rules! row {
 const HIDDEN: &str =
     "a thread with descriptors of its own hides who holds a socket: /proc/PID/fd shows one table a process";
 
-/// Every row that any workload has.
-const ROWS: &[Row] = &[
-    row!(SYS_memfd_create, &[], NotPermitted, "a program that exists in memory alone escapes the file rules"),
-    row!(SYS_memfd_secret, &[], NotPermitted, "memory that the supervisor's operator cannot inspect"),
-    row!(SYS_execveat, &[bits(4, libc::AT_EMPTY_PATH)], NotPermitted, "runs a program that has no path"),
+/// Rows of every filter here: nobody who serves or runs a workload has a use for these.
+const SHARED: &[Row] = &[
     row!(SYS_ptrace, &[], NotPermitted, "reads and changes other processes"),
     row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes"),
     row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
-    row!(SYS_pidfd_getfd, &[], NotPermitted, "takes descriptors from other processes"),
     row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel"),
     row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes"),
     row!(SYS_userfaultfd, &[], NotPermitted, "stops the kernel in the middle of a copy, which exploits need"),
     row!(SYS_io_uring_setup, &[], NotImplemented, "a second way to every system call, past this filter"),
     row!(SYS_io_uring_enter, &[], NotImplemented, "as io_uring_setup"),
     row!(SYS_io_uring_register, &[], NotImplemented, "as io_uring_setup"),
-    row!(SYS_seccomp, &[equal(0, 1)], NotPermitted, "SECCOMP_SET_MODE_FILTER: shadows this filter's answers"),
-    row!(SYS_prctl, &[equal(0, libc::PR_SET_SECCOMP)], NotPermitted, "the older way to install a filter"),
     row!(SYS_mount, &[], NotPermitted, "mounts could cover or expose paths"),
     row!(SYS_umount2, &[], NotPermitted, "uncovers what a mount hides"),
     row!(SYS_open_tree, &[], NotPermitted, "the newer mount interface"),
@@ -144,19 +138,6 @@ const ROWS: &[Row] = &[
         reason: "the newer mount interface",
     },
     row!(SYS_pivot_root, &[], NotPermitted, "changes the root directory"),
-    row!(SYS_chroot, &[], NotPermitted, "changes the root directory"),
-    row!(SYS_setns, &[], NotPermitted, "enters another namespace"),
-    row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
-    row!(SYS_clone, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
-    row!(SYS_unshare, &[bits(0, libc::CLONE_FILES)], NotPermitted, HIDDEN),
-    row!(SYS_clone, &[masked(0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)], NotPermitted, HIDDEN),
-    row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, HIDDEN),
-    row!(
-        SYS_clone3,
-        &[],
-        NotImplemented,
-        "its flags lie in memory, out of a filter's sight; C libraries fall back to clone"
-    ),
     row!(SYS_open_by_handle_at, &[], NotPermitted, "opens files past the path that the rules speak of"),
     row!(SYS_keyctl, &[], NotPermitted, "the kernel's key store is shared by everything with this user"),
     row!(SYS_add_key, &[], NotPermitted, "as keyctl"),
@@ -167,6 +148,29 @@ const ROWS: &[Row] = &[
     row!(SYS_finit_module, &[], NotPermitted, "loads kernel modules"),
     row!(SYS_delete_module, &[], NotPermitted, "unloads kernel modules"),
     row!(SYS_reboot, &[], NotPermitted, "stops the machine"),
+    row!(
+        SYS_clone3,
+        &[],
+        NotImplemented,
+        "its flags lie in memory, out of a filter's sight; C libraries fall back to clone"
+    ),
+];
+
+/// Further rows of every workload.
+const WORKLOAD: &[Row] = &[
+    row!(SYS_memfd_create, &[], NotPermitted, "a program that exists in memory alone escapes the file rules"),
+    row!(SYS_memfd_secret, &[], NotPermitted, "memory that the supervisor's operator cannot inspect"),
+    row!(SYS_execveat, &[bits(4, libc::AT_EMPTY_PATH)], NotPermitted, "runs a program that has no path"),
+    row!(SYS_pidfd_getfd, &[], NotPermitted, "takes descriptors from other processes"),
+    row!(SYS_seccomp, &[equal(0, 1)], NotPermitted, "SECCOMP_SET_MODE_FILTER: shadows this filter's answers"),
+    row!(SYS_prctl, &[equal(0, libc::PR_SET_SECCOMP)], NotPermitted, "the older way to install a filter"),
+    row!(SYS_chroot, &[], NotPermitted, "changes the root directory"),
+    row!(SYS_setns, &[], NotPermitted, "enters another namespace"),
+    row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
+    row!(SYS_clone, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
+    row!(SYS_unshare, &[bits(0, libc::CLONE_FILES)], NotPermitted, HIDDEN),
+    row!(SYS_clone, &[masked(0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)], NotPermitted, HIDDEN),
+    row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, HIDDEN),
     row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
     row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
     row!(
@@ -195,42 +199,12 @@ const NO_INTERNET: &[Row] = &[
     row!(SYS_socket, &[equal(0, libc::AF_INET6)], NotPermitted, "the policy's mode is no network"),
 ];
 
-/// What the supervisor gives up once init exists. It keeps setns, for the thread that opens sockets inside the sandbox.
+/// Further rows of the supervisor, once init exists. It keeps setns, for the thread that opens sockets inside the sandbox.
 const SUPERVISOR: &[Row] = &[
     row!(SYS_execve, &[], NotPermitted, "the supervisor starts nobody: init does"),
     row!(SYS_execveat, &[], NotPermitted, "as execve"),
     row!(SYS_clone, &[masked(0, libc::CLONE_THREAD, 0)], NotPermitted, "threads yes, processes no"),
-    row!(SYS_clone3, &[], NotImplemented, "its flags lie out of sight; the C library falls back to clone"),
     row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "its namespaces have been made"),
-    row!(SYS_ptrace, &[], NotPermitted, "reads and changes other processes"),
-    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes"),
-    row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
-    row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel"),
-    row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes"),
-    row!(SYS_userfaultfd, &[], NotPermitted, "stops the kernel in the middle of a copy, which exploits need"),
-    row!(SYS_io_uring_setup, &[], NotImplemented, "a second way to every system call, past this filter"),
-    row!(SYS_io_uring_enter, &[], NotImplemented, "as io_uring_setup"),
-    row!(SYS_io_uring_register, &[], NotImplemented, "as io_uring_setup"),
-    row!(SYS_mount, &[], NotPermitted, "the host's mounts are not its business"),
-    row!(SYS_umount2, &[], NotPermitted, "as mount"),
-    row!(SYS_open_tree, &[], NotPermitted, "as mount"),
-    row!(SYS_move_mount, &[], NotPermitted, "as mount"),
-    row!(SYS_fsopen, &[], NotPermitted, "as mount"),
-    row!(SYS_fsconfig, &[], NotPermitted, "as mount"),
-    row!(SYS_fsmount, &[], NotPermitted, "as mount"),
-    row!(SYS_fspick, &[], NotPermitted, "as mount"),
-    row!(SYS_mount_setattr, &[], NotPermitted, "as mount"),
-    row!(SYS_pivot_root, &[], NotPermitted, "as mount"),
-    row!(SYS_open_by_handle_at, &[], NotPermitted, "opens files past every path"),
-    row!(SYS_keyctl, &[], NotPermitted, "the kernel's key store"),
-    row!(SYS_add_key, &[], NotPermitted, "as keyctl"),
-    row!(SYS_request_key, &[], NotPermitted, "as keyctl"),
-    row!(SYS_kexec_load, &[], NotPermitted, "replaces the kernel"),
-    row!(SYS_kexec_file_load, &[], NotPermitted, "replaces the kernel"),
-    row!(SYS_init_module, &[], NotPermitted, "loads kernel modules"),
-    row!(SYS_finit_module, &[], NotPermitted, "loads kernel modules"),
-    row!(SYS_delete_module, &[], NotPermitted, "unloads kernel modules"),
-    row!(SYS_reboot, &[], NotPermitted, "stops the machine"),
     row!(SYS_swapon, &[], NotPermitted, "writes memory to a disk of its choice"),
     row!(SYS_settimeofday, &[], NotPermitted, "the host's clock"),
 ];
