@@ -95,7 +95,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     };
     let identifier = network.identifier(&init)?;
     let monitor = network.monitor();
-    let confinement = confinement(landlock, &user, &network, &proof);
+    let confinement = confinement(config, landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
@@ -243,9 +243,10 @@ impl Proof {
     }
 }
 
-fn confinement(landlock: Request, user: &User, network: &Network, proof: &Proof) -> Confinement {
+fn confinement(config: &Config, landlock: Request, user: &User, network: &Network, proof: &Proof) -> Confinement {
     Confinement {
         landlock,
+        in_sight: config.workdir.clone(),
         credentials: user.credentials.clone(),
         sockets: network.sockets,
         landlock_proof: proof.proof.clone(),
@@ -271,20 +272,15 @@ fn note_isolation(init: &Init) {
 
 fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, network: &Network) {
     let granted = &enforced.landlock;
-    for missing in &granted.missing_paths {
-        logging::config_event("DEGRADED", "MED", &format!("not granted (best effort): {missing}"));
-    }
-    if !granted.missing_rights.is_empty() {
-        // A kernel that is merely older than the newest is the normal case, and said in the log alone.
-        let missing = granted.missing_rights.join(", ");
-        logging::config_event(
-            "DEGRADED",
-            "LOW",
-            &format!("this kernel's Landlock cannot restrict (best effort): {missing}"),
-        );
-    }
-    if let Some(what) = &enforced.not_proved {
-        logging::config_event("DEGRADED", "MED", &format!("not proved: {what}"));
+    let lacking = [
+        ("read_only or read_write", &granted.missing_paths),
+        ("not restricted by this kernel:", &granted.missing_rights),
+        ("not covered:", &enforced.not_covered),
+    ];
+    let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
+    let lacking: Vec<_> = lacking.chain(enforced.not_proved.iter().map(|what| format!("not proved: {what}"))).collect();
+    if !lacking.is_empty() {
+        logging::config_event("DEGRADED", "MED", &format!("not enforced (best effort): {}", lacking.join("; ")));
     }
     let how = match (config.network, &network.proxy) {
         (NetworkMode::Allow, _) => "network open".to_owned(),

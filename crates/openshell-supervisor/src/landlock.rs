@@ -53,12 +53,21 @@ pub struct Request {
 pub struct Granted {
     /// The interface version in force.
     pub abi: i32,
-    /// Rights that this kernel lacks, in words.
+    /// Rights that neither this kernel's Landlock nor anything else enforces, in words.
     pub missing_rights: Vec<String>,
     /// Listed paths that could not be opened, each with the reason.
     pub missing_paths: Vec<String>,
     /// Whether abstract sockets outside are out of reach.
     pub scopes: bool,
+}
+
+/// What else keeps the workload from what newer kernels' Landlock keeps it from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elsewhere {
+    /// Every folder that is not granted is covered, and its sockets with it.
+    pub(crate) sockets_by_path: bool,
+    /// A network namespace keeps abstract sockets apart, and a PID namespace signals.
+    pub(crate) scopes: bool,
 }
 
 /// Why there is no domain.
@@ -70,7 +79,7 @@ pub enum LandlockError {
     )]
     Unsupported,
     #[error(
-        "the kernel's Landlock lacks {0}, and `landlock.compatibility` is hard_requirement; use best_effort or a newer kernel"
+        "this kernel cannot restrict {0}, and `landlock.compatibility` is hard_requirement; use best_effort or a newer kernel"
     )]
     Degraded(String),
     #[error("filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement")]
@@ -115,6 +124,11 @@ impl Request {
         self
     }
 
+    /// Every path that is granted for something.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.grants.iter().map(|grant| grant.path.as_path())
+    }
+
     /// Whether a file beneath `path` may be written.
     #[must_use]
     pub fn grants_writing(&self, path: &Path) -> bool {
@@ -127,11 +141,12 @@ impl Request {
         self.grants.iter().any(|grant| path.starts_with(&grant.path))
     }
 
-    /// Puts the calling thread, and all that it starts, into a domain of these rights. Sets `no_new_privs`.
+    /// Puts the calling thread, and all that it starts, into a domain of these rights. Sets `no_new_privs`. What is
+    /// enforced `elsewhere` is not missed here.
     ///
     /// # Errors
     /// The kernel has no Landlock, or lacks something under `hard_requirement`.
-    pub(crate) fn enforce(&self) -> Result<Granted, LandlockError> {
+    pub(crate) fn enforce(&self, elsewhere: Elsewhere) -> Result<Granted, LandlockError> {
         let ruleset = |source| LandlockError::Ruleset { source };
         let mut created = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -150,7 +165,7 @@ impl Request {
                     return Err(LandlockError::Path { path: grant.path.clone(), source });
                 }
                 Err(source) => {
-                    missing_paths.push(format!("{}: {source}", grant.path.display()));
+                    missing_paths.push(format!("{} ({source})", grant.path.display()));
                     continue;
                 }
             };
@@ -163,7 +178,7 @@ impl Request {
         if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
             return Err(LandlockError::NotEnforced);
         }
-        let missing_rights = rights_beyond(effective_abi);
+        let missing_rights = rights_beyond(effective_abi, elsewhere);
         if self.hard_requirement && !missing_rights.is_empty() {
             return Err(LandlockError::Degraded(missing_rights.join(", ")));
         }
@@ -200,14 +215,14 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
     if is_directory { rights } else { rights & AccessFs::from_file(REQUESTED) }
 }
 
-/// What the interface `abi` cannot enforce, in words.
-fn rights_beyond(abi: ABI) -> Vec<&'static str> {
-    const SINCE: &[(ABI, &str)] = &[
-        (ABI::V2, "moving files between directories (ABI 2)"),
-        (ABI::V3, "truncating files (ABI 3)"),
-        (ABI::V5, "device ioctls (ABI 5)"),
-        (ABI::V6, "signals and abstract sockets to the outside (ABI 6)"),
-        (ABI::V9, "connecting to sockets by path (ABI 9)"),
+/// What the interface `abi` cannot enforce and nothing else does, in words.
+fn rights_beyond(abi: ABI, elsewhere: Elsewhere) -> Vec<&'static str> {
+    let since = [
+        (ABI::V2, false, "moving files between folders (Landlock ABI 2, Linux 5.19)"),
+        (ABI::V3, false, "truncating files (Landlock ABI 3, Linux 6.2)"),
+        (ABI::V5, false, "device ioctls (Landlock ABI 5, Linux 6.10)"),
+        (ABI::V6, elsewhere.scopes, "signals and abstract sockets to the outside (Landlock ABI 6, Linux 6.12)"),
+        (ABI::V9, elsewhere.sockets_by_path, "sockets by path (Landlock ABI 9, Linux 7.1)"),
     ];
-    SINCE.iter().filter(|(since, _)| abi < *since).map(|(_, name)| *name).collect()
+    since.into_iter().filter(|(since, elsewhere, _)| abi < *since && !elsewhere).map(|(_, _, name)| name).collect()
 }

@@ -9,6 +9,7 @@ pub mod environment;
 pub mod filesystem;
 pub mod run_dir;
 
+mod cover;
 pub mod landlock;
 pub mod netlink;
 pub mod netns;

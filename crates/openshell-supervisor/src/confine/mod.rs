@@ -5,14 +5,15 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::landlock::{Granted, LandlockError, Request};
+use crate::cover::cover;
+use crate::landlock::{Elsewhere, Granted, LandlockError, Request};
 use crate::run_as::Credentials;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::{Sockets, rows};
@@ -22,6 +23,8 @@ use crate::seccomp::rules::{Sockets, rows};
 pub struct Confinement {
     /// Files.
     pub landlock: Request,
+    /// A path that stays in sight although it is not granted; the rest that is not granted is covered.
+    pub in_sight: Option<PathBuf>,
     /// Identity.
     pub credentials: Credentials,
     /// Sockets.
@@ -48,6 +51,8 @@ pub struct Enforced {
     pub landlock: Granted,
     /// What could not be proved, in words.
     pub not_proved: Option<String>,
+    /// What is not granted and could not be covered, in words.
+    pub not_covered: Vec<String>,
 }
 
 /// Why the confinement of all commands failed.
@@ -129,7 +134,8 @@ pub struct StepFailed {
 }
 
 impl Confinement {
-    /// Init's part, once, for all commands: the network namespace, then the Landlock domain, then its proof.
+    /// Init's part, once, for all commands: the network namespace, covers, then the Landlock domain, under which there are
+    /// no mounts any more, then its proof.
     pub(crate) fn enter(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), EnterError> {
         // A filter that cannot be compiled must stop the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
@@ -137,9 +143,21 @@ impl Confinement {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
                 .map_err(|errno| EnterError::Network { source: errno.into() })?;
         }
-        let landlock = self.landlock.enforce().map_err(EnterError::Landlock)?;
+        let not_covered = cover(self.landlock.paths().chain(self.proof_file()).chain(self.in_sight.as_deref()));
+        // Whoever has PIDs of its own is the first of them.
+        let scopes = network.is_some() && rustix::process::getpid().is_init();
+        let elsewhere = Elsewhere { sockets_by_path: not_covered.is_empty(), scopes };
+        let landlock = self.landlock.enforce(elsewhere).map_err(EnterError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
-        Ok((Enforced { landlock, not_proved }, filter))
+        Ok((Enforced { landlock, not_proved, not_covered }, filter))
+    }
+
+    /// The file that must be there for its refusal to prove something.
+    fn proof_file(&self) -> Option<&Path> {
+        match &self.landlock_proof {
+            LandlockProof::File(path) => Some(path),
+            LandlockProof::AbstractSocket(_) => None,
+        }
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {

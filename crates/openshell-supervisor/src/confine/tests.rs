@@ -8,7 +8,7 @@ use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use rustix::process::{Gid, Uid};
 
 use super::{Confinement, EnterError, LandlockProof, Step};
-use crate::landlock::{Granted, Request};
+use crate::landlock::{Elsewhere, Granted, Request};
 use crate::run_as::Credentials;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::rules::{Sockets, rows};
@@ -22,6 +22,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn confinement(fence_probe: Option<SocketAddrV4>) -> Confinement {
     Confinement {
         landlock: Request::new(&Filesystem::default(), None),
+        in_sight: None,
         credentials: Credentials { uid: UID, gid: UID, groups: vec![UID] },
         sockets: Sockets::Internet,
         landlock_proof: LandlockProof::File("/nowhere".into()),
@@ -129,7 +130,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let filesystem = Filesystem { read_only: vec![usr], ..Filesystem::default() };
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
-        let granted = request.enforce().unwrap();
+        let granted = request.enforce(Elsewhere { sockets_by_path: false, scopes: false }).unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
             let confinement = Confinement { landlock_proof, ..confinement(None) };
             assert_eq!(confinement.prove_landlock(&granted).unwrap(), None);

@@ -1,0 +1,231 @@
+//! Covers what no rule grants, in the sandbox's own mount namespace.
+//!
+//! Landlock speaks of opening, making and removing files. What it is silent about would stay within reach of whom file
+//! modes allow it: sockets by path (before its ABI 9: a container engine's, the message bus, a name service), modes,
+//! times and attributes of files, watches on folders. So every folder and socket that is neither granted nor on the way to something
+//! granted is covered by an empty one that nobody may enter. Granted folders stay in the mounts that they are in, so
+//! that files move between them as before.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::mount::MountFlags;
+
+/// Covers of one sandbox. A project in a home beside a few hundred other folders needs some hundreds; every one costs some
+/// 20 us at start.
+const COVERS: usize = 1024;
+
+/// File systems of the kernel's own: no socket can be made there, and covering their hundreds of folders gains nothing.
+/// proc, sysfs, cgroup, cgroup2, devpts, debugfs, tracefs, securityfs, bpf.
+const KERNEL_FILE_SYSTEMS: &[u64] =
+    &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
+
+/// Covers everything but `visible`, what lies beneath it, and the way there. To be called in a mount namespace of its own.
+/// Returns what could not be covered, in words.
+pub(crate) fn cover<'p>(visible: impl IntoIterator<Item = &'p Path>) -> Vec<String> {
+    // Covers are laid by descriptor, which takes /proc. What does not exist needs nothing kept in sight.
+    let visible = visible.into_iter().chain([Path::new("/proc")]);
+    let visible: BTreeSet<_> = visible.filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+    let mut uncovered = Vec::new();
+    let mut found = Vec::new();
+    for folder in on_the_way(&visible) {
+        match beside(folder, &visible) {
+            Ok(entries) => found.extend(entries),
+            Err(error) => uncovered.push(format!("{}: {error}", folder.display())),
+        }
+    }
+    // The first folder to be covered is where the empty one is mounted; the others show the same.
+    found.sort_by_key(|(_, kind)| *kind != FileType::Directory);
+    let mut blank = None;
+    for (index, (path, kind)) in found.iter().enumerate() {
+        if index == COVERS {
+            let count = found.len() - COVERS;
+            uncovered.push(format!("{count} folders, from {} on: no more than {COVERS} are covered", path.display()));
+            break;
+        }
+        if let Err(error) = cover_one(path, *kind, &mut blank) {
+            uncovered.push(format!("{}: {error}", path.display()));
+        }
+    }
+    uncovered
+}
+
+/// The folders that hold something visible and are not visible themselves.
+fn on_the_way(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
+    let is_visible = |path: &Path| path.ancestors().any(|ancestor| visible.contains(ancestor));
+    let folders = visible.iter().flat_map(|path| path.ancestors().skip(1));
+    folders.filter(|folder| !is_visible(folder)).collect()
+}
+
+/// What lies in `folder` and neither is visible nor leads there.
+fn beside(folder: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<Vec<(PathBuf, FileType)>> {
+    let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in Dir::read_from(&opened)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let path = folder.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+        if matches!(name.to_bytes(), b"." | b"..") || visible.iter().any(|seen| seen.starts_with(&path)) {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                FileType::from_raw_mode(rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
+            }
+            kind => kind,
+        };
+        if matches!(kind, FileType::Directory | FileType::Socket) {
+            found.push((path, kind));
+        }
+    }
+    Ok(found)
+}
+
+/// A folder and a file, empty and nobody's, to be seen in place of others.
+struct Blank {
+    folder: OwnedFd,
+    file: OwnedFd,
+}
+
+fn cover_one(path: &Path, kind: FileType, blank: &mut Option<Blank>) -> io::Result<()> {
+    let target = match open(path, OFlags::PATH) {
+        // It was removed meanwhile.
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
+    match (blank, kind) {
+        (Some(blank), FileType::Directory) => {
+            rustix::mount::mount_bind(by_descriptor(&blank.folder), by_descriptor(&target))?
+        }
+        (Some(blank), _) => rustix::mount::mount_bind(by_descriptor(&blank.file), by_descriptor(&target))?,
+        (blank @ None, _) => {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount(
+                "openshell",
+                by_descriptor(&target),
+                "tmpfs",
+                flags,
+                Some(c"mode=000,size=4k,nr_inodes=4"),
+            )?;
+            let folder = open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&folder, "covered", flags, Mode::empty())?;
+            *blank = Some(Blank { folder, file });
+        }
+    }
+    Ok(())
+}
+
+/// Opens without following a symlink, also on the way: who owns a folder could have put one there meanwhile.
+fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+fn by_descriptor(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+
+    use rustix::mount::{MountFlags, MountPropagationFlags};
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::UnshareFlags;
+
+    use super::cover;
+
+    /// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as root.
+    fn apart<T: Send>(prepare: impl FnOnce() + Send, work: impl FnOnce() -> T + Send) -> T {
+        let work = || {
+            #[expect(
+                deprecated,
+                reason = "what makes unshare unsafe is the descriptor table, which stays shared here"
+            )]
+            rustix::thread::unshare(UnshareFlags::NEWNS).unwrap();
+            let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+            rustix::mount::mount_change("/", private).unwrap();
+            prepare();
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            let nobody = (Uid::from_raw(61184), Gid::from_raw(61184));
+            rustix::thread::set_thread_res_gid(nobody.1, nobody.1, nobody.1).unwrap();
+            rustix::thread::set_thread_res_uid(nobody.0, nobody.0, nobody.0).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+    }
+
+    fn open_to_all(path: &Path) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+
+    /// A folder with `seen/file`, `hidden/socket`, and `socket`, all of them everybody's.
+    fn tree() -> (tempfile::TempDir, [UnixListener; 2]) {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["seen", "hidden"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            open_to_all(&folder.path().join(name));
+        }
+        std::fs::write(folder.path().join("seen/file"), "x").unwrap();
+        let sockets = ["hidden/socket", "socket"].map(|name| {
+            let listener = UnixListener::bind(folder.path().join(name)).unwrap();
+            open_to_all(&folder.path().join(name));
+            listener
+        });
+        open_to_all(folder.path());
+        (folder, sockets)
+    }
+
+    fn reached(folder: &Path) -> [bool; 3] {
+        let connects = |name| UnixStream::connect(folder.join(name)).is_ok();
+        [folder.join("seen/file").exists(), connects("hidden/socket"), connects("socket")]
+    }
+
+    #[test]
+    fn what_is_not_granted_is_out_of_reach_and_the_rest_as_it_was() {
+        let (folder, _sockets) = tree();
+        let path = folder.path();
+        assert_eq!(apart(|| (), || reached(path)), [true, true, true], "the twin without covers");
+        let cover_all_but = |seen: &Path| assert_eq!(cover([seen]), Vec::<String>::new());
+        assert_eq!(apart(|| cover_all_but(&path.join("seen")), || reached(path)), [true, false, false]);
+        assert_eq!(apart(|| cover_all_but(path), || reached(path)), [true, true, true], "beneath what is granted");
+        assert_eq!(apart(|| cover_all_but(Path::new("/")), || reached(path)), [true, true, true]);
+    }
+
+    #[test]
+    fn what_a_link_stands_for_is_granted_and_a_missing_path_grants_nothing() {
+        let (folder, _sockets) = tree();
+        let path = folder.path();
+        std::os::unix::fs::symlink(path.join("seen"), path.join("link")).unwrap();
+        let covered = || assert_eq!(cover([path.join("link").as_path(), Path::new("/nowhere")]), Vec::<String>::new());
+        assert_eq!(apart(covered, || reached(path)), [true, false, false]);
+    }
+
+    #[test]
+    fn what_cannot_be_covered_is_named() {
+        let (folder, _sockets) = tree();
+        let path = folder.path();
+        let many = path.join("many");
+        for n in 0..super::COVERS + 10 {
+            std::fs::create_dir_all(many.join(n.to_string())).unwrap();
+        }
+        let covered = || {
+            // Room of its own, so that no folder of the machine counts.
+            rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
+            let uncovered = cover([many.join("0").as_path()]);
+            assert_eq!(uncovered.len(), 1, "{uncovered:?}");
+            assert!(uncovered[0].contains("no more than 1024"), "{uncovered:?}");
+        };
+        apart(covered, || ());
+    }
+}
