@@ -41,12 +41,25 @@ fn fs_05_06_the_working_directory_is_granted_where_the_policy_includes_it() {
 }
 
 #[test]
-fn fs_07_a_listed_path_that_is_missing_is_skipped_and_named() {
+fn fs_07_08_paths_that_are_missing_are_given_up_in_one_line_or_stop_the_start() {
     let lab = Lab::with_web();
-    let policy = format!("{}filesystem_policy: {{read_only: [/nowhere]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_only: [/nowhere, /no/where]}}\n", crate::policy("{}"));
     let finished = lab.sandbox(&policy).sh("touch /etc/x 2>/dev/null || echo refused");
     assert_eq!(finished.ok(), "refused");
-    assert_eq!(finished.logged("/nowhere").len(), 1, "{}", finished.log);
+    let [line] = finished.logged("[MED] not enforced (best effort)")[..] else { panic!("{}", finished.log) };
+    assert!(line.contains("/nowhere (") && line.contains("/no/where ("), "{line}");
+    let hard = lab.sandbox(&format!("{policy}landlock: {{compatibility: hard_requirement}}\n")).sh("echo ran");
+    assert_eq!((hard.code(), hard.stdout.as_str()), (1, ""), "{hard:?}");
+    assert!(hard.stderr.contains("/nowhere"), "{hard:?}");
+}
+
+#[test]
+fn where_everything_is_there_hard_requirement_starts_and_nothing_is_given_up() {
+    let lab = Lab::with_web();
+    let policy = format!("{}landlock: {{compatibility: hard_requirement}}\n", crate::policy("{}"));
+    let finished = lab.sandbox(&policy).sh("echo ran");
+    assert_eq!(finished.ok(), "ran");
+    assert_eq!(finished.logged("DEGRADED"), Vec::<&str>::new());
 }
 
 #[test]
@@ -97,6 +110,154 @@ fn files_move_between_granted_folders() {
         lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).sh(script).ok(),
         "moved"
     );
+}
+
+#[test]
+fn files_move_between_granted_trees_and_into_no_other() {
+    let lab = Lab::with_web();
+    let [from, to, other] = ["from", "to", "other"].map(|name| lab.folder(name));
+    let (from, to, other) = (from.display(), to.display(), other.display());
+    let policy = format!("{}filesystem_policy: {{read_write: [{from}, {to}]}}\n", crate::policy("{}"));
+    let script = format!(
+        "cd {from} && touch f && mv f {to}/f && ln {to}/f g && mkdir d && mv d {to}/ && echo moved; \
+         mv {from}/g {other}/g; ln {from}/g {other}/h; ls {other}"
+    );
+    assert_eq!(lab.sandbox(&policy).sh(&script).stdout, "moved\n");
+    assert_eq!(as_user(&lab, &format!("mv {from}/g {other}/g && ls {other}")), "g\n", "the twin outside");
+}
+
+#[test]
+fn what_may_only_be_read_cannot_be_truncated() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("truncate");
+    let file = folder.join("file");
+    let program = format!(
+        "import os\npath = {:?}\nfor attempt in (lambda: os.truncate(path, 0), lambda: open(path, 'w'), lambda: open(path, 'r+'), \
+         lambda: os.open(path, os.O_RDONLY | os.O_TRUNC)):\n  try: attempt(); print('done')\n  except PermissionError: print('refused')",
+        file
+    );
+    for (list, expected) in
+        [("read_only", "refused\nrefused\nrefused\nrefused"), ("read_write", "done\ndone\ndone\ndone")]
+    {
+        std::fs::write(&file, "kept").unwrap();
+        std::os::unix::fs::chown(&file, Some(UID), Some(UID)).unwrap();
+        let policy = format!("{}filesystem_policy: {{{list}: [{}]}}\n", crate::policy("{}"), folder.display());
+        assert_eq!(lab.sandbox(&policy).python(&program, &[]).ok(), expected, "{list}");
+    }
+}
+
+#[test]
+fn files_and_devices_are_listed_by_themselves() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("alone");
+    let path = folder.display();
+    let made = format!(
+        "cd {path} && for f in read written beside; do echo $f > $f; done; mknod zero c 1 5; mknod other c 1 5; chmod 666 *; chown {UID} *"
+    );
+    assert_eq!(lab.shell(&made), "");
+    let policy = format!(
+        "{}filesystem_policy: {{read_only: [{path}/read], read_write: [{path}/written, {path}/zero]}}\n",
+        crate::policy("{}")
+    );
+    let script = format!(
+        "cd {path}; cat read; echo x > read; echo more >> written; cat written; cat beside; head -c 3 zero | wc -c; \
+         head -c 3 other | wc -c; echo x > zero && echo device; rm read written zero; touch new; ls"
+    );
+    assert_eq!(lab.sandbox(&policy).sh(&script).stdout, "read\nwritten\nmore\n3\n0\ndevice\n");
+    assert_eq!(
+        as_user(&lab, &format!("cd {path}; cat read beside; head -c 3 other | wc -c")),
+        "read\nbeside\n3\n",
+        "the twin outside"
+    );
+}
+
+/// RNDGETENTCNT, which anybody may ask of the random device.
+const ENTROPY: &str =
+    "import fcntl, struct; fcntl.ioctl(open('/dev/urandom'), 0x80045200, bytearray(4)); print('asked')";
+
+#[test]
+fn device_ioctls_need_a_device_that_is_listed() {
+    let lab = Lab::with_web();
+    let file = lab.file("entropy.py", ENTROPY);
+    assert_eq!(as_user(&lab, &format!("/usr/bin/python3 {}", file.display())), "asked\n", "the twin outside");
+    let refused = lab.sandbox(&crate::policy("{}")).python(ENTROPY, &[]);
+    assert!(refused.stdout.is_empty() && refused.stderr.contains("Permission denied"), "{refused:?}");
+    let listed = format!("{}filesystem_policy: {{read_write: [/dev/urandom]}}\n", crate::policy("{}"));
+    assert_eq!(lab.sandbox(&listed).python(ENTROPY, &[]).ok(), "asked");
+}
+
+/// Connects to the sockets that are given, by path or, from `@` on, by abstract name.
+const SOCKETS: &str = "
+import socket, sys
+for name in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(name.replace('@', chr(0)))
+        print('reached')
+    except OSError as error: print(type(error).__name__)
+";
+
+/// Listens on the sockets that are given, open to everybody, and says so.
+const SERVICES: &str = "
+import os, socket, sys, time
+held = []
+for name in sys.argv[1:]:
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].bind(name.replace('@', chr(0)))
+    held[-1].listen()
+    if name[0] == '/': os.chmod(name, 0o777)
+print('ready', flush=True)
+time.sleep(600)
+";
+
+#[test]
+fn sockets_of_the_host_are_out_of_reach_by_path_and_by_abstract_name() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("services");
+    let (by_path, service) = (folder.join("socket"), "/run/service.socket");
+    let names = [by_path.to_str().unwrap(), service, "@lab-service"];
+    let _services = lab.program(&[&["/usr/bin/python3", "-c", SERVICES][..], &names].concat());
+    let file = lab.file("sockets.py", SOCKETS);
+    let outside = as_user(&lab, &format!("/usr/bin/python3 {} {}", file.display(), names.join(" ")));
+    assert_eq!(outside, "reached\nreached\nreached\n", "the twin outside");
+    let folder = folder.display();
+    for (network, policy, expected) in [
+        ("proxy", crate::policy("{}"), ["PermissionError", "PermissionError", "ConnectionRefusedError"]),
+        ("block", crate::policy("{}"), ["PermissionError", "PermissionError", "ConnectionRefusedError"]),
+        ("allow", crate::policy("{}"), ["PermissionError", "PermissionError", "PermissionError"]),
+        (
+            "proxy",
+            format!("{}filesystem_policy: {{read_write: [{folder}]}}\n", crate::policy("{}")),
+            ["reached", "PermissionError", "ConnectionRefusedError"],
+        ),
+    ] {
+        let finished = lab.sandbox(&policy).args(&["--network", network]).python(SOCKETS, &names);
+        assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{network}");
+    }
+}
+
+#[test]
+fn modes_times_attributes_and_watches_stop_where_the_grants_do() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("metadata");
+    std::fs::write(folder.join("file"), "").unwrap();
+    std::os::unix::fs::chown(folder.join("file"), Some(UID), Some(UID)).unwrap();
+    let program = "
+import ctypes, os, sys
+path = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+def watch():
+    if libc.inotify_add_watch(libc.inotify_init(), os.path.dirname(path).encode(), 0x100) < 0: raise OSError
+for attempt in (lambda: os.chmod(path, 0o600), lambda: os.utime(path), lambda: os.setxattr(path, 'user.x', b'x'),
+                lambda: os.stat(path), watch):
+    try: attempt(); print('done')
+    except OSError: print('refused')
+";
+    let file = lab.file("metadata.py", program);
+    let path = folder.join("file");
+    let outside = as_user(&lab, &format!("/usr/bin/python3 {} {}", file.display(), path.display()));
+    assert_eq!(outside, "done\n".repeat(5), "the twin outside");
+    let inside = lab.sandbox(&crate::policy("{}")).python(program, &[path.to_str().unwrap()]);
+    assert_eq!(inside.ok(), ["refused"; 5].join("\n"));
 }
 
 #[test]
