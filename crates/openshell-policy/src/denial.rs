@@ -1,4 +1,7 @@
-//! Why something was refused: the closed set of reasons that status lines, bodies, log lines, denials and metrics share.
+//! Why something was refused: the closed set of reasons that status lines, bodies, log lines, denials and metrics share;
+//! and refusals counted.
+
+use std::collections::BTreeMap;
 
 /// Which part of the sandbox refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,5 +105,114 @@ impl ReasonCode {
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,
             Self::DirectConnection => DenialStage::Bypass,
         }
+    }
+}
+
+/// One refusal, as it is counted and proposed upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// The host that was asked for; an IP address where a program went past the proxy.
+    pub host: String,
+    /// Its port; 0 for protocols that have none.
+    pub port: u16,
+    /// The program that asked; `-` if that could not be found out.
+    pub binary: String,
+    /// The programs that started it, nearest first.
+    pub ancestors: Vec<String>,
+    /// Why, in one word.
+    pub code: ReasonCode,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// The line of policy that would permit it, where there is one.
+    pub fix: Option<String>,
+}
+
+/// Refusals of one host and port to one program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenialSummary {
+    /// The first of them.
+    pub first: Denial,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Refusals, counted by host, port and program; bounded, as the workload chooses what it asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Denials {
+    summaries: BTreeMap<(String, u16, String), DenialSummary>,
+    others: u64,
+}
+
+impl Denials {
+    /// Summaries that are kept; what comes beyond them is only counted.
+    pub const SUMMARIES: usize = 1024;
+    /// Bytes of a summary's ancestors that are kept, nearest first.
+    pub const ANCESTOR_BYTES: usize = 4096;
+
+    /// Counts `denial`.
+    pub fn add(&mut self, mut denial: Denial) {
+        let key = (denial.host.clone(), denial.port, denial.binary.clone());
+        if let Some(known) = self.summaries.get_mut(&key) {
+            known.count += 1;
+        } else if self.summaries.len() == Self::SUMMARIES {
+            self.others += 1;
+        } else {
+            let mut room = Self::ANCESTOR_BYTES;
+            denial.ancestors.retain(|ancestor| {
+                let rest = room.checked_sub(ancestor.len());
+                room = rest.unwrap_or(0);
+                rest.is_some()
+            });
+            self.summaries.insert(key, DenialSummary { first: denial, count: 1 });
+        }
+    }
+
+    /// What was kept, most frequent first.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<&DenialSummary> {
+        let mut summaries: Vec<_> = self.summaries.values().collect();
+        summaries.sort_by_key(|summary| std::cmp::Reverse(summary.count));
+        summaries
+    }
+
+    /// How many refusals there were beyond [`Self::summaries`].
+    #[must_use]
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Denial, Denials, ReasonCode};
+
+    fn denial(host: &str, binary: &str) -> Denial {
+        let (host, binary) = (host.to_owned(), binary.to_owned());
+        let code = ReasonCode::EndpointNotInPolicy;
+        Denial { host, port: 443, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None }
+    }
+
+    #[test]
+    fn refusals_are_counted_by_host_port_and_program() {
+        let mut denials = Denials::default();
+        for (host, binary) in [("a", "/1"), ("b", "/1"), ("b", "/2"), ("b", "/1")] {
+            denials.add(denial(host, binary));
+        }
+        denials.add(Denial { port: 80, ..denial("b", "/1") });
+        let counts: Vec<_> = denials.summaries().iter().map(|summary| summary.count).collect();
+        assert_eq!(counts, [2, 1, 1, 1]);
+        assert_eq!(denials.summaries()[0].first.host, "b");
+    }
+
+    #[test]
+    fn what_a_workload_asks_for_cannot_grow_them_without_end() {
+        let mut denials = Denials::default();
+        for n in 0..5000 {
+            denials.add(denial(&n.to_string(), "/1"));
+        }
+        assert_eq!((denials.summaries().len(), denials.others()), (1024, 5000 - 1024));
+        let mut denials = Denials::default();
+        denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") });
+        assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
     }
 }

@@ -2,29 +2,36 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::Arc;
 
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::denial::{Denial, ReasonCode};
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::record::AUDIT;
+use crate::identify::Identifier;
+use crate::identify::caller::Caller;
+use crate::record::{AUDIT, DenialSink};
 
 /// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).
 #[derive(Debug)]
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
     probe: Option<SocketAddrV4>,
+    identifier: Arc<Identifier>,
+    denials: Arc<dyn DenialSink>,
 }
 
 /// What of a refused packet is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
+    from: IpAddr,
     to: IpAddr,
-    /// Of protocols that have ports.
-    port: Option<u16>,
+    /// Source and destination, of protocols that have ports.
+    ports: Option<[u16; 2]>,
     protocol: Protocol,
 }
 
@@ -50,8 +57,8 @@ const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 impl Attempt {
     /// What its author can do about it.
     fn hint(&self) -> &'static str {
-        match (self.protocol, self.port) {
-            (Protocol::Udp, Some(53)) => {
+        match (self.protocol, self.ports) {
+            (Protocol::Udp, Some([_, 53])) => {
                 "DNS queries should route through the sandbox proxy; check resolver configuration"
             }
             (Protocol::Tcp, _) => "ensure process honors HTTP_PROXY/HTTPS_PROXY; for Node.js set NODE_USE_ENV_PROXY=1",
@@ -59,15 +66,32 @@ impl Attempt {
             (Protocol::Other(_), _) => "only TCP through the sandbox proxy leaves the sandbox",
         }
     }
+
+    /// Both ends of a UDP socket that may still be there to be asked for. A TCP socket is reset before anybody can look.
+    fn udp(&self) -> Option<[SocketAddrV4; 2]> {
+        match (self.from, self.to, self.ports?, self.protocol) {
+            (IpAddr::V4(from), IpAddr::V4(to), [source, destination], Protocol::Udp) => {
+                Some([SocketAddrV4::new(from, source), SocketAddrV4::new(to, destination)])
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
-    /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. To be called inside a tokio runtime.
+    /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. `identifier` finds the program where it can
+    /// be had, and `denials` counts. To be called inside a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
-    pub fn start(socket: OwnedFd, group: u16, probe: Option<SocketAddrV4>) -> io::Result<Self> {
+    pub fn start(
+        socket: OwnedFd,
+        group: u16,
+        probe: Option<SocketAddrV4>,
+        identifier: Arc<Identifier>,
+        denials: Arc<dyn DenialSink>,
+    ) -> io::Result<Self> {
         rustix::net::send(&socket, &bind_request(group), SendFlags::empty())?;
         let mut answer = [0; 1024];
         let (filled, _) = rustix::net::recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
@@ -84,51 +108,74 @@ impl Monitor {
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, probe })
+        Ok(Self { socket, probe, identifier, denials })
     }
 
-    /// Reports for ever. The fence itself limits how often there is something to report.
-    pub async fn run(self) {
+    /// Reports until `stop` is done, and what there is by then. The fence itself limits how often there is something.
+    pub async fn run(self, stop: impl Future) {
+        let mut stop = pin!(stop);
         let mut buffer = vec![0; 16 * 1024];
         loop {
-            let received = self
-                .socket
-                .async_io(Interest::READABLE, |socket| {
-                    let (filled, _) = rustix::net::recv(socket.as_fd(), buffer.as_mut_slice(), RecvFlags::empty())?;
-                    Ok(filled)
-                })
-                .await;
+            let received = tokio::select! {
+                biased;
+                received = self.receive(&mut buffer) => received,
+                _ = &mut stop => return,
+            };
             match received {
-                Ok(filled) => attempts(buffer.get(..filled).unwrap_or_default())
-                    .filter(|attempt| !self.is_proof(attempt))
-                    .for_each(report),
+                Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()).await,
                 // Packets were lost while nobody read; those that come are still worth reporting.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => {
+                    // The fence holds without its reports.
                     tracing::warn!("attempts to go past the proxy are not reported any more: {error}");
+                    stop.await;
                     return;
                 }
             }
         }
     }
 
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let receive = |socket: &OwnedFd| Ok(rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::empty())?.0);
+        self.socket.async_io(Interest::READABLE, receive).await
+    }
+
+    async fn report_all(&self, messages: &[u8]) {
+        for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)).collect::<Vec<_>>() {
+            let caller = self.caller(attempt).await;
+            report(&attempt, caller.as_ref());
+            self.denials.denied(denial(&attempt, caller));
+        }
+    }
+
     fn is_proof(&self, attempt: &Attempt) -> bool {
-        self.probe.is_some_and(|probe| attempt.to == *probe.ip() && attempt.port == Some(probe.port()))
+        let port = attempt.ports.map(|[_, port]| port);
+        self.probe.is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
+    }
+
+    /// Who sent it, if its socket is still there.
+    async fn caller(&self, attempt: Attempt) -> Option<Caller> {
+        let ([from, to], identifier) = (attempt.udp()?, Arc::clone(&self.identifier));
+        tokio::task::spawn_blocking(move || identifier.sender(from, to)).await.ok()?
     }
 }
 
-fn report(attempt: Attempt) {
-    let Attempt { to, port, protocol } = attempt;
-    let port = port.unwrap_or(0);
-    let message = format!("BYPASS_DETECT {to}:{port} proto={protocol} binary=- action=reject reason={REASON}");
+fn report(attempt: &Attempt, caller: Option<&Caller>) {
+    let Attempt { to, protocol, .. } = attempt;
+    let port = attempt.ports.map_or(0, |[_, port]| port);
+    let binary = caller.map_or("-", |caller| caller.program.executable.as_str());
+    let pid = caller.map_or(0, |caller| caller.pid);
+    let ancestors = caller.map_or_else(|| "-".to_owned(), |caller| caller.program.ancestors.join(" -> "));
+    let hint = attempt.hint();
+    let message = format!("BYPASS_DETECT {to}:{port} proto={protocol} binary={binary} action=reject reason={REASON}");
     tracing::info!(
         target: AUDIT,
         class = "NET",
         activity = "REFUSE",
         severity = "MED",
         action = "DENIED",
-        binary = "-",
-        pid = 0,
+        binary,
+        pid,
         host = %to,
         port,
         policy = "bypass-detect",
@@ -144,9 +191,30 @@ fn report(attempt: Attempt) {
         severity = "MED",
         title = "Proxy Bypass Detected",
         confidence = "high",
-        "{message} hint={}",
-        attempt.hint()
+        dst_addr = %to,
+        dst_port = port,
+        proto = %protocol,
+        binary,
+        binary_pid = pid,
+        ancestors,
+        action = "reject",
+        reason = REASON,
+        hint,
+        "{message} hint={hint}"
     );
+}
+
+fn denial(attempt: &Attempt, caller: Option<Caller>) -> Denial {
+    let program = caller.map(|caller| caller.program);
+    Denial {
+        host: attempt.to.to_string(),
+        port: attempt.ports.map_or(0, |[_, port]| port),
+        binary: program.as_ref().map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
+        ancestors: program.map(|program| program.ancestors).unwrap_or_default(),
+        code: ReasonCode::DirectConnection,
+        reason: REASON.to_owned(),
+        fix: None,
+    }
 }
 
 const NETLINK_HEADER: usize = 16;
@@ -208,17 +276,17 @@ fn payload(mut attributes: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The head of an IP packet (RFC 791, RFC 8200); the destination port of TCP and UDP.
+/// The head of an IP packet (RFC 791, RFC 8200); the ports of TCP and UDP.
 fn parse(packet: &[u8]) -> Option<Attempt> {
-    let (to, number, transport) = match packet.first()? >> 4 {
+    let (from, to, number, transport) = match packet.first()? >> 4 {
         4 => {
-            let to: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
+            let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
             let header = usize::from(packet.first()? & 0x0f) * 4;
-            (IpAddr::from(Ipv4Addr::from(to)), *packet.get(9)?, packet.get(header..)?)
+            (address(12)?, address(16)?, *packet.get(9)?, packet.get(header..)?)
         }
         6 => {
-            let to: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-            (IpAddr::from(Ipv6Addr::from(to)), *packet.get(6)?, packet.get(40..)?)
+            let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+            (address(8)?, address(24)?, *packet.get(6)?, packet.get(40..)?)
         }
         _ => return None,
     };
@@ -227,8 +295,9 @@ fn parse(packet: &[u8]) -> Option<Attempt> {
         17 => Protocol::Udp,
         other => Protocol::Other(other),
     };
-    let port = transport.get(2..4).filter(|_| !matches!(protocol, Protocol::Other(_)));
-    Some(Attempt { to, port: port.and_then(|port| Some(u16::from_be_bytes(port.try_into().ok()?))), protocol })
+    let ports = transport.first_chunk::<4>().filter(|_| !matches!(protocol, Protocol::Other(_)));
+    let ports = ports.map(|ports| [u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])]);
+    Some(Attempt { from, to, ports, protocol })
 }
 
 #[cfg(test)]
@@ -245,10 +314,11 @@ mod tests {
     fn net_10_packets_are_read_and_their_hints_differ() {
         let of = |protocol, port| parse(&v4(protocol, port)).unwrap();
         let tcp = of(6, 443);
-        assert_eq!(tcp, Attempt { to: "198.51.100.77".parse().unwrap(), port: Some(443), protocol: Protocol::Tcp });
+        let (from, to) = ("10.200.0.2".parse().unwrap(), "198.51.100.77".parse().unwrap());
+        assert_eq!(tcp, Attempt { from, to, ports: Some([0x8000, 443]), protocol: Protocol::Tcp });
         let hints = [tcp.hint(), of(17, 53).hint(), of(17, 123).hint(), of(1, 0).hint()];
         assert!(hints.iter().enumerate().all(|(n, hint)| !hints[..n].contains(hint)), "{hints:?}");
-        assert_eq!(of(132, 9).port, None, "ports of other protocols are not looked for");
+        assert_eq!(of(132, 9).ports, None, "ports of other protocols are not looked for");
     }
 
     #[test]
@@ -257,7 +327,7 @@ mod tests {
         for length in 0..20 {
             assert_eq!(parse(&packet[..length]), None, "{length} bytes");
         }
-        assert_eq!(parse(&packet[..22]).unwrap().port, None);
+        assert_eq!(parse(&packet[..22]).unwrap().ports, None);
         for length in 0..64 {
             assert_eq!(attempts(&vec![0xff; length]).count(), 0);
             assert_eq!(attempts(&vec![0; length]).count(), 0);

@@ -10,7 +10,9 @@ use tokio::sync::Semaphore;
 
 use crate::decide::snapshot::Snapshot;
 use crate::identify::Identifier;
+use crate::record::DenialSink;
 use crate::resolve::lookup::Resolver;
+use crate::share::Shares;
 
 /// The policy in force; connections take the generation of the moment and keep it.
 pub type CurrentPolicy = Arc<ArcSwap<Snapshot>>;
@@ -26,6 +28,10 @@ pub struct Context {
     pub turns: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Resolver,
+    /// How many connections each program has.
+    pub shares: Arc<Shares>,
+    /// Where refusals are counted.
+    pub denials: Arc<dyn DenialSink>,
     /// Where the workload's connections come from; others are closed unanswered.
     pub workload: Ipv4Addr,
 }
@@ -37,6 +43,8 @@ pub struct Limits;
 impl Limits {
     /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each.
     pub const CONNECTIONS: usize = 4_096;
+    /// Connections at once of one program, so that it leaves some to the others.
+    pub const CONNECTIONS_A_PROGRAM: usize = 1_024;
     /// Connections beyond those that are still told why they are refused; further ones are closed.
     pub const REFUSED_CONNECTIONS: usize = 64;
     /// Bytes of the head of a CONNECT or forward request: what the interface promises, and hyper's smallest.

@@ -29,4 +29,5 @@ pub mod bypass;
 pub mod record;
 pub mod refusal;
 
+pub mod share;
 mod socket;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::context::{Context, Limits};
 use crate::identify::Flow;
@@ -34,13 +34,20 @@ impl Listener {
         let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF.0;
+        let mut unanswered = 0;
         loop {
-            while connections.try_join_next().is_some() {}
+            while let Some(ended) = connections.try_join_next() {
+                note_panic(ended);
+            }
             let (client, peer) = match self.socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("Proxy accept error: {error}");
-                    tokio::time::sleep(pause).await;
+                    // A connection that ends gives back what was missing.
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        Some(ended) = connections.join_next() => note_panic(ended),
+                    }
                     pause = (pause * 2).min(Limits::ACCEPT_BACKOFF.1);
                     continue;
                 }
@@ -59,12 +66,32 @@ impl Listener {
                     drop(place);
                 });
             } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                let ctx = Arc::clone(&ctx);
                 connections.spawn(async move {
-                    pipeline::refuse_excess(client).await;
+                    pipeline::refuse_excess(ctx, client).await;
                     drop(place);
                 });
+            } else {
+                unanswered += 1;
+                note_unanswered(unanswered);
             }
         }
+    }
+}
+
+/// A connection's own task failed; the others go on.
+fn note_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!("a connection ended by an error of the proxy's own: {error}");
+    }
+}
+
+/// Said when their number has doubled, so that they cannot fill the log either.
+fn note_unanswered(count: u64) {
+    if count.is_power_of_two() {
+        tracing::warn!("connections closed unanswered since the start, as there were too many at once: {count}");
     }
 }
 

@@ -22,6 +22,7 @@ use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::opaque;
 use crate::resolve::resolve;
+use crate::share::Share;
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
@@ -29,13 +30,14 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     let answer = service_fn(|request| answer(&ctx, flow, request, &tunnel));
     let served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades().await;
     if let Err(error) = served {
-        refused_by_hyper(&error);
+        refused_by_hyper(&ctx, &error);
         return;
     }
     let Some(tunnel) = tunnel.into_inner().unwrap_or_else(PoisonError::into_inner) else { return };
     if let Some((client, surplus)) = tunnel.client().await {
         // Which side broke off is nobody's decision; both learn of it by the end of their connection.
         let _ = opaque::relay(client, surplus, tunnel.upstream).await;
+        drop(tunnel.share);
     }
 }
 
@@ -53,12 +55,20 @@ fn protocol() -> http1::Builder {
 }
 
 /// Everything that must hold before anything is answered.
-async fn approve(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<TcpStream, Refusal> {
+async fn approve(
+    ctx: &Context,
+    flow: Flow,
+    target: &Target,
+    record: &mut Record,
+) -> Result<(TcpStream, Share), Refusal> {
     let permit = decide(ctx, flow, target, record).await?;
     record.permitted_by(&permit);
+    let program = record.caller().map_or("-", |caller| &caller.program.executable);
+    let share =
+        ctx.shares.take(program).ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
     let destination = resolve(&ctx.resolver, &permit).await?;
     let upstream = connect(&destination).await?;
-    Ok(upstream)
+    Ok((upstream, share))
 }
 
 /// Who asks, and whether they may. On a thread of its own, as reading /proc, hashing a program and evaluating foreign rules
@@ -92,22 +102,22 @@ async fn answer(
     let (mut record, target) = intake::connect::intake(&request);
     let target = match target {
         Ok(target) => target,
-        Err(refusal) => return Ok(refuse(&refusal, record)),
+        Err(refusal) => return Ok(refuse(ctx, &refusal, record)),
     };
     match approve(ctx, flow, &target, &mut record).await {
-        Ok(upstream) => {
-            record.finish(Outcome::Allowed);
+        Ok((upstream, share)) => {
+            record.finish(Outcome::Allowed, &*ctx.denials);
             let client = hyper::upgrade::on(&mut request);
-            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, upstream });
+            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, upstream, share });
             Ok(reply::established())
         }
-        Err(refusal) => Ok(refuse(&refusal, record)),
+        Err(refusal) => Ok(refuse(ctx, &refusal, record)),
     }
 }
 
-fn refuse(refusal: &Refusal, record: Record) -> Response<Body> {
+fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
     let response = reply::refused(refusal, &record);
-    record.finish(Outcome::Refused(refusal));
+    record.finish(Outcome::Refused(refusal), &*ctx.denials);
     response
 }
 
@@ -115,6 +125,7 @@ fn refuse(refusal: &Refusal, record: Record) -> Response<Body> {
 struct Tunnel {
     client: OnUpgrade,
     upstream: TcpStream,
+    share: Share,
 }
 
 impl Tunnel {
@@ -127,7 +138,7 @@ impl Tunnel {
 }
 
 /// What hyper answered by itself is a decision too. A client that went away asked for nothing.
-fn refused_by_hyper(error: &hyper::Error) {
+fn refused_by_hyper(ctx: &Context, error: &hyper::Error) {
     let refusal = if error.is_parse_too_large() {
         Refusal::RequestTooLarge
     } else if error.is_parse() {
@@ -137,14 +148,15 @@ fn refused_by_hyper(error: &hyper::Error) {
     } else {
         return;
     };
-    Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal));
+    Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
 }
 
 /// Tells a client that there are too many connections already.
-pub async fn refuse_excess(client: TcpStream) {
+pub async fn refuse_excess(ctx: Arc<Context>, client: TcpStream) {
+    let ctx = &*ctx;
     let answer = service_fn(|request: Request<Incoming>| async move {
         let (record, _) = intake::connect::intake(&request);
-        Ok::<_, Infallible>(refuse(&Refusal::LimitReached("too many connections at once"), record))
+        Ok::<_, Infallible>(refuse(ctx, &Refusal::LimitReached("too many connections at once"), record))
     });
     let _ = protocol().serve_connection(TokioIo::new(client), answer).await;
 }

@@ -4,10 +4,16 @@ use crate::decide::connection::Permit;
 use crate::identify::caller::Caller;
 use crate::intake::Target;
 use crate::refusal::Refusal;
-use openshell_policy::denial::DenialStage;
+use openshell_policy::denial::{Denial, DenialStage};
 
 /// The target of the events that are audit records; the binary's logging gives them their form.
 pub const AUDIT: &str = "ocsf";
+
+/// Where refusals are counted. Called on the connections' way, so it must not block.
+pub trait DenialSink: std::fmt::Debug + Send + Sync {
+    /// Counts one.
+    fn denied(&self, denial: Denial);
+}
 
 /// What is known of a decision so far. Exactly one event comes of it.
 #[derive(Debug)]
@@ -65,9 +71,30 @@ impl Record {
         self.policy = permit.policy().map(str::to_owned);
     }
 
-    /// Reports.
-    pub fn finish(mut self, outcome: Outcome<'_>) {
+    /// Reports, and has what the policy refused counted.
+    pub fn finish(mut self, outcome: Outcome<'_>, denials: &dyn DenialSink) {
         self.report(outcome);
+        if let Outcome::Refused(refusal) = outcome
+            && let Some(denial) = self.denial(refusal)
+        {
+            denials.denied(denial);
+        }
+    }
+
+    /// What a policy could change. Malformed requests, limits, and upstreams that are not there it could not.
+    fn denial(&self, refusal: &Refusal) -> Option<Denial> {
+        let is_policys = matches!(refusal.code().stage(), DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf);
+        let target = self.target.as_ref().filter(|_| is_policys)?;
+        let program = self.caller.as_ref().map(|caller| &caller.program);
+        Some(Denial {
+            host: target.host.to_string(),
+            port: target.port,
+            binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
+            ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
+            code: refusal.code(),
+            reason: refusal.log_reason(),
+            fix: refusal.fix(target, self.caller.as_ref()),
+        })
     }
 
     fn report(&mut self, outcome: Outcome<'_>) {

@@ -5,7 +5,9 @@
 mod cli;
 mod config;
 mod logging;
+mod refusals;
 mod startup;
+mod tasks;
 mod workload;
 
 use std::process::ExitCode;

@@ -1,11 +1,13 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
+use std::future::pending;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use arc_swap::ArcSwap;
@@ -30,12 +32,13 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinHandle;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
+use crate::refusals::Refusals;
+use crate::tasks::Tasks;
 use crate::workload;
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
@@ -46,25 +49,34 @@ pub(crate) struct Sandbox {
     pub(crate) environment: Environment,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
+    /// Ends the reports of attempts to go past the proxy, once the last one is written.
+    pub(crate) reports: Option<Reports>,
+    /// What was refused so far.
+    pub(crate) refusals: Arc<Refusals>,
+    /// What must not end before the sandbox does.
+    pub(crate) tasks: Tasks,
     /// Held for as long as the sandbox lives.
     _owned: Owned,
 }
 
 /// What the sandbox stands on, in the order in which it is let go.
 struct Owned {
-    _proxy: Option<AbortOnDrop>,
-    _monitor: Option<AbortOnDrop>,
     _network: Network,
     _proof: Proof,
     _run_dir: RunDir,
 }
 
-/// A task that ends with its owner.
-struct AbortOnDrop(JoinHandle<()>);
+/// Reports of attempts to go past the proxy, which may come after the end of who made them.
+pub(crate) struct Reports {
+    stop: oneshot::Sender<()>,
+    ended: oneshot::Receiver<()>,
+}
 
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
+impl Reports {
+    /// Returns when what there is to report is reported, or has taken too long.
+    pub(crate) async fn finish(self) {
+        drop(self.stop);
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.ended).await;
     }
 }
 
@@ -76,7 +88,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
     // file, and a signal ends it.
-    let signals = workload::take_signals()?;
+    let mut tasks = Tasks::default();
+    let signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let network = Network::create(config)?;
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
@@ -93,28 +106,30 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         Some(address) => Some(bind_proxy(address).await?),
         None => None,
     };
-    let identifier = network.identifier(&init)?;
-    let monitor = network.monitor();
+    let identifier = network.identifier(&init)?.map(Arc::new);
+    let refusals = Arc::new(Refusals::default());
+    let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let confinement = confinement(config, landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
-    let proxy = match (listener, identifier, network.netns.as_ref().and_then(Netns::subnet)) {
-        (Some(listener), Some(identifier), Some(subnet)) => {
-            let context = Context {
-                policy: Arc::new(ArcSwap::from_pointee(snapshot)),
-                identifier: Arc::new(identifier),
-                turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
-                resolver: Resolver::from_system()?,
-                workload: subnet.workload(),
-            };
-            Some(AbortOnDrop(tokio::spawn(listener.run(Arc::new(context)))))
-        }
-        _ => None,
-    };
-    let owned = Owned { _proxy: proxy, _monitor: monitor, _network: network, _proof: proof, _run_dir: run_dir };
-    Ok(Sandbox { launcher, signals, environment, directories, _owned: owned })
+    if let (Some(listener), Some(identifier), Some(subnet)) =
+        (listener, identifier, network.netns.as_ref().and_then(Netns::subnet))
+    {
+        let context = Context {
+            policy: Arc::new(ArcSwap::from_pointee(snapshot)),
+            identifier,
+            turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
+            resolver: Resolver::from_system()?,
+            shares: Arc::default(),
+            denials: Arc::clone(&refusals) as _,
+            workload: subnet.workload(),
+        };
+        tasks.spawn("proxy", listener.run(Arc::new(context)));
+    }
+    let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
+    Ok(Sandbox { launcher, signals, environment, directories, reports, refusals, tasks, _owned: owned })
 }
 
 fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {
@@ -188,13 +203,24 @@ impl Network {
     }
 
     /// Reports what the fence refuses. The fence holds without it, so its absence is said and no reason not to start.
-    fn monitor(&self) -> Option<AbortOnDrop> {
-        let netns = self.netns.as_ref().filter(|_| self.proxy.is_some())?;
+    fn monitor(&self, tasks: &mut Tasks, identifier: &Arc<Identifier>, refusals: &Arc<Refusals>) -> Option<Reports> {
+        let netns = self.netns.as_ref()?;
         let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
-        let monitor = socket
-            .and_then(|socket| Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, self.probe_address())?));
+        let monitor = socket.and_then(|socket| {
+            let (identifier, denials) = (Arc::clone(identifier), Arc::clone(refusals) as _);
+            let probe = self.probe_address();
+            Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, denials)?)
+        });
         match monitor {
-            Ok(monitor) => Some(AbortOnDrop(tokio::spawn(monitor.run()))),
+            Ok(monitor) => {
+                let ((stop, stopped), (done, ended)) = (oneshot::channel::<()>(), oneshot::channel::<()>());
+                tasks.spawn("bypass monitor", async move {
+                    monitor.run(stopped).await;
+                    drop(done);
+                    pending().await
+                });
+                Some(Reports { stop, ended })
+            }
             Err(error) => {
                 let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
                 logging::config_event("DEGRADED", "MED", &message);
@@ -273,7 +299,7 @@ fn note_isolation(init: &Init) {
 fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, network: &Network) {
     let granted = &enforced.landlock;
     let lacking = [
-        ("read_only or read_write", &granted.missing_paths),
+        ("path", &granted.missing_paths),
         ("not restricted by this kernel:", &granted.missing_rights),
         ("not covered:", &enforced.not_covered),
     ];

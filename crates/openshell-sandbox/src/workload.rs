@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,10 +17,12 @@ use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
+use tracing::Level;
 
 use crate::config::Config;
 use crate::logging::{self, ProcessEvent};
 use crate::startup::Sandbox;
+use crate::tasks::Tasks;
 
 /// What `timeout(1)` ends with.
 const TIMED_OUT: u8 = 124;
@@ -43,17 +46,25 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     // Every process is gone before the terminal is taken back, and before anything that was made for them.
     sandbox.launcher.end();
     drop(terminal);
+    if let Some(reports) = sandbox.reports.take() {
+        reports.finish().await;
+    }
+    if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
+        logging::say(&summary);
+    }
     ended
 }
 
 async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
     let news = start(config, sandbox)?;
-    let mut life = Life { config, running: None, early: Vec::new(), deadline: None, asked: None };
+    let start_dir = sandbox.directories.first();
+    let mut life = Life { config, start_dir, running: None, early: Vec::new(), deadline: None, asked: None };
     life.deadline = config.timeout.map(|limit| Instant::now() + limit);
     let code = loop {
         let code = tokio::select! {
             event = news.next() => life.hear(event)?,
             Some(number) = sandbox.signals.recv() => life.signalled(number)?,
+            ended = sandbox.tasks.ended() => return Err(ended.into()),
             () = reached(life.deadline) => life.out_of_time(),
         };
         if let Some(code) = code {
@@ -122,6 +133,8 @@ enum Asked {
 /// Where the command is in its life.
 struct Life<'c> {
     config: &'c Config,
+    /// Where the command should start.
+    start_dir: Option<&'c PathBuf>,
     /// `None` until it is known to run.
     running: Option<Running>,
     /// Signals that came before that, each once.
@@ -136,7 +149,7 @@ impl Life<'_> {
     fn hear(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
         match event {
             Event::Started(running) => self.started(running),
-            Event::NotStarted(error) => return Err(error.into()),
+            Event::NotStarted(error) => return Err(self.not_started(error)),
             Event::Ended(status) => return Ok(Some(self.code(status))),
             Event::Stopped(signal) => {
                 if let Some(running) = self.running.as_ref().filter(|_| self.config.interactive) {
@@ -149,6 +162,23 @@ impl Life<'_> {
             Event::SandboxGone(None) => bail!("the sandbox's init ended, and every process with it"),
         }
         Ok(None)
+    }
+
+    /// Why the command never ran; a relative path was looked for where it started.
+    fn not_started(&self, error: LaunchError) -> anyhow::Error {
+        let is_relative = self.config.command.first().is_some_and(|word| {
+            let word = Path::new(word);
+            word.is_relative() && word.components().count() > 1
+        });
+        let wanted = self.config.current_dir.as_ref().filter(|_| self.config.workdir.is_none() && is_relative);
+        match wanted.filter(|wanted| self.start_dir != Some(wanted)) {
+            Some(wanted) => {
+                let wanted = wanted.display();
+                anyhow!(error)
+                    .context(format!("the policy does not grant the current directory {wanted} (see --workdir)"))
+            }
+            None => error.into(),
+        }
     }
 
     fn started(&mut self, running: Running) {
@@ -244,14 +274,15 @@ async fn reached(deadline: Option<Instant>) {
 const SIGNALS: usize = 64;
 
 /// The signals that the supervisor takes, as numbers on one channel. From here on none of them ends it.
-pub(crate) fn take_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
+pub(crate) fn take_signals(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(SIGNALS);
     for number in signals::TAKEN {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
-        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {} });
+        let pass_on = async move { while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {} };
+        tasks.spawn("signal handler", pass_on);
     }
     let mut children = signal(SignalKind::child())?;
-    tokio::spawn(async move {
+    tasks.spawn("reaper", async move {
         while children.recv().await.is_some() {
             reaper::collect_orphans();
         }

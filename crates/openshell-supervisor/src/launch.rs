@@ -179,9 +179,31 @@ impl Running {
     }
 }
 
+/// Tells everybody who waits that the sandbox is gone, however listening to it ended.
+struct Farewell<'w> {
+    init: &'w Init,
+    waiting: &'w Mutex<Waiting>,
+    last_words: Option<String>,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        // A reply that cannot be read ends the sandbox as surely as the end of the socket.
+        let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
+        let listeners = {
+            let mut waiting = lock(self.waiting);
+            waiting.gone = true;
+            std::mem::take(&mut waiting.listeners)
+        };
+        for (_, listener) in listeners.into_values() {
+            lock(&listener)(Event::SandboxGone(self.last_words.clone()));
+        }
+    }
+}
+
 /// Hands init's replies to those who wait for them, until init ends.
 fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
-    let mut last_words = None;
+    let mut farewell = Farewell { init, waiting, last_words: None };
     while let Ok(Some((reply, descriptors))) = wire::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
@@ -197,19 +219,9 @@ fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
                 tell(waiting, id, |_| Event::Ended(status));
                 lock(waiting).listeners.remove(&id);
             }
-            Reply::Failed(why) => last_words = Some(why),
+            Reply::Failed(why) => farewell.last_words = Some(why),
             Reply::Up | Reply::NoProc(_) | Reply::Confined(_) => {}
         }
-    }
-    // A reply that cannot be read ends the sandbox as surely as the end of the socket.
-    let _ = rustix::net::shutdown(&init.socket, rustix::net::Shutdown::Both);
-    let listeners = {
-        let mut waiting = lock(waiting);
-        waiting.gone = true;
-        std::mem::take(&mut waiting.listeners)
-    };
-    for (_, listener) in listeners.into_values() {
-        lock(&listener)(Event::SandboxGone(last_words.clone()));
     }
 }
 

@@ -455,30 +455,115 @@ libc.syscall(60, 0)
     assert_eq!(finished.ok(), "HTTP/1.1 403 caller_unknown");
 }
 
-#[test]
-fn net_07_an_attempt_to_go_past_the_proxy_is_reported() {
-    let lab = Lab::with_web();
-    let program = "
-import socket, time
-for kind, address in ((1, ('198.51.100.77', 443)), (2, ('198.51.100.77', 53))):
+/// Goes past the proxy by TCP and by UDP, keeps its sockets until `argv[1]` exists, if it is given, and ends.
+const BYPASS: &str = "
+import os, socket, sys, time
+held = []
+for kind, address in ((1, ('198.51.100.77', 443)), (2, ('198.51.100.77', 53)), (2, ('198.51.100.77', 123))):
     s = socket.socket(socket.AF_INET, kind)
-    try: s.connect(address); s.send(b'x')
+    held.append(s)
+    try:
+        if address[1] == 123: s.sendto(b'x', address)
+        else: s.connect(address); s.send(b'x')
     except OSError: pass
-time.sleep(60)
+while sys.argv[1:] and not os.path.exists(sys.argv[1]): time.sleep(0.01)
 ";
-    let started = lab.sandbox(&policy("{}")).start(&["/usr/bin/python3", "-c", program]);
+
+#[test]
+fn net_07_attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_had() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("reported");
+    let go = folder.join("go");
+    let sandbox = lab.sandbox(&policy("{}")).args(&["--workdir", folder.to_str().unwrap()]);
+    let started = sandbox.start(&["/usr/bin/python3", "-c", BYPASS, go.to_str().unwrap()]);
     let log = || lab.shell("cat /var/log/openshell.*.log");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let python = python();
     let expected = [
         "NET:REFUSE [MED] DENIED -(0) -> 198.51.100.77:443 [policy:bypass-detect engine:nftables] \
-         [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]",
-        "NET:REFUSE [MED] DENIED -(0) -> 198.51.100.77:53 ",
-        "FINDING:BLOCKED [MED] \"Proxy Bypass Detected\" [confidence:high] BYPASS_DETECT 198.51.100.77:53 proto=udp binary=- \
-         action=reject reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should",
+         [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]"
+            .to_owned(),
+        format!("NET:REFUSE [MED] DENIED {python}(2) -> 198.51.100.77:53 "),
+        format!("NET:REFUSE [MED] DENIED {python}(2) -> 198.51.100.77:123 "),
+        format!(
+            "FINDING:BLOCKED [MED] \"Proxy Bypass Detected\" [confidence:high] BYPASS_DETECT 198.51.100.77:53 proto=udp \
+             binary={python} action=reject reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should"
+        ),
     ];
     while !expected.iter().all(|line| log().contains(line)) {
         assert!(std::time::Instant::now() < deadline, "{}", log());
     }
-    assert_eq!(log().matches("NET:REFUSE").count(), 2, "the fence's own proof is no attempt: {}", log());
-    drop(started);
+    assert_eq!(log().matches("NET:REFUSE").count(), 3, "the fence's own proof is no attempt: {}", log());
+    std::fs::write(go, "").unwrap();
+    let finished = started.wait();
+    let summary = format!("1 x {python} -> 198.51.100.77:53: direct_connection");
+    assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
+}
+
+#[test]
+fn attempts_right_before_the_end_are_reported_too() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&policy("{}")).python(BYPASS, &[]);
+    assert_eq!(finished.logged("NET:REFUSE").len(), 3, "{}", finished.log);
+}
+
+#[test]
+fn a_refusal_is_summed_up_at_the_end_with_the_line_that_would_allow_it() {
+    let lab = Lab::with_web();
+    let script = "for n in 1 2; do curl -s https://web.test:8080; done; exit 4";
+    let finished = lab.sandbox(&policy("{}")).sh(script);
+    let expected = "openshell-sandbox: refused by the policy:\n  2 x /usr/bin/curl -> web.test:8080: no_network_policies\n      \
+                    network_policies: add `NAME: {endpoints: [{host: web.test, port: 8080}], binaries: [{path: /usr/bin/curl}]}`\n";
+    assert_eq!((finished.code(), finished.stderr.as_str()), (4, expected));
+    let quiet = lab.sandbox(&policy("{}")).args(&["--log-level", "error"]).sh(script);
+    assert_eq!(quiet.stderr, "");
+}
+
+/// Takes `argv[1]` connections to the proxy and keeps them; says what a CONNECT of its own gets meanwhile, and, when they
+/// are given back, how long it takes until one is permitted again.
+const CROWD: &str = "
+import os, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+def ask():
+    s = socket.create_connection((host, int(port)), 2)
+    try:
+        s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+        return s.recv(4096).split(b'\\r\\n')[0].decode()
+    except OSError: return ''
+print(ask())
+held = [socket.create_connection((host, int(port)), 20) for n in range(int(sys.argv[1]))]
+print('permitted' if ' 200 ' in ask() else 'refused')
+for s in held: s.close()
+start = time.monotonic()
+while ' 200 ' not in ask(): pass
+print('again', time.monotonic() - start < 5)
+";
+
+#[test]
+fn five_thousand_connections_are_refused_and_the_proxy_serves_at_once_when_they_are_gone() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let finished = lab.sandbox(&web()).python(CROWD, &["5000"]);
+    assert_eq!(finished.ok(), "HTTP/1.1 200 Connection Established\nrefused\nagain True");
+    assert!(finished.log.contains("closed unanswered"), "{}", finished.log);
+}
+
+#[test]
+fn a_supervisor_that_runs_out_of_descriptors_serves_at_once_when_it_has_some() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let file = lab.file("crowd.py", CROWD);
+    let data = lab.file("policy.yaml", format!("{}filesystem_policy: {{read_only: [{}]}}\n", web(), file.display()));
+    // The workload has the same limit, of which it uses less for anything else.
+    let script = format!(
+        "ulimit -n 200; {} --policy-data {} -- /usr/bin/python3 {} 190; echo $?",
+        lab::sandbox::binary().display(),
+        data.display(),
+        file.display()
+    );
+    let printed = lab.shell(&script);
+    assert!(printed.contains("Too many open files"), "it ran out: {printed}");
+    let said: Vec<_> = printed.lines().filter(|line| ["refused", "again True", "0"].contains(line)).collect();
+    assert_eq!(said, ["refused", "again True", "0"], "{printed}");
 }

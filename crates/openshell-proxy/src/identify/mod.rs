@@ -76,6 +76,15 @@ impl Identifier {
         Ok(Identified { callers, evidence })
     }
 
+    /// The first program found that holds the UDP socket which sends from `local` to `remote`, for a report: `None` if
+    /// there is none any more. Blocks: it reads /proc.
+    #[must_use]
+    pub fn sender(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<Caller> {
+        let inode = self.sockets.udp_inode(local, remote).ok()?;
+        let owners = self.processes.owners_of(inode).ok()?;
+        owners.iter().find_map(|owner| Some(self.describe_owner(owner, inode).ok()??.caller))
+    }
+
     /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
     fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<proc::Described>, ProcError> {
         let mut rounds = 0..proc::ROUNDS;

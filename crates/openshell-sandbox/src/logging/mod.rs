@@ -13,6 +13,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use crate::config::Config;
 use file::DatedFile;
 use shorthand::Fields;
+pub(crate) use shorthand::printable;
 
 /// Sends everything that is traced from now on where `config` says. A log folder that cannot be written is said, and
 /// standard error is what remains.

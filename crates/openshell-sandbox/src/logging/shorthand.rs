@@ -111,7 +111,8 @@ fn cut(text: &str) -> String {
     format!("{}...", &text[..text.floor_char_boundary(LIMIT)])
 }
 
-fn printable(text: &str) -> String {
+/// `text` on one line, and without what a terminal would act on.
+pub(crate) fn printable(text: &str) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escape).collect()
 }

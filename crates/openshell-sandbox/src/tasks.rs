@@ -1,0 +1,74 @@
+//! The tasks that a sandbox stands on: each owned, and none of them may end before the sandbox does.
+
+use std::collections::HashMap;
+use std::future::{Future, pending};
+
+use tokio::task::{Id, JoinSet};
+
+/// Tasks that have no end of their own. Dropping it ends them.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    running: JoinSet<()>,
+    names: HashMap<Id, &'static str>,
+}
+
+/// A task of the supervisor's own ended, so that the sandbox cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TaskEnded {
+    #[error("the {0} ended, which it never should, and the sandbox with it")]
+    Returned(&'static str),
+    #[error("the {0} failed, and the sandbox with it; this is an error of the sandbox's own: {1}")]
+    Panicked(&'static str, String),
+}
+
+impl Tasks {
+    /// Starts one. To be called inside a tokio runtime.
+    pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let id = self.running.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Returns when one of them has ended.
+    pub(crate) async fn ended(&mut self) -> TaskEnded {
+        let name = |id: Id| self.names.get(&id).copied().unwrap_or("task");
+        match self.running.join_next_with_id().await {
+            Some(Ok((id, ()))) => TaskEnded::Returned(name(id)),
+            Some(Err(error)) => TaskEnded::Panicked(name(error.id()), error.to_string()),
+            None => pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::Tasks;
+
+    #[tokio::test]
+    async fn a_task_that_ends_is_named_with_its_cause_and_the_others_end_with_their_owner() {
+        let mut tasks = Tasks::default();
+        let (held, released) = tokio::sync::oneshot::channel::<()>();
+        tasks.spawn("proxy", async move {
+            let _held = held;
+            pending().await
+        });
+        tasks.spawn("reaper", async {});
+        assert_eq!(tasks.ended().await.to_string(), "the reaper ended, which it never should, and the sandbox with it");
+        tasks.spawn("monitor", async { panic!("out of luck") });
+        let ended = tasks.ended().await.to_string();
+        assert!(ended.starts_with("the monitor failed") && ended.contains("out of luck"), "{ended}");
+        drop(tasks);
+        assert!(released.await.is_err(), "the proxy's task was dropped");
+    }
+
+    #[tokio::test]
+    async fn without_tasks_none_ends() {
+        let mut tasks = Tasks::default();
+        tokio::select! {
+            biased;
+            ended = tasks.ended() => panic!("{ended}"),
+            () = std::future::ready(()) => {}
+        }
+    }
+}
