@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
@@ -16,9 +15,6 @@ pub const FALLBACK: &str = "/tmp";
 
 /// What the folders' names begin with; 16 hexadecimal digits follow.
 const PREFIX: &str = "openshell-";
-
-/// What a name ends with until the folder is locked.
-const UNFINISHED: &str = ".new";
 
 /// The file in each folder whose lock its owner holds.
 const LOCK: &str = "lock";
@@ -55,8 +51,7 @@ impl RunDir {
             Some(parent) => Self::create_in_private(parent),
             None => match Self::create_in_private(Path::new(DEFAULT)) {
                 Err(RunDirError::Make { source, .. }) if cannot_be_made(&source) => {
-                    let fallback = Path::new(FALLBACK);
-                    Self::create_in(fallback).map_err(|source| RunDirError::Make { path: fallback.to_owned(), source })
+                    Self::create_in(Path::new(FALLBACK))
                 }
                 result => result,
             },
@@ -73,21 +68,32 @@ impl RunDir {
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
             return Err(RunDirError::NotPrivate(parent));
         }
-        remove_orphans(&parent).map_err(failed)?;
-        Self::create_in(&parent).map_err(failed)
+        Self::create_in(&parent)
     }
 
-    fn create_in(parent: &Path) -> io::Result<Self> {
+    fn create_in(parent: &Path) -> Result<Self, RunDirError> {
+        let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
+        remove_orphans(parent).map_err(failed)?;
+        loop {
+            // Until it is locked another start takes it for an orphan's, and then this one makes another.
+            match Self::make(parent) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {
+                    std::fs::metadata(parent).map_err(failed)?;
+                }
+                made => return made.map_err(failed),
+            }
+        }
+    }
+
+    fn make(parent: &Path) -> io::Result<Self> {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique));
-        // Locked before it has a name that another start would take for an orphan's.
-        let making = parent.join(format!("{name}{UNFINISHED}"));
-        std::fs::DirBuilder::new().mode(0o700).create(&making)?;
-        let lock = File::create_new(making.join(LOCK))?;
+        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let lock = File::create_new(path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        let path = parent.join(name);
-        std::fs::rename(&making, &path)?;
+        // It may have been removed between the two.
+        std::fs::metadata(path.join(LOCK))?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -101,43 +107,56 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         // What is left is removed by the next start.
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = remove(&self.path);
     }
 }
 
 fn remove_orphans(parent: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(parent)? {
         let path = entry?.path();
-        if is_orphan(&path) {
+        if is_ours(&path) {
             // Another start may be removing it too; what cannot be removed is no reason not to start.
-            let _ = std::fs::remove_dir_all(&path);
+            let _ = remove_orphan(&path);
         }
     }
     Ok(())
 }
 
-/// Whether a sandbox made this folder and nobody holds it any more. Whatever is not surely so is left alone.
-fn is_orphan(path: &Path) -> bool {
+/// Whether a sandbox made this folder.
+fn is_ours(path: &Path) -> bool {
     let digits = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
-    // One that was killed while it was made is left too, but one that is being made has no lock for a moment.
-    let unfinished = digits.and_then(|digits| digits.strip_suffix(UNFINISHED)).filter(|_| is_old(path));
-    let digits = unfinished.or(digits);
     let is_named =
         digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let own = rustix::process::geteuid().as_raw();
-    let is_own = |path: &Path, is_kind: fn(&std::fs::Metadata) -> bool| {
-        std::fs::symlink_metadata(path).is_ok_and(|data| is_kind(&data) && data.uid() == own)
-    };
-    let lock = path.join(LOCK);
-    let is_ours = is_named && is_own(path, std::fs::Metadata::is_dir) && is_own(&lock, std::fs::Metadata::is_file);
-    is_ours
-        && File::open(lock).is_ok_and(|lock| rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+    is_named && std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == own)
 }
 
-/// Whether nothing has changed in a folder for a minute.
-fn is_old(path: &Path) -> bool {
-    let modified = std::fs::symlink_metadata(path).and_then(|data| data.modified());
-    modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
+/// Removes the folder, its lock last: whoever is killed meanwhile leaves one that the next start knows.
+fn remove(path: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        match entry.file_type()? {
+            _ if entry.file_name() == LOCK => {}
+            kind if kind.is_dir() => std::fs::remove_dir_all(entry.path())?,
+            _ => std::fs::remove_file(entry.path())?,
+        }
+    }
+    std::fs::remove_file(path.join(LOCK))?;
+    std::fs::remove_dir(path)
+}
+
+/// Removes the folder if nobody holds it.
+fn remove_orphan(path: &Path) -> io::Result<()> {
+    match File::open(path.join(LOCK)) {
+        Ok(lock) => {
+            // Held until the folder is gone, so that nobody takes it meanwhile.
+            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            remove(path)
+        }
+        // Its supervisor was killed before there was a lock, so it is empty; a folder that is not is none of ours.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -172,9 +191,22 @@ mod tests {
         let copy = parent.path().join("openshell-0123456789abcdef");
         std::fs::create_dir(&copy).unwrap();
         std::fs::write(copy.join("lock"), "").unwrap();
+        // Killed before there was a lock.
+        let empty = parent.path().join("openshell-0123456789abcdee");
+        std::fs::create_dir(&empty).unwrap();
         let live = made_in(parent.path());
-        assert!(!copy.exists(), "nobody holds its lock");
+        assert!(!copy.exists() && !empty.exists(), "nobody holds their locks");
         assert!(path.exists() && live.path().exists(), "somebody holds theirs");
+    }
+
+    #[test]
+    fn many_starts_at_once_get_a_folder_each() {
+        let parent = private();
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| made_in(parent.path()))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|folder| folder.path().join("lock").exists()));
     }
 
     #[test]

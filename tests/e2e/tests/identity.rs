@@ -122,6 +122,50 @@ fn no_process_outside_can_be_seen_or_signalled() {
 }
 
 #[test]
+fn prv_13_processes_of_the_same_user_outside_cannot_be_signalled_nor_read() {
+    let lab = Lab::with_web();
+    let sleeper = lab.program(&[
+        "setpriv",
+        "--reuid",
+        &UID.to_string(),
+        "--clear-groups",
+        "sh",
+        "-c",
+        "echo $$; trap 'echo signalled' TERM; while :; do sleep 0.05; done",
+    ]);
+    let pid = sleeper.pid();
+    let outside = lab.shell(&format!("setpriv --reuid {UID} --clear-groups kill -0 {pid} && echo reached"));
+    assert_eq!(outside, "reached\n", "the twin outside");
+    let script = format!("kill -0 {pid} && echo reached; cat /proc/{pid}/status && echo read; kill -9 -1; echo alive");
+    // `kill -1` reaches everything that may be signalled, the sender excepted.
+    for network in ["proxy", "allow"] {
+        let inside = lab.sandbox(&crate::policy("{}")).args(&["--network", network]).sh(&script);
+        assert_eq!(inside.stdout, "alive\n", "{inside:?}");
+    }
+    assert_eq!(lab.shell(&format!("kill -0 {pid} && echo alive")), "alive\n");
+}
+
+/// Asks for the process number by the table of 32-bit calls.
+const OTHER_TABLE: &str = r#"
+#include <stdio.h>
+int main(void) { long number; __asm__ volatile("int $0x80" : "=a"(number) : "a"(20) : "memory"); puts(number > 0 ? "asked" : "no"); }
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_by_another_architectures_table_end_the_program() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("table");
+    let source = lab.file("table.c", OTHER_TABLE);
+    let program = folder.join("table");
+    assert_eq!(lab.shell(&format!("gcc -o {} {}", program.display(), source.display())), "");
+    assert_eq!(lab.shell(program.to_str().unwrap()), "asked\n", "the twin outside");
+    let policy = format!("{}filesystem_policy: {{read_only: [{}]}}\n", crate::policy("{}"), folder.display());
+    let finished = lab.sandbox(&policy).run(&[program.to_str().unwrap()]);
+    assert_eq!((finished.code(), finished.stdout.as_str()), (128 + 31, ""), "SIGSYS");
+}
+
+#[test]
 fn shared_memory_of_the_host_is_another_one() {
     let lab = Lab::with_web();
     let program = "

@@ -126,38 +126,61 @@ fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
     assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[67]'"), "");
 }
 
-/// Runs the sandbox given as arguments 200 times, five at a time, and kills every second one at a random moment.
+/// Runs the sandbox given as arguments 200 times, `argv[1]` at a time; kills every second one at a random moment if
+/// `argv[2]` says so. Prints the exit codes of the others.
 const MANY: &str = "
 import random, subprocess, sys, time
+at_a_time, kill, *command = sys.argv[1:]
+codes = set()
+def wait(one, killed):
+    if not killed: codes.add(one.wait())
+    else: one.wait()
 running = []
 for n in range(200):
-    one = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    if n % 2:
+    one = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed = kill == 'kill' and n % 2 == 1
+    if killed:
         time.sleep(random.random() * 0.05)
         one.kill()
-    running.append(one)
-    if len(running) == 5: running.pop(0).wait()
-for one in running: one.wait()
+    running.append((one, killed))
+    if len(running) == int(at_a_time): wait(*running.pop(0))
+for one in running: wait(*one)
+print(codes)
 ";
 
-#[test]
-fn two_hundred_runs_half_of_them_killed_leave_the_host_as_it_was() {
+/// Two hundred runs on a host, and that it is as it was afterwards.
+fn many(at_a_time: u32, kill: &str, mark: u32) {
     let lab = Lab::with_web();
     let before = state(&lab);
     let policy = lab.file("policy.yaml", crate::policy("{}"));
     let driver = lab.file("many.py", MANY);
     let command = format!(
-        "/usr/bin/python3 {} {} --policy-data {} -- sh -c 'setsid sleep 608 & sleep 0.02'",
+        "/usr/bin/python3 {} {at_a_time} {kill} {} --policy-data {} -- sh -c 'setsid sleep {mark} & sleep 0.02; exit 3'",
         driver.display(),
         lab::sandbox::binary().display(),
         policy.display()
     );
-    assert_eq!(lab.shell(&command), "");
+    assert_eq!(lab.shell(&command), "{3}\n");
     // The next start removes what the killed left in the run directory.
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
     let gone = Instant::now() + Duration::from_secs(30);
-    while !lab.shell("ps -eo args | grep '[s]leep 608'").is_empty() {
+    while !lab.shell(&format!("ps -eo args | grep '^sleep {mark}'")).is_empty() {
         assert!(Instant::now() < gone, "a process outlived its supervisor");
     }
     as_before(&lab, &before);
+}
+
+#[test]
+fn two_hundred_runs_half_of_them_killed_leave_the_host_as_it_was() {
+    many(5, "kill", 608);
+}
+
+#[test]
+fn two_hundred_runs_in_sequence_leave_the_host_as_it_was() {
+    many(1, "let", 609);
+}
+
+#[test]
+fn twenty_sandboxes_at_a_time_leave_the_host_as_it_was() {
+    many(20, "kill", 610);
 }

@@ -11,6 +11,7 @@ mod policy;
 mod process;
 mod programs;
 mod terminal;
+mod tools;
 
 /// A policy for the tests' user, with `network_policies` as given.
 fn policy(network: &str) -> String {

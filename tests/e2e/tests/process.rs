@@ -156,6 +156,99 @@ fn it_works_as_pid_1_with_a_containers_capabilities() {
 }
 
 #[test]
+fn ten_thousand_orphans_are_collected() {
+    let lab = Lab::with_web();
+    let script = "n=0; while [ $n -lt 10000 ]; do (:&); n=$((n+1)); done; \
+                  while grep -qs '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done; ls -d /proc/[0-9]* | wc -l";
+    // Init, the shell, ls and wc.
+    assert_eq!(lab.sandbox(&policy()).sh(script).ok(), "4");
+}
+
+#[test]
+fn streams_may_be_closed_before_and_meanwhile() {
+    let lab = Lab::with_web();
+    let data = lab.file("policy.yaml", policy());
+    let sandbox = format!("{} --policy-data {} --", lab::sandbox::binary().display(), data.display());
+    for (script, expected) in [
+        (format!("{sandbox} cat <&-; echo $?"), "0\n"),
+        (format!("{sandbox} sh -c 'exit 3' <&- >&- 2>&-; echo $?"), "3\n"),
+        // As without the sandbox: the writer is ended by SIGPIPE.
+        (format!("({sandbox} yes; echo $? >&2) | head -1"), "y\n141\n"),
+        (
+            format!(
+                "({sandbox} sh -c 'while :; do echo; done' 2>&1; echo $? > {}/code) | true",
+                lab.folder("out").display()
+            ),
+            "",
+        ),
+        (format!("{sandbox} sh -c 'curl -s https://web.test; exit 5' 2>&1 >/dev/null | true; echo ended"), "ended\n"),
+    ] {
+        assert_eq!(lab.shell(&script), expected, "{script}");
+    }
+    assert_eq!(std::fs::read_to_string(lab.folder("out").join("code")).unwrap(), "141\n");
+}
+
+/// Every process makes more of them for ever.
+const BOMB: &str = "
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+";
+
+#[test]
+fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
+    let lab = Lab::with_web();
+    // The limit counts the processes of a user, so this one is nobody else's.
+    let data = lab.file("policy.yaml", "process: {run_as_user: \"61199\"}\n");
+    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), data.display());
+    let file = lab.file("bomb.py", BOMB);
+    let bomb = format!(
+        "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {}; echo $?",
+        file.display()
+    );
+    assert_eq!(lab.shell(&bomb), "124\n");
+    assert_eq!(lab.shell("ps -o pid= -U 61199"), "");
+    assert_eq!(lab.shell(&format!("{sandbox} -- echo next")), "next\n");
+}
+
+#[test]
+fn a_supervisor_serves_while_a_fork_bomb_goes_off() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let policy = crate::web().replace(&lab::host::UID.to_string(), "61198");
+    let program = "
+import os, socket, time
+for child in range(20):
+    if os.fork() == 0:
+        while True:
+            try:
+                if os.fork() == 0: time.sleep(0.01); os._exit(0)
+                os.wait()
+            except OSError: pass
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for n in range(20):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+    print(s.recv(4096).split(b'\\r\\n')[0].decode())
+";
+    let finished = lab.sandbox(&policy).python(program, &[]);
+    assert_eq!(finished.ok(), ["HTTP/1.1 200 Connection Established"; 20].join("\n"));
+}
+
+#[test]
+fn an_init_that_is_killed_ends_the_run_and_its_cause_is_said() {
+    let lab = Lab::with_web();
+    let started = trapping(&lab, "trap '' TERM");
+    let children = format!("/proc/{0}/task/{0}/children", started.pid());
+    let init = lab.shell(&format!("cat {children}"));
+    assert_eq!(lab.shell(&format!("kill -9 {init}")), "");
+    let finished = started.wait();
+    assert_eq!(finished.code(), 1, "{finished:?}");
+    assert!(finished.stderr.contains("the sandbox's init ended, and every process with it"), "{finished:?}");
+}
+
+#[test]
 fn a_caller_that_ignores_its_children_gets_the_exit_code_too() {
     let lab = Lab::with_web();
     let data = lab.file("policy.yaml", policy());

@@ -133,6 +133,14 @@ impl Lab {
 #[derive(Debug)]
 pub struct Program(Child);
 
+impl Program {
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         // Ended already, perhaps.

@@ -92,7 +92,7 @@ pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
         Sockets::Local => NO_INTERNET,
         Sockets::Internet => &[],
     };
-    SHARED.iter().chain(WORKLOAD).chain(local)
+    SHARED.iter().chain(WORKLOAD).chain(X86_64).chain(local)
 }
 
 /// The rows of the supervisor's own filter.
@@ -173,6 +173,8 @@ const WORKLOAD: &[Row] = &[
     row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, HIDDEN),
     row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
     row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
+    row!(SYS_ioctl, &[equal(1, 0x5423)], NotPermitted, "TIOCSETD: loads line disciplines, rarely used kernel code"),
+    row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included"),
     row!(
         SYS_socket,
         &[
@@ -192,6 +194,12 @@ const WORKLOAD: &[Row] = &[
     ),
     row!(SYS_socketpair, &[unequal(0, libc::AF_UNIX)], NotPermitted, "as socket"),
 ];
+
+/// Further rows where the processor has segments.
+#[cfg(target_arch = "x86_64")]
+const X86_64: &[Row] = &[row!(SYS_modify_ldt, &[], NotPermitted, "16-bit segments: rarely used kernel code")];
+#[cfg(not(target_arch = "x86_64"))]
+const X86_64: &[Row] = &[];
 
 /// Further rows where there is no network at all.
 const NO_INTERNET: &[Row] = &[
