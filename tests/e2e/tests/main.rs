@@ -4,6 +4,7 @@
 
 mod files;
 mod identity;
+mod lacking;
 mod leftovers;
 mod logs;
 mod network;

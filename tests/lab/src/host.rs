@@ -10,6 +10,9 @@ use std::thread;
 
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 use tempfile::TempDir;
 
 use crate::sandbox::Sandbox;
@@ -17,6 +20,17 @@ use crate::upstream::Upstream;
 
 /// Who the workloads of the tests run as: nobody that exists.
 pub const UID: u32 = 61184;
+
+/// A system call that a host lacks: its number, the arguments that are meant (all, if none is given), and its answer.
+#[derive(Clone, Debug)]
+pub struct Lacking {
+    /// Its number.
+    pub call: i64,
+    /// Which arguments, and their values.
+    pub arguments: Vec<(u8, u64)>,
+    /// What it answers.
+    pub errno: i32,
+}
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -84,6 +98,26 @@ impl Lab {
         std::fs::write(&path, content).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path
+    }
+
+    /// Takes system calls from everything that is started on the host from now on: each answers with its error number, as a
+    /// kernel or a container does that lacks them.
+    pub fn without(&self, lacking: Vec<Lacking>) {
+        self.inside(move || {
+            for Lacking { call, arguments, errno } in lacking {
+                let condition = |(index, value): &(u8, u64)| {
+                    SeccompCondition::new(*index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value).unwrap()
+                };
+                let conditions: Vec<_> = arguments.iter().map(condition).collect();
+                let rules = if conditions.is_empty() { vec![] } else { vec![SeccompRule::new(conditions).unwrap()] };
+                let answer = SeccompAction::Errno(errno.cast_unsigned());
+                let architecture = std::env::consts::ARCH.try_into().unwrap();
+                let filter =
+                    SeccompFilter::new([(call, rules)].into(), SeccompAction::Allow, answer, architecture).unwrap();
+                let program: BpfProgram = filter.try_into().unwrap();
+                seccompiler::apply_filter(&program).unwrap();
+            }
+        });
     }
 
     /// What a program on the host prints, errors too.

@@ -116,7 +116,7 @@ impl Step {
             Self::WorkingDirectory => "enter the working directory",
             Self::NoNewPrivileges => "set no_new_privs",
             Self::Signals => "reset signals",
-            Self::SystemCallFilter => "install the system-call filter",
+            Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
             Self::IdentityProved => "prove the identity: becoming root again was not refused",
             Self::FenceProved => "prove the fence: a connection past the proxy was not refused at once",

@@ -90,7 +90,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
     sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    rustix::mount::mount_change("/", private).map_err(at("make its mounts private"))?;
+    rustix::mount::mount_change("/", private)
+        .map_err(at("make its mounts private (a container's AppArmor or seccomp profile may forbid mounts)"))?;
     match isolation {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -22,7 +22,7 @@ pub enum HardenError {
     Descriptors { source: io::Error },
     #[error(transparent)]
     Compile(CompileError),
-    #[error("cannot install the supervisor's own system-call filter")]
+    #[error("cannot install the supervisor's own system-call filter; the kernel must have CONFIG_SECCOMP_FILTER")]
     Filter { source: io::Error },
 }
 

@@ -1,0 +1,62 @@
+//! Hosts that lack something: what each start says, in one line that names what is missing, what needs it, and what to do.
+
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::host::Lacking;
+
+/// Starts a sandbox where `lacking` is missing; it must not run, and must say `expected`.
+#[track_caller]
+fn refused(lacking: Vec<Lacking>, expected: &[&str]) {
+    let lab = Lab::with_web();
+    lab.without(lacking);
+    let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    let errors: Vec<_> = finished.stderr.lines().collect();
+    let [line] = errors[..] else { panic!("one line: {}", finished.stderr) };
+    for word in expected {
+        assert!(line.contains(word), "no {word:?} in {line:?}");
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // A link goes a moment after its namespace.
+    while !lab.shell("ls -A /run/openshell 2>/dev/null; ip -br link | grep -v ^lo").is_empty() {
+        assert!(Instant::now() < deadline, "something is left");
+    }
+}
+
+fn call(call: libc::c_long, errno: i32) -> Lacking {
+    Lacking { call, arguments: vec![], errno }
+}
+
+#[test]
+fn a_kernel_without_landlock() {
+    for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
+        refused(vec![call(libc::SYS_landlock_create_ruleset, errno)], &["no Landlock", "files", "`lsm=`"]);
+    }
+}
+
+#[test]
+fn a_kernel_without_nftables() {
+    let socket = Lacking {
+        call: libc::SYS_socket,
+        arguments: vec![(0, libc::AF_NETLINK as u64), (2, libc::NETLINK_NETFILTER as u64)],
+        errno: libc::EPROTONOSUPPORT,
+    };
+    refused(vec![socket], &["nf_tables", "fence", "--network block"]);
+}
+
+#[test]
+fn a_kernel_without_system_call_filters() {
+    let seccomp = [call(libc::SYS_seccomp, libc::ENOSYS)];
+    refused(seccomp.to_vec(), &["system-call filter", "CONFIG_SECCOMP_FILTER"]);
+}
+
+#[test]
+fn a_container_that_may_not_mount() {
+    refused(vec![call(libc::SYS_mount, libc::EACCES)], &["mount", "AppArmor"]);
+}
+
+#[test]
+fn a_container_without_a_network_namespace_to_make() {
+    refused(vec![call(libc::SYS_unshare, libc::EPERM)], &["network namespace", "CAP_SYS_ADMIN"]);
+}
