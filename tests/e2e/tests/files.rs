@@ -17,6 +17,15 @@ fn fs_01_02_system_folders_cannot_be_written_and_scratch_can() {
 }
 
 #[test]
+fn fs_12_a_policy_that_lists_nothing_grants_the_baseline_where_it_exists() {
+    let lab = Lab::with_web();
+    let script = "for d in /usr /lib /etc /var/log /proc; do ls $d >/dev/null || echo no $d; done; \
+                  head -c1 /dev/urandom >/dev/null || echo no urandom; touch /tmp/$$ && rm /tmp/$$ || echo no /tmp; \
+                  for d in /app /sandbox; do ! [ -e $d ] || ls $d >/dev/null || echo no $d; done; echo done";
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh(script).ok(), "done");
+}
+
+#[test]
 fn fs_03_04_what_is_not_listed_is_out_of_reach_although_its_modes_allow_it() {
     let lab = Lab::with_web();
     let folder = lab.folder("unlisted");

@@ -269,6 +269,22 @@ fn tof_03_the_same_bytes_are_the_same_program() {
 }
 
 #[test]
+fn tof_04_an_ancestor_that_was_replaced_is_refused_and_named() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let folder = lab.folder("tools");
+    let tool = folder.join("tool").display().to_string();
+    let policy = format!("{}filesystem_policy: {{read_write: [{}]}}\n", web(), folder.display());
+    let parent = format!("import subprocess, sys; subprocess.run(['{}', '-c'] + sys.argv[1:])", python());
+    let ask = format!("{tool} -c \"{parent}\" \"$RAW\" '{}' '{GET}'", connect("web.test:8080"));
+    let script =
+        format!("cp {} {tool}; {ask}; cp {tool} {tool}.new; echo >> {tool}.new; mv {tool}.new {tool}; {ask}", python());
+    let finished = lab.sandbox(&policy).env("RAW", RAW).env("PYTHONHOME", "/usr").sh(&script);
+    assert!(finished.stdout.contains("hello") && finished.stdout.contains("403 caller_changed"), "{finished:?}");
+    assert_eq!(finished.logged("ancestor integrity check failed for").len(), 1, "{}", finished.log);
+}
+
+#[test]
 fn a_socket_that_two_programs_hold_is_refused_unless_both_may() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");

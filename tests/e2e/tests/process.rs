@@ -69,8 +69,9 @@ fn prv_11_the_command_may_come_from_the_environment() {
 }
 
 #[test]
-fn prv_09_a_command_that_takes_too_long_is_124_and_gone() {
+fn prv_09_10_a_command_that_takes_too_long_is_124_and_gone_and_0_is_no_limit() {
     let lab = Lab::with_web();
+    assert_eq!(lab.sandbox(&policy()).args(&["-t", "0"]).sh("sleep 1.2; echo done").ok(), "done");
     let start = Instant::now();
     let finished = lab.sandbox(&policy()).args(&["-t", "1"]).sh("sleep 600 & sleep 600");
     assert_eq!(finished.code(), 124, "{finished:?}");
