@@ -25,6 +25,11 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The text of every Rust source.
+fn all_sources() -> String {
+    ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))).map(|(_, text)| text).collect()
+}
+
 /// Every Rust source beneath `folder`.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
@@ -136,8 +141,7 @@ fn no_test_is_left_out_and_no_code_left_open() {
 fn the_architecture_page_names_tests_that_exist() {
     let page = read(&root().join("docs/architecture.md"));
     assert!(page.lines().count() <= 150);
-    let all: String =
-        ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))).map(|(_, text)| text).collect();
+    let all = all_sources();
     let invariants = page.split("## Invariants").nth(1).unwrap().split("\n## ").next().unwrap();
     let named: Vec<_> = invariants.split("- **Invariant**").skip(1).collect();
     assert!(named.len() >= 8, "{named:?}");
@@ -147,4 +151,14 @@ fn the_architecture_page_names_tests_that_exist() {
         let quoted = line.split('`').skip(1).step_by(2).filter(|text| text.matches('_').count() > 2);
         quoted.for_each(|text| assert!(is_test(&text), "no such test: {text}"));
     }
+}
+
+#[test]
+fn every_test_that_the_security_model_names_exists() {
+    let all = all_sources();
+    let page = read(&root().join("docs/security.md"));
+    let quoted = page.split('`').skip(1).step_by(2).filter(|text| text.matches('_').count() > 3 && !text.contains(' '));
+    let tests: Vec<_> = quoted.collect();
+    assert!(tests.len() > 30, "{tests:?}");
+    tests.iter().for_each(|test| assert!(all.contains(&format!("fn {test}() {{")), "no such test: {test}"));
 }
