@@ -15,7 +15,7 @@ use crate::host::Lab;
 /// No test waits longer for a sandbox.
 const PATIENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
 
-/// The binary under test, built once with the profile of the tests.
+/// The binary under test, built once with the profile of whoever asks.
 ///
 /// # Panics
 /// It does not build.
@@ -24,10 +24,14 @@ pub fn binary() -> &'static PathBuf {
     BINARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "openshell-sandbox", "--bin", "openshell-sandbox"]);
-        assert!(build.status().unwrap().success(), "the binary does not build");
         // Tests lie in `deps` beside the binaries of their profile.
         let this = std::env::current_exe().unwrap();
-        this.ancestors().nth(2).unwrap().join("openshell-sandbox")
+        let folder = this.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap();
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the binary does not build");
+        folder.join("openshell-sandbox")
     })
 }
 

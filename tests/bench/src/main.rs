@@ -1,0 +1,228 @@
+//! What the sandbox costs, as ratios to the direct path in the same run: `cargo run --release --package bench [ROW…]`.
+
+#![expect(clippy::unwrap_used, reason = "in a benchmark a failed step is a failed run")]
+#![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
+
+mod client;
+mod server;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::host::{Program, UID};
+
+/// Pairs of a row; the median of their ratios counts.
+const PAIRS: usize = 9;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("client") => client::run(&words[1..]),
+        Some("server") => server::run(),
+        _ => report(&words),
+    }
+}
+
+/// The rows that are asked for, all if none is.
+fn report(asked: &[String]) {
+    println!("load before: {}", std::fs::read_to_string("/proc/loadavg").unwrap().trim());
+    println!("{:<44} {:>9} {:>9} {:>9}   absolute, medians", "row", "median", "min", "max");
+    for (name, measure) in ROWS {
+        if asked.is_empty() || asked.iter().any(|word| name.contains(word.as_str())) {
+            measure(name);
+        }
+    }
+}
+
+type Row = (&'static str, fn(&str));
+
+const ROWS: &[Row] = &[
+    ("start: /bin/true / bwrap", start),
+    ("connect: new CONNECT + request / direct", connect),
+    ("policies: 1,000 / few", policies),
+    ("idle: 1,000 idle processes / none", idle),
+    ("process: new process a connection, 1,000 idle", process),
+    ("tunnel: small requests / plain relay", tunnel),
+    ("bytes: 1 GiB through a tunnel, speed / direct", bytes),
+    ("memory", memory),
+    ("reload: 1,000 policies", reload),
+];
+
+/// Runs both of a pair in turn, and prints the ratios of the second to the first.
+fn pairs(name: &str, unit: f64, mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) {
+    let results: Vec<_> = (0..PAIRS).map(|_| (first(), second())).collect();
+    let sorted = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let ratios = sorted(results.iter().map(|(one, other)| other / one).collect());
+    let one = sorted(results.iter().map(|(one, _)| one * unit).collect())[PAIRS / 2];
+    let other = sorted(results.iter().map(|(_, other)| other * unit).collect())[PAIRS / 2];
+    let (median, min, max) = (ratios[PAIRS / 2], ratios[0], ratios[PAIRS - 1]);
+    println!("{name:<44} {median:>9.2} {min:>9.2} {max:>9.2}   {other:.3} / {one:.3}");
+}
+
+const MILLI: f64 = 1e3;
+
+fn this() -> String {
+    std::env::current_exe().unwrap().display().to_string()
+}
+
+/// A host with the servers running.
+fn host() -> (Lab, Program) {
+    let lab = Lab::with_web();
+    let server = lab.program(&[&this(), "server"]);
+    (lab, server)
+}
+
+/// A policy that gives the client its servers, among `count` others.
+fn policy(count: usize) -> String {
+    let this = this();
+    let endpoints = "[{host: 10.99.0.1, ports: [8080, 8081]}]";
+    let others: String = (0..count)
+        .map(|n| {
+            format!("  p{n}: {{endpoints: [{{host: h{n}.test, port: 443}}, {{host: \"*.h{n}.test\", port: 443}}], binaries: [{{path: /usr/bin/b{n}}}]}}\n")
+        })
+        .collect();
+    format!(
+        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: {endpoints}, binaries: [{{path: {this}}}]}}\n{others}"
+    )
+}
+
+fn inside(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
+    let this = this();
+    let finished = lab.sandbox(policy).run(&[&[&this, "client"], task].concat());
+    finished.ok().lines().last().unwrap().parse().unwrap()
+}
+
+fn outside(lab: &Lab, task: &[&str]) -> f64 {
+    let printed = lab.shell(&format!("{} client {}", this(), task.join(" ")));
+    printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
+}
+
+fn start(name: &str) {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", policy(0));
+    let timed = |command: &str| {
+        let command = command.to_owned();
+        lab.inside(move || {
+            let words: Vec<_> = command.split(' ').collect();
+            // Twenty, as one is too short to be told from chance.
+            let start = Instant::now();
+            for _ in 0..20 {
+                assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success());
+            }
+            start.elapsed().as_secs_f64() / 20.0
+        })
+    };
+    let ours = format!("{} --policy-data {} -- /bin/true", lab::sandbox::binary().display(), policy.display());
+    pairs(
+        name,
+        MILLI,
+        || timed("bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true"),
+        || timed(&ours),
+    );
+}
+
+fn connect(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    pairs(name, MILLI, || outside(&lab, &["requests", "500"]), || inside(&lab, &policy, &["requests", "500"]));
+}
+
+fn policies(name: &str) {
+    let (lab, _server) = host();
+    let (few, many) = (policy(10), policy(1000));
+    let measure = |policy: &str| inside(&lab, policy, &["requests", "500"]);
+    pairs(name, MILLI, || measure(&few), || measure(&many));
+}
+
+fn idle(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    let measure = |idle: &str| inside(&lab, &policy, &["requests", "500", idle]);
+    pairs(name, MILLI, || measure("0"), || measure("1000"));
+}
+
+fn process(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    let task = ["processes", "100", "1000"];
+    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn tunnel(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &["tunnel", "5000", server::RELAY]),
+        || inside(&lab, &policy, &["tunnel", "5000"]),
+    );
+}
+
+fn bytes(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    let task = ["bytes", "1073741824"];
+    // Speeds, so the larger the better.
+    pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+}
+
+/// Resident memory of the supervisor, in KiB: after a hundred requests, and with a thousand idle tunnels.
+fn memory(_: &str) {
+    let (lab, _server) = host();
+    let resident = |task: &[&str]| {
+        let policy = lab.file("policy.yaml", policy(10));
+        let mut command = Command::new(lab::sandbox::binary());
+        command.arg("--policy-data").arg(policy).arg("--").arg(this()).arg("client").args(task);
+        command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let status = BufReader::new(File::open(format!("/proc/{}/status", child.id())).unwrap());
+        let resident = status
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        resident.unwrap()
+    };
+    let (few, many) = (resident(&["waiting", "100"]), resident(&["tunnels", "1000"]));
+    println!("{:<44} {:>6.1} MiB", "memory: after 100 requests", few / 1024.0);
+    println!("{:<44} {:>6.1} KiB", "memory: an idle tunnel, of 1,000", (many - few) / 1000.0);
+}
+
+/// The slowest of a hundred requests in an open tunnel, while the policy is read again and again, to the same without.
+fn reload(name: &str) {
+    let (lab, _server) = host();
+    let policy = lab.file("policy.yaml", policy(1000));
+    let steady = |reloads: usize| {
+        let mut command = Command::new(lab::sandbox::binary());
+        command.arg("--policy-data").arg(&policy).arg("--").arg(this()).args(["client", "steady"]);
+        command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        for _ in 0..reloads {
+            assert_eq!(lab.shell(&format!("kill -HUP {}", child.id())), "");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        if reloads == 0 {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        drop(child.stdin.take());
+        let result = lines.next().unwrap().unwrap().parse::<f64>().unwrap();
+        child.wait().unwrap();
+        result
+    };
+    pairs(&format!("{name}, p99 of requests"), MILLI, || steady(0), || steady(4));
+    println!("{}", lab.shell("grep -h 'reloaded' /var/log/openshell.*.log | tail -1").trim());
+}
