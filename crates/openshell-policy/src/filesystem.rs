@@ -77,6 +77,8 @@ pub enum BaselineAccess {
     Device,
     /// As [`Self::Device`], with its ioctls: a terminal.
     Terminal,
+    /// List the directory, and nothing in it.
+    List,
 }
 
 /// One path that every sandbox gets where it exists.
@@ -108,6 +110,7 @@ pub const BASELINE: &[Baseline] = &[
     row("/sys/devices/system/cpu", BaselineAccess::Read, "how many processors there are"),
     row("/sandbox", BaselineAccess::ReadWrite, "the workload's home"),
     row("/tmp", BaselineAccess::ReadWrite, "temporary files"),
+    row("/dev", BaselineAccess::List, "finding the name of the terminal"),
     row("/dev/null", BaselineAccess::Device, "every shell script"),
     row("/dev/zero", BaselineAccess::Device, "anonymous memory of older programs"),
     row("/dev/full", BaselineAccess::Device, "tests of full disks"),

@@ -2,14 +2,17 @@
 //!
 //! Landlock speaks of opening, making and removing files. What it is silent about would stay within reach of whom file
 //! modes allow it: sockets by path (before its ABI 9: a container engine's, the message bus, a name service), modes,
-//! times and attributes of files, watches on folders. So every folder and socket that is neither granted nor on the way to something
-//! granted is covered by an empty one that nobody may enter. Granted folders stay in the mounts that they are in, so
-//! that files move between them as before.
+//! times and attributes of files, watches on folders. So every folder and socket that is neither granted nor on the way
+//! to something granted is covered by an empty one that nobody may enter, and files that the workload could change. Granted
+//! folders stay in the mounts that they are in, so that files move between them as before; of their sockets those are
+//! covered that are there already in folders like /tmp, which everybody may write to: granting such a folder says
+//! nothing about the services of others in it.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -24,19 +27,22 @@ const COVERS: usize = 1024;
 const KERNEL_FILE_SYSTEMS: &[u64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
 
-/// Covers everything but `visible`, what lies beneath it, and the way there. To be called in a mount namespace of its own.
-/// Returns what could not be covered, in words.
-pub(crate) fn cover<'p>(visible: impl IntoIterator<Item = &'p Path>) -> Vec<String> {
-    // Covers are laid by descriptor, which takes /proc. What does not exist needs nothing kept in sight.
-    let visible = visible.into_iter().chain([Path::new("/proc")]);
-    let visible: BTreeSet<_> = visible.filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+/// Covers everything but `visible`, what lies beneath it, and the way there, from the user `uid`. To be called in a mount
+/// namespace of its own, in the network namespace of the host's services. Returns what could not be covered, in words.
+pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
+    // Covers are laid by descriptor, which takes /proc.
+    let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
     let mut uncovered = Vec::new();
     let mut found = Vec::new();
     for folder in on_the_way(&visible) {
-        match beside(folder, &visible) {
+        match beside(folder, &visible, uid) {
             Ok(entries) => found.extend(entries),
             Err(error) => uncovered.push(format!("{}: {error}", folder.display())),
         }
+    }
+    match sockets_of_others(&visible) {
+        Ok(sockets) => found.extend(sockets.into_iter().map(|path| (path, FileType::Socket))),
+        Err(error) => uncovered.push(format!("sockets in shared folders: /proc/net/unix: {error}")),
     }
     // The first folder to be covered is where the empty one is mounted; the others show the same.
     found.sort_by_key(|(_, kind)| *kind != FileType::Directory);
@@ -44,7 +50,7 @@ pub(crate) fn cover<'p>(visible: impl IntoIterator<Item = &'p Path>) -> Vec<Stri
     for (index, (path, kind)) in found.iter().enumerate() {
         if index == COVERS {
             let count = found.len() - COVERS;
-            uncovered.push(format!("{count} folders, from {} on: no more than {COVERS} are covered", path.display()));
+            uncovered.push(format!("{count} more, from {} on: no more than {COVERS} are covered", path.display()));
             break;
         }
         if let Err(error) = cover_one(path, *kind, &mut blank) {
@@ -54,6 +60,22 @@ pub(crate) fn cover<'p>(visible: impl IntoIterator<Item = &'p Path>) -> Vec<Stri
     uncovered
 }
 
+/// Sockets that somebody has bound in a folder which is granted and which everybody may write to.
+fn sockets_of_others(visible: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
+    let is_shared = |folder: &Path| {
+        std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
+    };
+    let shared: BTreeSet<_> = visible.iter().filter(|path| is_shared(path)).collect();
+    // The eighth field, as unix(7) has it; of what was bound elsewhere, or is gone, there is nothing at that path.
+    let table = std::fs::read_to_string("/proc/self/net/unix")?;
+    let paths = table.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)).map(PathBuf::from);
+    // The nearest that is granted says what the folder is: a folder inside may be listed, or the socket itself.
+    let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
+    let is_covered = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
+    let is_socket = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    Ok(paths.filter(is_covered).filter(is_socket).collect())
+}
+
 /// The folders that hold something visible and are not visible themselves.
 fn on_the_way(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     let is_visible = |path: &Path| path.ancestors().any(|ancestor| visible.contains(ancestor));
@@ -61,8 +83,8 @@ fn on_the_way(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
-/// What lies in `folder` and neither is visible nor leads there.
-fn beside(folder: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<Vec<(PathBuf, FileType)>> {
+/// What lies in `folder`, neither is visible nor leads there, and has to be covered.
+fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<(PathBuf, FileType)>> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
         return Ok(Vec::new());
@@ -75,13 +97,10 @@ fn beside(folder: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<Vec<(PathBuf
         if matches!(name.to_bytes(), b"." | b"..") || visible.iter().any(|seen| seen.starts_with(&path)) {
             continue;
         }
-        let kind = match entry.file_type() {
-            FileType::Unknown => {
-                FileType::from_raw_mode(rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
-            }
-            kind => kind,
-        };
-        if matches!(kind, FileType::Directory | FileType::Socket) {
+        let data = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(data.st_mode);
+        let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
+        if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
             found.push((path, kind));
         }
     }
@@ -145,6 +164,8 @@ mod tests {
 
     use super::cover;
 
+    const UID: u32 = 61184;
+
     /// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as root.
     fn apart<T: Send>(prepare: impl FnOnce() + Send, work: impl FnOnce() -> T + Send) -> T {
         let work = || {
@@ -157,7 +178,7 @@ mod tests {
             rustix::mount::mount_change("/", private).unwrap();
             prepare();
             rustix::thread::set_thread_groups(&[]).unwrap();
-            let nobody = (Uid::from_raw(61184), Gid::from_raw(61184));
+            let nobody = (Uid::from_raw(UID), Gid::from_raw(UID));
             rustix::thread::set_thread_res_gid(nobody.1, nobody.1, nobody.1).unwrap();
             rustix::thread::set_thread_res_uid(nobody.0, nobody.0, nobody.0).unwrap();
             work()
@@ -171,7 +192,7 @@ mod tests {
 
     /// A folder with `seen/file`, `hidden/socket`, and `socket`, all of them everybody's.
     fn tree() -> (tempfile::TempDir, [UnixListener; 2]) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         for name in ["seen", "hidden"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
             open_to_all(&folder.path().join(name));
@@ -195,20 +216,33 @@ mod tests {
     fn what_is_not_granted_is_out_of_reach_and_the_rest_as_it_was() {
         let (folder, _sockets) = tree();
         let path = folder.path();
+        let own = path.join("own");
+        std::fs::write(&own, "").unwrap();
+        std::os::unix::fs::chown(&own, Some(UID), None).unwrap();
+        let touches = || std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).is_ok();
         assert_eq!(apart(|| (), || reached(path)), [true, true, true], "the twin without covers");
-        let cover_all_but = |seen: &Path| assert_eq!(cover([seen]), Vec::<String>::new());
+        assert!(apart(|| (), touches), "the twin without covers");
+        let cover_all_but = |seen: &Path| assert_eq!(cover([seen.to_owned()], UID), Vec::<String>::new());
+        assert!(!apart(|| cover_all_but(&path.join("seen")), touches));
         assert_eq!(apart(|| cover_all_but(&path.join("seen")), || reached(path)), [true, false, false]);
         assert_eq!(apart(|| cover_all_but(path), || reached(path)), [true, true, true], "beneath what is granted");
         assert_eq!(apart(|| cover_all_but(Path::new("/")), || reached(path)), [true, true, true]);
     }
 
     #[test]
-    fn what_a_link_stands_for_is_granted_and_a_missing_path_grants_nothing() {
+    fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
         let (folder, _sockets) = tree();
         let path = folder.path();
-        std::os::unix::fs::symlink(path.join("seen"), path.join("link")).unwrap();
-        let covered = || assert_eq!(cover([path.join("link").as_path(), Path::new("/nowhere")]), Vec::<String>::new());
-        assert_eq!(apart(covered, || reached(path)), [true, false, false]);
+        let cover_all_but = |seen: &[&Path]| {
+            let seen = seen.iter().map(|path| path.to_path_buf());
+            assert_eq!(cover(seen, UID), Vec::<String>::new());
+        };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(apart(|| cover_all_but(&[path]), || reached(path)), [true, false, false]);
+        let listed = [path, &path.join("socket")];
+        assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, false, true], "listed by itself");
+        let listed = [path, &path.join("hidden")];
+        assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, true, false], "with its folder");
     }
 
     #[test]
@@ -222,7 +256,7 @@ mod tests {
         let covered = || {
             // Room of its own, so that no folder of the machine counts.
             rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
-            let uncovered = cover([many.join("0").as_path()]);
+            let uncovered = cover([many.join("0")], UID);
             assert_eq!(uncovered.len(), 1, "{uncovered:?}");
             assert!(uncovered[0].contains("no more than 1024"), "{uncovered:?}");
         };

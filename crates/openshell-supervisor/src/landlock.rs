@@ -1,6 +1,7 @@
 //! Filesystem policy to a Landlock domain, with requested and granted rights kept apart.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -10,6 +11,8 @@ use landlock::{
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
+
+use crate::resolve::resolve;
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
 /// says.
@@ -28,6 +31,8 @@ pub enum PathAccess {
     Device,
     /// The same, with ioctls.
     Terminal,
+    /// List directories, and nothing else.
+    List,
 }
 
 /// A path, what for, and whether its absence is the policy's business.
@@ -39,6 +44,13 @@ pub struct Grant {
     pub access: PathAccess,
     /// Whether the policy lists it; the baseline is silent about what does not exist.
     pub listed: bool,
+}
+
+impl Grant {
+    /// The path itself, behind its symlinks where those may be followed.
+    fn resolve(&self) -> io::Result<PathBuf> {
+        if self.access == PathAccess::ReadWrite && self.listed { Ok(self.path.clone()) } else { resolve(&self.path) }
+    }
 }
 
 /// What is asked of the kernel.
@@ -109,6 +121,7 @@ impl Request {
                 BaselineAccess::ReadWrite => PathAccess::ReadWrite,
                 BaselineAccess::Device => PathAccess::Device,
                 BaselineAccess::Terminal => PathAccess::Terminal,
+                BaselineAccess::List => PathAccess::List,
             };
             baseline(row.path, access)
         }));
@@ -124,9 +137,10 @@ impl Request {
         self
     }
 
-    /// Every path that is granted for something.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.grants.iter().map(|grant| grant.path.as_path())
+    /// Every path of which more is granted than a list of names, behind its symlinks.
+    pub(crate) fn granted_paths(&self) -> impl Iterator<Item = PathBuf> {
+        // What cannot be resolved is not granted either.
+        self.grants.iter().filter(|grant| grant.access != PathAccess::List).filter_map(|grant| grant.resolve().ok())
     }
 
     /// Whether a file beneath `path` may be written.
@@ -138,7 +152,7 @@ impl Request {
     /// Whether `path` may be listed and entered.
     #[must_use]
     pub fn grants_reading(&self, path: &Path) -> bool {
-        self.grants.iter().any(|grant| path.starts_with(&grant.path))
+        self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
     /// Puts the calling thread, and all that it starts, into a domain of these rights. Sets `no_new_privs`. What is
@@ -189,12 +203,10 @@ impl Request {
 
 /// Opens what a grant is about. What the policy lets the workload write to was checked for symlinks when it was
 /// prepared, and is held to that here, as another sandbox of the same user could have put one there since.
-fn open(grant: &Grant) -> io::Result<(std::os::fd::OwnedFd, bool)> {
-    let follow = match grant.access {
-        PathAccess::ReadWrite if grant.listed => ResolveFlags::NO_SYMLINKS,
-        _ => ResolveFlags::empty(),
-    };
-    let fd = rustix::fs::openat2(CWD, &grant.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), follow)?;
+fn open(grant: &Grant) -> io::Result<(OwnedFd, bool)> {
+    let path = grant.resolve()?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     Ok((fd, kind == FileType::Directory))
 }
@@ -209,6 +221,7 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
         PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
         PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
         PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
+        PathAccess::List => AccessFs::ReadDir.into(),
         PathAccess::Terminal => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
     };
     // A rule on a file may carry file rights alone.

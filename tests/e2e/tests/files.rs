@@ -245,6 +245,66 @@ fn sockets_of_the_host_are_out_of_reach_by_path_and_by_abstract_name() {
 }
 
 #[test]
+fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
+    let lab = Lab::with_web();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let path = folder.path().display();
+    assert_eq!(lab.shell(&format!("chmod 755 {path}")), "");
+    let name = folder.path().join("agent").to_str().unwrap().to_owned();
+    let _services = lab.program(&["/usr/bin/python3", "-c", SERVICES, &name]);
+    let file = lab.file("sockets.py", SOCKETS);
+    let outside = as_user(&lab, &format!("/usr/bin/python3 {} {name}", file.display()));
+    assert_eq!(outside, "reached\n", "the twin outside");
+    for (listed, expected) in
+        [("[]", "PermissionError"), ("[/tmp]", "PermissionError"), (&format!("[{path}]"), "reached")]
+    {
+        let policy = format!("{}filesystem_policy: {{read_write: {listed}}}\n", crate::policy("{}"));
+        assert_eq!(lab.sandbox(&policy).python(SOCKETS, &[&name]).ok(), expected, "{listed}");
+    }
+    // What the workload binds there itself, it reaches.
+    let own = "import os, socket, tempfile; p = tempfile.mkdtemp() + '/s'; s = socket.socket(1); s.bind(p); s.listen(); \
+               socket.socket(1).connect(p); print('reached'); os.unlink(p); os.rmdir(os.path.dirname(p))";
+    assert_eq!(lab.sandbox(&crate::policy("{}")).python(own, &[]).ok(), "reached");
+}
+
+#[test]
+fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
+    let lab = Lab::with_web();
+    let [folder, outside] = ["project", "outside"].map(|name| lab.folder(name));
+    std::fs::write(outside.join("secret"), "secret").unwrap();
+    let (folder, outside) = (folder.display(), outside.display());
+    let policy =
+        format!("{}filesystem_policy: {{read_write: [{folder}], read_only: [{folder}/lib]}}\n", crate::policy("{}"));
+    let script = format!("cat {folder}/lib/secret {outside}/secret; ln -sfn {outside} {folder}/lib");
+    for _ in 0..2 {
+        let finished = lab.sandbox(&policy).sh(&script);
+        assert_eq!(finished.stdout, "", "{finished:?}");
+    }
+    let finished = lab.sandbox(&policy).sh("true");
+    assert!(
+        finished.log.contains(&format!("is a symlink that is not root's alone; list {outside} instead")),
+        "{}",
+        finished.log
+    );
+}
+
+/// Makes a terminal, says its number, and waits.
+const TERMINAL: &str = "import os, pty, time; a, b = pty.openpty(); print(os.ttyname(b), flush=True); time.sleep(600)";
+
+#[test]
+fn terminals_of_the_same_user_outside_are_out_of_reach() {
+    let lab = Lab::with_web();
+    let user = UID.to_string();
+    let _terminal = lab.program(&["setpriv", "--reuid", &user, "--clear-groups", "/usr/bin/python3", "-c", TERMINAL]);
+    let open = "for t in /dev/pts/[0-9]*; do (: <> $t) 2>/dev/null && echo opened; done; true";
+    assert!(as_user(&lab, open).contains("opened"), "the twin outside");
+    let finished = lab
+        .sandbox(&crate::policy("{}"))
+        .sh(&format!("{open}; python3 -c 'import os, pty; print(os.ttyname(pty.openpty()[1]))'"));
+    assert_eq!(finished.ok(), "/dev/pts/0", "only the one that it makes itself");
+}
+
+#[test]
 fn modes_times_attributes_and_watches_stop_where_the_grants_do() {
     let lab = Lab::with_web();
     let folder = lab.folder("metadata");

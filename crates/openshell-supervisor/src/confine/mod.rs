@@ -5,7 +5,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cover::cover;
 use crate::landlock::{Elsewhere, Granted, LandlockError, Request};
+use crate::resolve::resolve;
 use crate::run_as::Credentials;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::{Sockets, rows};
@@ -134,16 +135,17 @@ pub struct StepFailed {
 }
 
 impl Confinement {
-    /// Init's part, once, for all commands: the network namespace, covers, then the Landlock domain, under which there are
-    /// no mounts any more, then its proof.
+    /// Init's part, once, for all commands: the covers, the network namespace, then the Landlock domain, under which there
+    /// are no mounts any more, then its proof.
     pub(crate) fn enter(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), EnterError> {
         // A filter that cannot be compiled must stop the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
+        // The host's sockets are listed where the host's network is.
+        let not_covered = cover(self.visible(), self.credentials.uid);
         if let Some(network) = network {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
                 .map_err(|errno| EnterError::Network { source: errno.into() })?;
         }
-        let not_covered = cover(self.landlock.paths().chain(self.proof_file()).chain(self.in_sight.as_deref()));
         // Whoever has PIDs of its own is the first of them.
         let scopes = network.is_some() && rustix::process::getpid().is_init();
         let elsewhere = Elsewhere { sockets_by_path: not_covered.is_empty(), scopes };
@@ -152,12 +154,13 @@ impl Confinement {
         Ok((Enforced { landlock, not_proved, not_covered }, filter))
     }
 
-    /// The file that must be there for its refusal to prove something.
-    fn proof_file(&self) -> Option<&Path> {
-        match &self.landlock_proof {
-            LandlockProof::File(path) => Some(path),
+    /// What is granted, and the file that must be there for its refusal to prove something.
+    fn visible(&self) -> impl Iterator<Item = PathBuf> {
+        let proof = match &self.landlock_proof {
+            LandlockProof::File(path) => Some(path.clone()),
             LandlockProof::AbstractSocket(_) => None,
-        }
+        };
+        self.landlock.granted_paths().chain(proof).chain(self.in_sight.as_deref().and_then(|path| resolve(path).ok()))
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {

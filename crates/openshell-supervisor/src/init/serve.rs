@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -87,11 +87,12 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     // A caller that ignores it would have the kernel reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
-    detach_standard_streams().map_err(at("detach from the standard streams"))?;
-    sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private)
         .map_err(at("make its mounts private (a container's AppArmor or seccomp profile may forbid mounts)"))?;
+    mount_terminals().map_err(at("mount pseudo-terminals of its own on /dev/pts"))?;
+    detach_standard_streams().map_err(at("detach from the standard streams"))?;
+    sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     match isolation {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -103,6 +104,23 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
             rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))
         }
     }
+}
+
+/// Pseudo-terminals of the sandbox's own: those of the host belong to users, and one of them is the workload's. /dev/ptmx
+/// opens those that are mounted beside it. The caller's terminal stays where ttyname(3) finds it.
+fn mount_terminals() -> rustix::io::Result<()> {
+    if rustix::fs::stat("/dev/pts").is_err() {
+        return Ok(());
+    }
+    let terminal = rustix::termios::ttyname(rustix::stdio::stdin(), Vec::new());
+    let terminal = terminal.and_then(|name| rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()));
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, Some(c"newinstance,ptmxmode=0666,mode=0600"))?;
+    // Input that is no terminal has none to be found; a host without this device has no place to find it at.
+    if let Ok(terminal) = terminal {
+        let _ = rustix::mount::mount_bind(format!("/proc/self/fd/{}", terminal.as_raw_fd()), "/dev/console");
+    }
+    Ok(())
 }
 
 /// Lets go of the supervisor's input and output, so that who reads them sees the end when the supervisor ends. Errors

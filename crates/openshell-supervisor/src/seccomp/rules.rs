@@ -174,6 +174,13 @@ const WORKLOAD: &[Row] = &[
     row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
     row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
     row!(SYS_ioctl, &[equal(1, 0x5423)], NotPermitted, "TIOCSETD: loads line disciplines, rarely used kernel code"),
+    row!(SYS_ioctl, &[equal(1, 0x540c)], NotPermitted, "TIOCEXCL: locks the terminal of the caller's shell"),
+    row!(
+        SYS_fanotify_init,
+        &[],
+        NotPermitted,
+        "watches files that are not granted, which the file rules cannot refuse"
+    ),
     row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included"),
     row!(
         SYS_socket,
