@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(short, long, conflicts_with = "no_interactive")]
     pub(crate) interactive: bool,
 
-    /// Never give the command the terminal
+    /// Never make the terminal the command's own; it may still be its standard input
     #[arg(long)]
     pub(crate) no_interactive: bool,
 

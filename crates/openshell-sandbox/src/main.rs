@@ -27,10 +27,9 @@ fn main() -> ExitCode {
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    match run(*args, init) {
-        Ok(code) => code,
-        Err(error) => failed(&error),
-    }
+    let code = run(*args, init).unwrap_or_else(|error| failed(&error));
+    logging::finish();
+    code
 }
 
 fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {

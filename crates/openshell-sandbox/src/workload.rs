@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use openshell_supervisor::init::{Command, Session, Status};
@@ -14,6 +15,7 @@ use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::reaper;
 use openshell_supervisor::signals::{self, Meaning};
 use rustix::process::{Pid, Signal};
+use rustix::termios::{Action, OptionalActions, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -23,6 +25,9 @@ use crate::config::Config;
 use crate::logging::{self, ProcessEvent};
 use crate::startup::Sandbox;
 use crate::tasks::Tasks;
+
+/// How much later than the supervisor init ends everything at a time-out.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// What `timeout(1)` ends with.
 const TIMED_OUT: u8 = 124;
@@ -84,6 +89,10 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<News>> {
         directories: sandbox.directories.clone(),
         session: if config.interactive { Session::Foreground } else { Session::New },
     };
+    if let Some(limit) = config.timeout {
+        // The supervisor itself is faster, unless it is stopped.
+        sandbox.launcher.end_after(limit + config.grace + SLACK)?;
+    }
     let news = Arc::new(News::default());
     let tell = Arc::clone(&news);
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
@@ -155,6 +164,10 @@ impl Life<'_> {
                 if let Some(running) = self.running.as_ref().filter(|_| self.config.interactive) {
                     stopped(running, signal)?;
                 }
+            }
+            Event::OutOfTime => {
+                self.note("TERMINATE", "CRIT", None, "Process timed out while the supervisor was stopped");
+                return Ok(Some(TIMED_OUT));
             }
             Event::SandboxGone(Some(why)) => {
                 return Err(anyhow!("the sandbox's init ended, and every process with it: {why}"));
@@ -307,12 +320,23 @@ fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
 /// The command was stopped: the supervisor takes back the terminal, if the command had it, and stops too, so that the
 /// caller's shell takes over.
 fn suspend(running: &Running) -> anyhow::Result<()> {
+    if !has_shell() {
+        return resume(running);
+    }
     if foreground().is_some_and(|group| Some(group) == group_of(running)) {
         set_foreground(rustix::process::getpgrp())?;
     }
     // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
     rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
     Ok(())
+}
+
+/// Whether somebody could let the supervisor go on again: its parent, in the same session (an orphaned process group is never
+/// stopped by its terminal, and must not stop itself).
+fn has_shell() -> bool {
+    let session = rustix::process::getsid(None).ok();
+    let parents = rustix::process::getppid().and_then(|parent| rustix::process::getsid(Some(parent)).ok());
+    session.is_some() && session == parents
 }
 
 /// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
@@ -325,13 +349,15 @@ fn resume(running: &Running) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The terminal, lent to the command; taken back when this is dropped, whatever became of the command.
-struct Terminal;
+/// The terminal, lent to the command; taken back when this is dropped, as it was, whatever became of the command.
+struct Terminal {
+    modes: Option<Termios>,
+}
 
 impl Terminal {
     fn lend() -> anyhow::Result<Self> {
         signals::ignore_terminal_output_stop()?;
-        Ok(Self)
+        Ok(Self { modes: rustix::termios::tcgetattr(io::stdin()).ok() })
     }
 }
 
@@ -341,6 +367,13 @@ impl Drop for Terminal {
         let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
         if is_free && let Err(error) = set_foreground(rustix::process::getpgrp()) {
             tracing::warn!("the terminal could not be taken back: {error}");
+        }
+        // Output may be stopped, and lines may be neither shown nor ended. Another's terminal is left alone.
+        if foreground() == Some(rustix::process::getpgrp()) {
+            let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
+            if let Some(modes) = &self.modes {
+                let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::confine::{Confinement, Enforced};
 use crate::init::Init;
@@ -44,6 +45,8 @@ pub enum Event {
     Stopped(i32),
     /// It ended.
     Ended(Status),
+    /// Init has ended the sandbox, as [`Launcher::end_after`] asked.
+    OutOfTime,
     /// Init is gone, and with it every process of the sandbox; why, if init could still say.
     SandboxGone(Option<String>),
 }
@@ -139,6 +142,15 @@ impl Launcher {
         })
     }
 
+    /// Has init end the sandbox when `time` has passed, also if the supervisor is stopped by then.
+    ///
+    /// # Errors
+    /// Init cannot be asked.
+    pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
+        let request = Request::EndAfter(time);
+        wire::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Wire { source })
+    }
+
     /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
     #[must_use]
     pub fn init_pid(&self) -> i32 {
@@ -184,6 +196,7 @@ struct Farewell<'w> {
     init: &'w Init,
     waiting: &'w Mutex<Waiting>,
     last_words: Option<String>,
+    is_out_of_time: bool,
 }
 
 impl Drop for Farewell<'_> {
@@ -196,14 +209,17 @@ impl Drop for Farewell<'_> {
             std::mem::take(&mut waiting.listeners)
         };
         for (_, listener) in listeners.into_values() {
-            lock(&listener)(Event::SandboxGone(self.last_words.clone()));
+            lock(&listener)(match self.is_out_of_time {
+                true => Event::OutOfTime,
+                false => Event::SandboxGone(self.last_words.clone()),
+            });
         }
     }
 }
 
 /// Hands init's replies to those who wait for them, until init ends.
 fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
-    let mut farewell = Farewell { init, waiting, last_words: None };
+    let mut farewell = Farewell { init, waiting, last_words: None, is_out_of_time: false };
     while let Ok(Some((reply, descriptors))) = wire::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
@@ -220,6 +236,7 @@ fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
                 lock(waiting).listeners.remove(&id);
             }
             Reply::Failed(why) => farewell.last_words = Some(why),
+            Reply::OutOfTime => farewell.is_out_of_time = true,
             Reply::Up | Reply::NoProc(_) | Reply::Confined(_) => {}
         }
     }

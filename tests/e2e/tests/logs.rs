@@ -53,6 +53,47 @@ fn log_12_standard_error_shows_what_it_is_asked_for_and_standard_output_nothing(
     assert_eq!(ask(&["--log-level", "warn"], "info").stderr, "", "the flag wins");
 }
 
+/// Runs the command given as arguments with an error output that nobody reads, and says how it ended.
+const UNREAD: &str = "
+import subprocess, sys
+p = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+print(p.wait(60))
+";
+
+/// Fills the error output that the supervisor shares, has something logged, and stays.
+const FILL: &str = "
+import os, socket, time
+os.set_blocking(2, False)
+try:
+    while True: os.write(2, b'x' * 4096)
+except BlockingIOError: pass
+os.set_blocking(2, True)
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for n in range(10):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+    assert b' 403 ' in s.recv(4096)
+time.sleep(600)
+";
+
+#[test]
+fn an_output_that_nobody_reads_stops_neither_the_proxy_nor_the_time_out() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", policy("{}"));
+    let (caller, fill) = (lab.file("caller.py", UNREAD), lab.file("fill.py", FILL));
+    let sandbox = format!(
+        "{} --policy-data {} --log-level info -t 2 --grace 1",
+        lab::sandbox::binary().display(),
+        policy.display()
+    );
+    let script = format!(
+        "/usr/bin/python3 {} {sandbox} -- /usr/bin/python3 -c \"$(cat {})\"; grep -c DENIED /var/log/openshell.*.log",
+        caller.display(),
+        fill.display()
+    );
+    assert_eq!(lab.shell(&script), "124\n10\n");
+}
+
 #[test]
 fn a_doubtful_policy_is_said_on_standard_error() {
     let lab = Lab::with_web();

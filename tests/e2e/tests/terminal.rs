@@ -38,6 +38,35 @@ fn on_terminal(steps: &[&str]) {
     assert_eq!(lab.shell(&format!("/usr/bin/python3 {} {}", driver.display(), steps.display())), "ok\n");
 }
 
+#[test]
+fn a_command_that_stops_itself_does_not_outlive_its_time() {
+    on_terminal(&[
+        r"send:BOX -t 1 --grace 0 -- sh -c 'sleep 611 & kill -STOP $$'\n",
+        "expect:Stopped",
+        r"send:while ps -eo args | grep -q '^sleep 61''1'; do sleep 0.1; done; fg; echo RC=$((0+$?))\n",
+        "expect:RC=124",
+    ]);
+}
+
+#[test]
+fn a_command_that_nobody_could_continue_is_not_left_stopped() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+    let shown = lab.shell(&format!(
+        "script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
+    ));
+    assert_eq!(shown.replace('\r', ""), "went on\n3\n");
+}
+
+#[test]
+fn the_terminal_is_given_back_as_it_was() {
+    on_terminal(&[
+        "send:stty -a > before; BOX -- sh -c 'stty raw -echo'; stty -a > after; cmp before after && echo SA''ME; rm before after\\n",
+        "expect:SAME",
+    ]);
+}
+
 /// A command that says when it is interrupted and when it has read a line.
 const LISTENER: &str =
     r#"send:BOX --grace 1 -- sh -c 'trap "echo IN""TR" INT; echo UP""1; while :; do read a && echo GOT""$a; done'\n"#;

@@ -4,38 +4,64 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 
+use super::queue::{Line, Output};
+
 /// Days of files that are kept.
 const KEPT: usize = 3;
+
+/// Bytes a day, of all sandboxes that share the file; behind them one line a second.
+const BYTES: u64 = 100 * 1024 * 1024;
 
 /// The file of the day.
 pub(super) struct DatedFile {
     folder: PathBuf,
-    current: Mutex<(Date, File)>,
+    day: Date,
+    file: File,
+    /// Lines left out since the last one that was written.
+    left_out: u64,
+    written: Instant,
 }
 
 impl DatedFile {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        let today = OffsetDateTime::now_utc().date();
-        let file = open(folder, today)?;
+        let day = OffsetDateTime::now_utc().date();
+        let file = open(folder, day)?;
         remove_old(folder);
-        Ok(Self { folder: folder.to_owned(), current: Mutex::new((today, file)) })
+        Ok(Self { folder: folder.to_owned(), day, file, left_out: 0, written: Instant::now() })
     }
 
+    fn is_full(&self) -> bool {
+        self.file.metadata().is_ok_and(|data| data.len() >= BYTES)
+    }
+}
+
+impl Output for DatedFile {
     /// Appends `line`; where that fails, there is no better place to say so than the other output, which has it too.
-    pub(super) fn write(&self, now: OffsetDateTime, line: &str) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.0 != now.date()
-            && let Ok(file) = open(&self.folder, now.date())
+    fn write(&mut self, line: Line, left_out: u64) {
+        let day = line.made.date();
+        if self.day != day
+            && let Ok(file) = open(&self.folder, day)
         {
-            *current = (now.date(), file);
+            (self.day, self.file) = (day, file);
             remove_old(&self.folder);
         }
-        let _ = current.1.write_all(format!("{line}\n").as_bytes());
+        self.left_out += left_out;
+        if self.is_full() && self.written.elapsed() < Duration::from_secs(1) {
+            self.left_out += 1;
+            return;
+        }
+        let mut text = line.text;
+        if self.left_out > 0 {
+            text.push_str(&format!(" [{} lines left out before]", self.left_out));
+        }
+        text.push('\n');
+        (self.left_out, self.written) = (0, Instant::now());
+        let _ = self.file.write_all(text.as_bytes());
     }
 }
 
@@ -64,4 +90,29 @@ fn remove_old(folder: &Path) {
     ours.iter().rev().skip(KEPT).for_each(|name| {
         let _ = std::fs::remove_file(folder.join(name));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES, DatedFile};
+    use crate::logging::queue::{Line, Output};
+
+    #[test]
+    fn a_file_that_is_full_takes_a_line_a_second_and_says_how_many_it_did_not() {
+        let folder = std::env::temp_dir().join(format!("openshell-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut file = DatedFile::open(&folder).unwrap();
+        let path = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+        let write = |file: &mut DatedFile, text: &str| {
+            file.write(Line { made: time::OffsetDateTime::now_utc(), text: text.to_owned() }, 0);
+            std::fs::metadata(&path).unwrap().len()
+        };
+        assert_eq!(write(&mut file, "one"), 4);
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BYTES).unwrap();
+        assert_eq!(write(&mut file, "left out"), BYTES);
+        file.written -= std::time::Duration::from_secs(2);
+        let said = " [1 lines left out before]";
+        assert_eq!(write(&mut file, "two"), BYTES + 4 + said.len() as u64);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -1,17 +1,22 @@
 //! Lines for people and for audit: on standard error, and in a dated file. Standard output is the workload's.
 
 mod file;
+mod queue;
 mod shorthand;
 
 use std::io::Write;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use openshell_proxy::record::AUDIT;
+use time::OffsetDateTime;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::config::Config;
 use file::DatedFile;
+use queue::{Line, Output, Queue};
 use shorthand::Fields;
 pub(crate) use shorthand::printable;
 
@@ -23,11 +28,12 @@ pub(crate) use shorthand::printable;
 pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
     let file = DatedFile::open(&config.log_dir);
     let (file, problem) = match file {
-        Ok(file) => (Some(file), None),
+        Ok(file) => (Some(Queue::new("log-file", file)?), None),
         Err(error) => (None, Some(error)),
     };
-    let output = Output { file, level: config.log_level };
-    let subscriber = tracing_subscriber::registry().with(output);
+    let errors = Queue::new("log-errors", StandardError)?;
+    let outputs = OUTPUTS.get_or_init(|| Outputs { file, errors, level: config.log_level });
+    let subscriber = tracing_subscriber::registry().with(outputs);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
     if let Some(error) = problem {
         let folder = config.log_dir.display();
@@ -37,9 +43,19 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
 }
 
 /// A line on standard error, even before logging has started.
-pub(crate) fn say(line: &str) {
-    // Nobody may be listening; that keeps nothing from going on.
-    let _ = writeln!(std::io::stderr(), "{line}");
+pub(crate) fn say(text: &str) {
+    let line = Line { made: OffsetDateTime::now_utc(), text: text.to_owned() };
+    match OUTPUTS.get() {
+        Some(outputs) => outputs.errors.push(line),
+        None => StandardError.write(line, 0),
+    }
+}
+
+/// Waits until all lines are written, as far as their outputs take them.
+pub(crate) fn finish() {
+    if let Some(outputs) = OUTPUTS.get() {
+        outputs.file.iter().chain([&outputs.errors]).for_each(|queue| queue.flush(FINISH));
+    }
 }
 
 /// Something about the sandbox itself: what was loaded, what is enforced.
@@ -63,13 +79,32 @@ pub(crate) struct ProcessEvent<'e> {
     pub(crate) cmd: Option<&'e str>,
 }
 
+/// Where lines go, once logging has started.
+static OUTPUTS: OnceLock<Outputs> = OnceLock::new();
+
+/// How long the end waits for an output.
+const FINISH: Duration = Duration::from_secs(1);
+
 /// Both outputs. The file takes everything from `info` up; standard error what `--log-level` asks for.
-struct Output {
-    file: Option<DatedFile>,
+struct Outputs {
+    file: Option<Queue>,
+    errors: Queue,
     level: Level,
 }
 
-impl<S: Subscriber> Layer<S> for Output {
+struct StandardError;
+
+impl Output for StandardError {
+    fn write(&mut self, mut line: Line, left_out: u64) {
+        if left_out > 0 {
+            line.text = format!("{left_out} lines left out\n{}", line.text);
+        }
+        // Nobody may be listening; that keeps nothing from going on.
+        let _ = writeln!(std::io::stderr(), "{}", line.text);
+    }
+}
+
+impl<S: Subscriber> Layer<S> for &'static Outputs {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let is_ours = metadata.target() == AUDIT || metadata.target().starts_with("openshell");
         *metadata.level() <= self.level.max(Level::INFO) && (is_ours || *metadata.level() <= Level::WARN)
@@ -78,17 +113,17 @@ impl<S: Subscriber> Layer<S> for Output {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let fields = Fields::of(event);
         let (target, level) = (event.metadata().target(), *event.metadata().level());
-        let now = time::OffsetDateTime::now_utc();
+        let now = OffsetDateTime::now_utc();
         let line = shorthand::line(now, level, target, &fields);
         if level <= Level::INFO
             && let Some(file) = &self.file
         {
-            file.write(now, &line);
+            file.push(Line { made: now, text: line.clone() });
         }
         // An audit line is news at `info`, but what an operator must look at is a warning.
         let level = if target == AUDIT && fields.needs_attention() { Level::WARN } else { level };
         if level <= self.level {
-            say(&line);
+            self.errors.push(Line { made: now, text: line });
         }
     }
 }

@@ -74,11 +74,11 @@ fn network(fields: &Fields) -> String {
         get("activity"),
         get("severity"),
         get("action"),
-        get("binary"),
+        word(get("binary")),
         get("pid"),
-        get("host"),
+        word(get("host")),
         get("port"),
-        get("policy"),
+        word(get("policy")),
         get("engine"),
     );
     if !get("reason").is_empty() {
@@ -93,13 +93,19 @@ fn network(fields: &Fields) -> String {
 
 fn process(fields: &Fields) -> String {
     let get = |name| fields.get(name);
-    let mut line = format!("PROC:{} [{}] {}({})", get("activity"), get("severity"), get("binary"), get("pid"));
+    let mut line = format!("PROC:{} [{}] {}({})", get("activity"), get("severity"), word(get("binary")), get("pid"));
     for name in ["exit", "cmd"] {
         if !get(name).is_empty() {
             let _ = write!(line, " [{name}:{}]", cut(get(name)));
         }
     }
     line
+}
+
+/// A name that the workload may have chosen, as one word: without what ends a field or reorders a line.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || (c.is_ascii_graphic() && !matches!(c, '[' | ']' | '"'));
+    text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_unicode().to_string() }).collect()
 }
 
 /// At most 80 bytes, whole characters.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
@@ -48,7 +49,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     if !is_up {
         return;
     }
-    let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new() };
+    let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
     if let Err(error) = server.serve() {
         // The supervisor reads it as the cause of the end; if it is gone too, nobody needs to know.
         let _ = wire::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
@@ -138,6 +139,8 @@ struct Server<'s> {
     starting: Vec<Starting>,
     /// Commands that run, with the supervisor's numbers for them.
     running: HashMap<Pid, u32>,
+    /// When everything ends, whatever has become of the supervisor, which may be stopped.
+    deadline: Option<Instant>,
 }
 
 impl Server<'_> {
@@ -146,7 +149,13 @@ impl Server<'_> {
         loop {
             let sources = [self.socket, &children].into_iter().chain(self.starting.iter().map(|start| &start.failure));
             let mut ready: Vec<_> = sources.map(|source| PollFd::new(source, PollFlags::IN)).collect();
-            match rustix::event::poll(&mut ready, None) {
+            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return self.reply(&Reply::OutOfTime);
+            }
+            // A year at most, which any clock can hold.
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match rustix::event::poll(&mut ready, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -181,6 +190,7 @@ impl Server<'_> {
                 Ok(starting) => self.starting.push(starting),
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             },
+            Request::EndAfter(time) => self.deadline = Instant::now().checked_add(time),
             Request::Signal { id, signal } => {
                 let pid = self.running.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
                 // A command that has just ended needs no signal any more.

@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, IoSliceMut, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 use rustix::net::{
@@ -28,6 +29,8 @@ pub(crate) enum Request {
     Start { id: u32, command: Command },
     /// Send a signal to the process group of a command that runs.
     Signal { id: u32, signal: i32 },
+    /// End, and everything with you, when this much time has passed.
+    EndAfter(Duration),
 }
 
 /// From init.
@@ -49,6 +52,8 @@ pub(crate) enum Reply {
     Stopped { id: u32, signal: i32 },
     /// The command ended.
     Exited { id: u32, status: Status },
+    /// The time has passed after which init ends.
+    OutOfTime,
 }
 
 /// A command to start.
