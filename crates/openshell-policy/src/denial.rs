@@ -42,6 +42,7 @@ pub enum ReasonCode {
     BinaryNotInPolicy,
     NoNetworkPolicies,
     NotInThisBuild,
+    PolicyChanged,
     CallerUnknown,
     CallerChanged,
     CallerAmbiguous,
@@ -68,6 +69,7 @@ impl ReasonCode {
             Self::BinaryNotInPolicy => "binary_not_in_policy",
             Self::NoNetworkPolicies => "no_network_policies",
             Self::NotInThisBuild => "not_in_this_build",
+            Self::PolicyChanged => "policy_changed",
             Self::CallerUnknown => "caller_unknown",
             Self::CallerChanged => "caller_changed",
             Self::CallerAmbiguous => "caller_ambiguous",
@@ -90,9 +92,11 @@ impl ReasonCode {
     #[must_use]
     pub fn stage(self) -> DenialStage {
         match self {
-            Self::EndpointNotInPolicy | Self::BinaryNotInPolicy | Self::NoNetworkPolicies | Self::NotInThisBuild => {
-                DenialStage::L4
-            }
+            Self::EndpointNotInPolicy
+            | Self::BinaryNotInPolicy
+            | Self::NoNetworkPolicies
+            | Self::NotInThisBuild
+            | Self::PolicyChanged => DenialStage::L4,
             Self::CallerUnknown | Self::CallerChanged | Self::CallerAmbiguous => DenialStage::Identity,
             Self::InternalAddress
             | Self::AddressNotInAllowedIps

@@ -4,26 +4,24 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-
 use tokio::sync::Semaphore;
 
-use crate::decide::snapshot::Snapshot;
+use crate::decide::current::CurrentPolicy;
 use crate::identify::Identifier;
+use crate::identify::sweep::Unsearched;
 use crate::record::DenialSink;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
-
-/// The policy in force; connections take the generation of the moment and keep it.
-pub type CurrentPolicy = Arc<ArcSwap<Snapshot>>;
 
 /// What every connection shares.
 #[derive(Debug)]
 pub struct Context {
     /// The policy in force.
-    pub policy: CurrentPolicy,
+    pub policy: Arc<CurrentPolicy>,
     /// Finds out who is calling.
     pub identifier: Arc<Identifier>,
+    /// Sockets of which one owner is known, and the others are still looked for.
+    pub unsearched: Unsearched,
     /// Turns at finding out; [`Limits::IDENTIFYING`] of them.
     pub turns: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
@@ -77,6 +75,12 @@ impl Limits {
     pub const DECISION_BYTES: usize = 1024;
     /// Bytes of a reason that are kept.
     pub const REASON_BYTES: usize = 4 * 1024;
+    /// Processes of a sandbox that are all looked at before a caller is known; some 10 us each.
+    pub const SEARCHED_PROCESSES: usize = 128;
+    /// Owners of sockets that are looked at first where there are more, and as many of the newest processes.
+    pub const RECENT_CALLERS: usize = 32;
+    /// How much of the time may go into looking at all of them afterwards: one part in this many.
+    pub const SWEEP_SHARE: u32 = 5;
     /// Processes between a caller and the command that init started.
     pub const ANCESTORS: usize = 64;
     /// Absolute paths kept of a caller's arguments and its ancestors', for the reason text.

@@ -20,6 +20,8 @@ pub mod resolve;
 
 pub mod connect;
 
+pub mod tenure;
+
 pub mod relay;
 
 pub mod http;

@@ -17,28 +17,41 @@ use crate::context::{Context, Limits};
 use crate::decide::connection::{Permit, judge};
 use crate::http::reply::{self, Body};
 use crate::identify::Flow;
+use crate::identify::caller::Callers;
 use crate::intake::{self, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::opaque;
 use crate::resolve::resolve;
 use crate::share::Share;
+use crate::tenure::Tenure;
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
-    let tunnel = Mutex::new(None);
-    let answer = service_fn(|request| answer(&ctx, flow, request, &tunnel));
+    // Boxed, so that what a head takes to be read is given back before the relay, which may last for hours.
+    let Some(tunnel) = Box::pin(open(&ctx, client, flow)).await else { return };
+    let Tunnel { client, surplus, upstream, approved: Approved { tenure, share } } = tunnel;
+    let (callers, target) = (tenure.callers().clone(), tenure.target().clone());
+    tokio::select! {
+        // Which side broke off is nobody's decision; both learn of it by the end of their connection.
+        _ = opaque::relay(client, surplus, upstream) => {}
+        refusal = tenure.ended(&ctx) => Record::of(&callers, target).finish(Outcome::Revoked(&refusal), &*ctx.denials),
+    }
+    drop(share);
+}
+
+/// Reads and answers what the client asks; what is to be relayed comes of it, if it was permitted.
+async fn open(ctx: &Arc<Context>, client: TcpStream, flow: Flow) -> Option<Tunnel> {
+    let opened = Mutex::new(None);
+    let answer = service_fn(|request| answer(ctx, flow, request, &opened));
     let served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades().await;
     if let Err(error) = served {
-        refused_by_hyper(&ctx, &error);
-        return;
+        refused_by_hyper(ctx, &error);
+        return None;
     }
-    let Some(tunnel) = tunnel.into_inner().unwrap_or_else(PoisonError::into_inner) else { return };
-    if let Some((client, surplus)) = tunnel.client().await {
-        // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-        let _ = opaque::relay(client, surplus, tunnel.upstream).await;
-        drop(tunnel.share);
-    }
+    let Opened { client, upstream, approved } = opened.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let parts = client.await.ok()?.downcast::<TokioIo<TcpStream>>().ok()?;
+    Some(Tunnel { client: parts.io.into_inner(), surplus: parts.read_buf, upstream, approved })
 }
 
 /// How heads are read: bounded in size and time; a client that has ended its sending still gets its answer.
@@ -60,21 +73,24 @@ async fn approve(
     flow: Flow,
     target: &Target,
     record: &mut Record,
-) -> Result<(TcpStream, Share), Refusal> {
-    let permit = decide(ctx, flow, target, record).await?;
+) -> Result<(TcpStream, Approved), Refusal> {
+    let generations = ctx.policy.subscribe();
+    let Decided { callers, unsearched, permit } = decide(ctx, flow, target, record).await?;
     record.permitted_by(&permit);
-    let program = record.caller().map_or("-", |caller| &caller.program.executable);
+    let program = &callers.first().program.executable;
     let share =
         ctx.shares.take(program).ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
     let destination = resolve(&ctx.resolver, &permit).await?;
     let upstream = connect(&destination).await?;
-    Ok((upstream, share))
+    let address = upstream.peer_addr().map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?.ip();
+    let tenure = Tenure::new(ctx, callers, target.clone(), address, generations, unsearched);
+    Ok((upstream, Approved { tenure, share }))
 }
 
 /// Who asks, and whether they may. On a thread of its own, as reading /proc, hashing a program and evaluating foreign rules
 /// may take their time; a few at once and not for long, so that no workload can have them all.
-async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Permit, Refusal> {
-    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load_full(), target.clone());
+async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Decided, Refusal> {
+    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load(), target.clone());
     let turn = Arc::clone(&ctx.turns).acquire_owned();
     let decision = async {
         let turn = turn.await;
@@ -82,22 +98,30 @@ async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record)
             let identified = identifier.identify(flow)?;
             let permit = judge(&snapshot, identified.callers(), &to, || identifier.verify(&identified));
             drop(turn);
-            Ok((identified.callers().first().clone(), permit))
+            Ok((identified.callers().clone(), identified.unsearched(), permit))
         });
         work.await.map_err(|error| Refusal::Engine(error.to_string()))?
     };
     let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
-    let (caller, permit) =
+    let (callers, unsearched, permit) =
         decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
-    record.called_by(caller);
-    permit
+    record.called_by(callers.first().clone());
+    Ok(Decided { callers, unsearched, permit: permit? })
+}
+
+/// Who may, and by what.
+struct Decided {
+    callers: Callers,
+    /// Their socket, if not all processes were looked at.
+    unsearched: Option<u32>,
+    permit: Permit,
 }
 
 async fn answer(
     ctx: &Context,
     flow: Flow,
     mut request: Request<Incoming>,
-    tunnel: &Mutex<Option<Tunnel>>,
+    opened: &Mutex<Option<Opened>>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut record, target) = intake::connect::intake(&request);
     let target = match target {
@@ -105,10 +129,10 @@ async fn answer(
         Err(refusal) => return Ok(refuse(ctx, &refusal, record)),
     };
     match approve(ctx, flow, &target, &mut record).await {
-        Ok((upstream, share)) => {
+        Ok((upstream, approved)) => {
             record.finish(Outcome::Allowed, &*ctx.denials);
             let client = hyper::upgrade::on(&mut request);
-            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tunnel { client, upstream, share });
+            *opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(Opened { client, upstream, approved });
             Ok(reply::established())
         }
         Err(refusal) => Ok(refuse(ctx, &refusal, record)),
@@ -121,20 +145,25 @@ fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
     response
 }
 
-/// Both ends of a permitted connection.
-struct Tunnel {
-    client: OnUpgrade,
-    upstream: TcpStream,
+/// What a permitted connection holds until its end.
+struct Approved {
+    tenure: Tenure,
     share: Share,
 }
 
-impl Tunnel {
-    /// The client's stream, and what it sent behind the head of its request; `None` if it is gone.
-    async fn client(&self) -> Option<(TcpStream, Bytes)> {
-        let upgraded = self.client.clone().await.ok()?;
-        let parts = upgraded.downcast::<TokioIo<TcpStream>>().ok()?;
-        Some((parts.io.into_inner(), parts.read_buf))
-    }
+/// A permitted connection whose answer is on its way.
+struct Opened {
+    client: OnUpgrade,
+    upstream: TcpStream,
+    approved: Approved,
+}
+
+/// Both ends of a permitted connection, and what the client sent behind the head of its request.
+struct Tunnel {
+    client: TcpStream,
+    surplus: Bytes,
+    upstream: TcpStream,
+    approved: Approved,
 }
 
 /// What hyper answered by itself is a decision too. A client that went away asked for nothing.

@@ -1,7 +1,7 @@
 //! One connection's facts; the only place that reports what became of it.
 
 use crate::decide::connection::Permit;
-use crate::identify::caller::Caller;
+use crate::identify::caller::{Caller, Callers};
 use crate::intake::Target;
 use crate::refusal::Refusal;
 use openshell_policy::denial::{Denial, DenialStage};
@@ -32,6 +32,8 @@ pub enum Outcome<'o> {
     Allowed,
     /// Refused, or not reached.
     Refused(&'o Refusal),
+    /// Permitted before, and no longer.
+    Revoked(&'o Refusal),
     /// It ended before there was a decision.
     Aborted,
 }
@@ -41,6 +43,13 @@ impl Record {
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
         Self { request, target, caller: None, policy: None, finished: false }
+    }
+
+    /// A record of an open connection of `callers` to `target`, which is judged again.
+    #[must_use]
+    pub fn of(callers: &Callers, target: Target) -> Self {
+        let caller = Some(callers.first().clone());
+        Self { request: format!("CONNECT {target}"), target: Some(target), caller, policy: None, finished: false }
     }
 
     /// What was asked for.
@@ -74,7 +83,7 @@ impl Record {
     /// Reports, and has what the policy refused counted.
     pub fn finish(mut self, outcome: Outcome<'_>, denials: &dyn DenialSink) {
         self.report(outcome);
-        if let Outcome::Refused(refusal) = outcome
+        if let Outcome::Refused(refusal) | Outcome::Revoked(refusal) = outcome
             && let Some(denial) = self.denial(refusal)
         {
             denials.denied(denial);
@@ -129,6 +138,17 @@ impl Record {
                     message: &refusal.detail(&self.request, self.target.as_ref()),
                 });
             }
+            Outcome::Revoked(refusal) => self.emit(&Event {
+                activity: "CLOSE",
+                // Somebody passed a permitted socket on to a program that may not have it.
+                severity: if refusal.code().stage() == DenialStage::Identity { "HIGH" } else { "MED" },
+                action: "DENIED",
+                policy: "-",
+                engine: "opa",
+                reason: &refusal.log_reason(),
+                code: refusal.code().as_str(),
+                message: &format!("{} closed", self.request),
+            }),
             Outcome::Aborted => self.emit(&Event {
                 activity: "FAIL",
                 severity: "LOW",

@@ -14,6 +14,7 @@ use crate::intake::Target;
 pub enum Refusal {
     NotInPolicy { code: ReasonCode, reason: String, nearest: Option<Nearest> },
     NotInThisBuild { what: &'static str, policy: Option<String> },
+    PolicyChanged(String),
     CallerUnknown(String),
     CallerChanged(String),
     CallerAmbiguous([String; 2]),
@@ -33,6 +34,7 @@ impl Refusal {
         match self {
             Self::NotInPolicy { code, .. } | Self::Address { code, .. } => *code,
             Self::NotInThisBuild { .. } => ReasonCode::NotInThisBuild,
+            Self::PolicyChanged(_) => ReasonCode::PolicyChanged,
             Self::CallerUnknown(_) => ReasonCode::CallerUnknown,
             Self::CallerChanged(_) => ReasonCode::CallerChanged,
             Self::CallerAmbiguous(_) => ReasonCode::CallerAmbiguous,
@@ -74,7 +76,11 @@ impl Refusal {
     #[must_use]
     pub fn detail(&self, request: &str, target: Option<&Target>) -> String {
         match self {
-            Self::NotInPolicy { .. } | Self::CallerUnknown(_) | Self::CallerChanged(_) | Self::CallerAmbiguous(_) => {
+            Self::NotInPolicy { .. }
+            | Self::PolicyChanged(_)
+            | Self::CallerUnknown(_)
+            | Self::CallerChanged(_)
+            | Self::CallerAmbiguous(_) => {
                 format!("{request} not permitted by policy")
             }
             Self::NotInThisBuild { what, .. } => format!("{request} refused: {what}"),
@@ -125,7 +131,7 @@ impl Refusal {
         match self {
             Self::NotInPolicy { reason, .. } | Self::Address { reason, .. } => reason.clone(),
             Self::NotInThisBuild { what, .. } => (*what).to_owned(),
-            Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
+            Self::PolicyChanged(reason) | Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {
                 format!("{one} and {other} hold the socket and are judged differently")
             }

@@ -10,12 +10,12 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
+use crate::reload::Source;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) policy_data: PathBuf,
-    pub(crate) policy_rules: Option<PathBuf>,
+    pub(crate) policy: Source,
     pub(crate) network: NetworkMode,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
@@ -58,8 +58,7 @@ impl Config {
         // The sandbox starts elsewhere, so what is relative here would mean another place there.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         Ok(Self {
-            policy_data,
-            policy_rules,
+            policy: Source { data: policy_data, rules: policy_rules },
             network: args.network,
             command: command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?,
             workdir: absolute(args.workdir).context("--workdir")?,

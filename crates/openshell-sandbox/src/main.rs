@@ -6,6 +6,7 @@ mod cli;
 mod config;
 mod logging;
 mod refusals;
+mod reload;
 mod startup;
 mod tasks;
 mod workload;

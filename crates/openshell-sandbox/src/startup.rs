@@ -10,16 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use arc_swap::ArcSwap;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::Fault;
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::{Context, Limits};
+use openshell_proxy::decide::current::CurrentPolicy;
 use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
+use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::listener::Listener;
 use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::tenure;
 use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
@@ -32,12 +34,13 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
 use crate::refusals::Refusals;
+use crate::reload::{self, Source};
 use crate::tasks::Tasks;
 use crate::workload;
 
@@ -51,6 +54,8 @@ pub(crate) struct Sandbox {
     pub(crate) directories: Vec<PathBuf>,
     /// Ends the reports of attempts to go past the proxy, once the last one is written.
     pub(crate) reports: Option<Reports>,
+    /// Has the policy read again.
+    pub(crate) reload: Arc<Notify>,
     /// What was refused so far.
     pub(crate) refusals: Arc<Refusals>,
     /// What must not end before the sandbox does.
@@ -81,7 +86,8 @@ impl Reports {
 }
 
 pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox> {
-    let snapshot = load_policy(config)?;
+    let snapshot = load_policy(&config.policy, 1)?;
+    logging::config_event("LOADED", "INFO", &format!("policy loaded from {}", described(&config.policy, &snapshot)));
     let policy = snapshot.policy();
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
@@ -111,6 +117,9 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let confinement = confinement(config, landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
+    let policy = Arc::new(CurrentPolicy::new(snapshot));
+    let reload = Arc::new(Notify::new());
+    tasks.spawn("policy reload", reload::run(config.policy.clone(), Arc::clone(&policy), Arc::clone(&reload)));
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
@@ -118,7 +127,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         (listener, identifier, network.netns.as_ref().and_then(Netns::subnet))
     {
         let context = Context {
-            policy: Arc::new(ArcSwap::from_pointee(snapshot)),
+            policy: Arc::clone(&policy),
+            unsearched: Unsearched::default(),
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
             resolver: Resolver::from_system()?,
@@ -126,20 +136,23 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
             denials: Arc::clone(&refusals) as _,
             workload: subnet.workload(),
         };
-        tasks.spawn("proxy", listener.run(Arc::new(context)));
+        let context = Arc::new(context);
+        tasks.spawn("sweep", tenure::sweep(Arc::clone(&context)));
+        tasks.spawn("proxy", listener.run(context));
     }
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
-    Ok(Sandbox { launcher, signals, environment, directories, reports, refusals, tasks, _owned: owned })
+    Ok(Sandbox { launcher, signals, environment, directories, reports, reload, refusals, tasks, _owned: owned })
 }
 
-fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {
-    let path = config.policy_data.display();
-    let data = std::fs::read_to_string(&config.policy_data)
-        .with_context(|| format!("failed to read YAML data from {path}"))?;
-    let rules = config.policy_rules.as_ref().map(|path| {
+/// Reads a policy, and says what is doubtful about it.
+pub(crate) fn load_policy(source: &Source, generation: u64) -> anyhow::Result<Snapshot> {
+    let path = source.data.display();
+    let data =
+        std::fs::read_to_string(&source.data).with_context(|| format!("failed to read YAML data from {path}"))?;
+    let rules = source.rules.as_ref().map(|path| {
         std::fs::read_to_string(path).with_context(|| format!("failed to read policy rules from {}", path.display()))
     });
-    let loaded = Snapshot::load(1, &data, rules.transpose()?.as_deref());
+    let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref());
     let (snapshot, warnings) = loaded.map_err(|error| match error {
         LoadError::Data(violations) => match violations.0.as_slice() {
             [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {path}: {only}"),
@@ -150,10 +163,13 @@ fn load_policy(config: &Config) -> anyhow::Result<Snapshot> {
     for warning in warnings {
         logging::config_event("VALIDATED", "MED", &format!("L7 policy validation warning: {path}: {warning}"));
     }
-    let count = snapshot.policy().network().len();
-    let message = format!("policy loaded from {path}: {count} network policies, generation {}", snapshot.generation());
-    logging::config_event("LOADED", "INFO", &message);
     Ok(snapshot)
+}
+
+/// Where a policy came from, and what of it can be said in a line.
+pub(crate) fn described(source: &Source, snapshot: &Snapshot) -> String {
+    let count = snapshot.policy().network().len();
+    format!("{}: {count} network policies, generation {}", source.data.display(), snapshot.generation())
 }
 
 /// The paths that are made if they are missing.

@@ -63,7 +63,8 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
     let news = start(config, sandbox)?;
     let start_dir = sandbox.directories.first();
-    let mut life = Life { config, start_dir, running: None, early: Vec::new(), deadline: None, asked: None };
+    let reload = Arc::clone(&sandbox.reload);
+    let mut life = Life { config, reload, start_dir, running: None, early: Vec::new(), deadline: None, asked: None };
     life.deadline = config.timeout.map(|limit| Instant::now() + limit);
     let code = loop {
         let code = tokio::select! {
@@ -142,6 +143,8 @@ enum Asked {
 /// Where the command is in its life.
 struct Life<'c> {
     config: &'c Config,
+    /// Has the policy read again.
+    reload: Arc<Notify>,
     /// Where the command should start.
     start_dir: Option<&'c PathBuf>,
     /// `None` until it is known to run.
@@ -215,11 +218,7 @@ impl Life<'_> {
                 self.forward(number);
                 self.ask(Asked::Signalled);
             }
-            Meaning::Reload => logging::config_event(
-                "UNCHANGED",
-                "MED",
-                "SIGHUP: this build cannot read a policy again; the one loaded at start stays in force",
-            ),
+            Meaning::Reload => self.reload.notify_one(),
         }
         Ok(None)
     }

@@ -11,6 +11,7 @@ mod network;
 mod policy;
 mod process;
 mod programs;
+mod reload;
 mod terminal;
 mod tools;
 

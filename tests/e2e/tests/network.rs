@@ -311,6 +311,35 @@ other.kill()
 }
 
 #[test]
+fn among_many_processes_a_further_owner_is_found_afterwards_and_ends_the_connection() {
+    let lab = Lab::with_web();
+    let _upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
+    let program = "
+import os, signal, socket, subprocess, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+idle = [subprocess.Popen(['sleep', '60']) for n in range(200)]
+def connect(s):
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+    return s.recv(4096).split(b'\\r\\n')[0].decode()
+first = socket.create_connection((host, int(port)))
+print(connect(first), flush=True)
+s = socket.create_connection((host, int(port)), 20)
+other = subprocess.Popen(['sh', '-c', 'sleep 60 & sleep 0.1'], pass_fds=[s.fileno()], process_group=0)
+other.wait()
+print(connect(s), flush=True)
+try: print('ended' if s.recv(1) == b'' else 'data', flush=True)
+except ConnectionResetError: print('ended', flush=True)
+first.sendall(b'x')
+print(first.recv(1))
+";
+    let finished = lab.sandbox(&web()).python(program, &[]);
+    let permitted = "HTTP/1.1 200 Connection Established";
+    assert_eq!(finished.ok(), format!("{permitted}\n{permitted}\nended\nb'x'"), "{}", finished.log);
+    let [line] = finished.logged("NET:CLOSE [HIGH]")[..] else { panic!("{}", finished.log) };
+    assert!(line.contains("[code:caller_ambiguous]") && line.contains("/usr/bin/sleep"), "{line}");
+}
+
+#[test]
 fn a_thread_cannot_hide_a_socket_from_the_search() {
     let lab = Lab::with_web();
     let program = "

@@ -43,6 +43,11 @@ impl Callers {
         &self.first
     }
 
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Caller> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
     /// The rest.
     #[must_use]
     pub fn others(&self) -> &[Caller] {

@@ -5,6 +5,7 @@ pub mod caller;
 mod fingerprint;
 mod proc;
 mod sock_diag;
+pub mod sweep;
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -56,7 +57,8 @@ impl Identifier {
             .map_err(|error| unknown(format!("socket {} is not established: {error}", flow.client)))?;
         let mut callers: Vec<Caller> = Vec::new();
         let mut evidence = Vec::new();
-        for owner in self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))? {
+        let owners = self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))?;
+        for owner in owners.found {
             match self.describe_owner(&owner, inode) {
                 Ok(Some(described)) => {
                     if !callers.iter().any(|known| known.program == described.caller.program) {
@@ -73,7 +75,22 @@ impl Identifier {
                 "no process of the sandbox owns socket {inode} (looking needs CAP_SYS_PTRACE in a container)"
             ))
         })?;
-        Ok(Identified { callers, evidence })
+        Ok(Identified { inode, callers, evidence, is_complete: owners.is_complete })
+    }
+
+    /// Every program that holds one of the sockets, with the socket. Blocks: it looks at all processes.
+    ///
+    /// # Errors
+    /// /proc cannot be read, or a process that holds one cannot be described: each a refusal of them all.
+    pub fn sweep(&self, inodes: &[u32]) -> Result<Vec<(u32, Caller)>, Refusal> {
+        let unknown = |error: ProcError| Refusal::CallerUnknown(format!("failed to look at all processes: {error}"));
+        let mut found = Vec::new();
+        for (owner, inode) in self.processes.sweep(inodes).map_err(unknown)? {
+            found.extend(
+                self.describe_owner(&owner, inode).map_err(unknown)?.map(|described| (inode, described.caller)),
+            );
+        }
+        Ok(found)
     }
 
     /// The first program found that holds the UDP socket which sends from `local` to `remote`, for a report: `None` if
@@ -82,7 +99,7 @@ impl Identifier {
     pub fn sender(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<Caller> {
         let inode = self.sockets.udp_inode(local, remote).ok()?;
         let owners = self.processes.owners_of(inode).ok()?;
-        owners.iter().find_map(|owner| Some(self.describe_owner(owner, inode).ok()??.caller))
+        owners.found.iter().find_map(|owner| Some(self.describe_owner(owner, inode).ok()??.caller))
     }
 
     /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
@@ -127,8 +144,10 @@ impl Identifier {
 /// Who holds a socket, with the open files of everything that each is judged by: own program first, then ancestors.
 #[derive(Debug)]
 pub struct Identified {
+    inode: u32,
     callers: Callers,
     evidence: Vec<Vec<Executable>>,
+    is_complete: bool,
 }
 
 impl Identified {
@@ -136,5 +155,11 @@ impl Identified {
     #[must_use]
     pub fn callers(&self) -> &Callers {
         &self.callers
+    }
+
+    /// The socket that has still to be looked for among all processes; `None` where that was done.
+    #[must_use]
+    pub fn unsearched(&self) -> Option<u32> {
+        (!self.is_complete).then_some(self.inode)
     }
 }

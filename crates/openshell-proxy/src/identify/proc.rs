@@ -1,10 +1,12 @@
 //! The sandbox's processes, read from /proc: who holds a socket, what it runs, who started it.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Dir, DirEntry, Mode, OFlags};
+use rustix::fs::{Dir, DirEntry, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::context::Limits;
@@ -16,6 +18,26 @@ use crate::identify::fingerprint::Executable;
 pub struct Processes {
     root: OwnedFd,
     init: i32,
+    hints: Mutex<Hints>,
+}
+
+/// Where to look first for the owner of a socket.
+#[derive(Debug, Default)]
+struct Hints {
+    /// Whether there were too many processes to look at each of them, when they were last counted.
+    are_many: bool,
+    /// The owners found last, the last one first.
+    recent: VecDeque<i32>,
+    /// Where the entry is of the one that was found last among the new ones: processes that are newer yet follow.
+    newest: u64,
+}
+
+/// The processes that hold a socket, as far as they were looked for.
+#[derive(Debug)]
+pub(super) struct Owners {
+    pub(super) found: Vec<Process>,
+    /// Whether every process was looked at.
+    pub(super) is_complete: bool,
 }
 
 /// How often a process is looked at that changes meanwhile, before that is taken for intent.
@@ -81,7 +103,7 @@ impl Processes {
     /// # Errors
     /// The supervisor may not look into its init (CAP_SYS_PTRACE).
     pub fn of_namespace(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1 })
+        Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1, hints: Mutex::default() })
     }
 
     /// The processes of a sandbox that shares the supervisor's PIDs.
@@ -89,69 +111,152 @@ impl Processes {
     /// # Errors
     /// /proc cannot be opened.
     pub fn shared(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory("/proc")?, init })
+        Ok(Self { root: open_directory("/proc")?, init, hints: Mutex::default() })
     }
 
-    /// Every process that holds the socket `inode`.
-    pub(super) fn owners_of(&self, inode: u32) -> Result<Vec<Process>, ProcError> {
+    /// The processes that hold the socket `inode`: all of them where there are few, else the first one found, most likely
+    /// ones first. A complete search would take as long as there are processes.
+    pub(super) fn owners_of(&self, inode: u32) -> Result<Owners, ProcError> {
+        if let Some(owner) = self.likely_owner(inode)? {
+            return Ok(Owners { found: vec![owner], is_complete: false });
+        }
+        let found = self.sweep(&[inode])?.into_iter().map(|(owner, _)| owner).collect::<Vec<_>>();
+        if let Some(owner) = found.first() {
+            self.remember(owner.pid, None);
+        }
+        Ok(Owners { found, is_complete: true })
+    }
+
+    /// Every process that holds one of the sockets `inodes`, with the socket.
+    pub(super) fn sweep(&self, inodes: &[u32]) -> Result<Vec<(Process, u32)>, ProcError> {
         let mut owners = Vec::new();
-        for entry in Dir::read_from(&self.root).map_err(|errno| ProcError::List(errno.into()))? {
-            let entry = entry.map_err(|errno| ProcError::List(errno.into()))?;
-            let Some(pid) = number(&entry) else { continue };
-            match self.owner(pid, inode) {
-                Ok(owner) => owners.extend(owner),
+        let processes = self.list(0).map_err(ProcError::List)?;
+        for (pid, _) in &processes {
+            match self.owner(*pid, inodes) {
+                Ok(found) => owners.extend(found),
                 Err(ProcError::Gone(_)) => {}
                 Err(error) => return Err(error),
             }
         }
+        self.hints().are_many = processes.len() > Limits::SEARCHED_PROCESSES;
         Ok(owners)
     }
 
-    fn owner(&self, pid: i32, inode: u32) -> Result<Option<Process>, ProcError> {
-        // Nobody outside the sandbox is passed over here: who holds its socket and does not descend from init is refused.
-        if pid == self.init {
-            return Ok(None);
+    /// Where there are many processes: an owner among those found last, and among the newest.
+    fn likely_owner(&self, inode: u32) -> Result<Option<Process>, ProcError> {
+        let (recent, newest) = {
+            let hints = self.hints();
+            if !hints.are_many {
+                return Ok(None);
+            }
+            (hints.recent.clone(), hints.newest)
+        };
+        for pid in recent {
+            match self.owner(pid, &[inode]).map(|found| found.first().copied()) {
+                Ok(Some((owner, _))) => {
+                    self.remember(pid, None);
+                    return Ok(Some(owner));
+                }
+                Ok(None) => {}
+                Err(ProcError::Gone(_)) => self.hints().recent.retain(|known| *known != pid),
+                Err(error) => return Err(error),
+            }
         }
-        let owner = Process { pid, start_time: self.stat(pid)?.start_time };
-        Ok(self.holds(&owner, inode)?.then_some(owner))
+        let new = self.list(newest).map_err(ProcError::List)?;
+        for (pid, place) in new.into_iter().rev().take(Limits::RECENT_CALLERS) {
+            match self.owner(pid, &[inode]).map(|found| found.first().copied()) {
+                Ok(Some((owner, _))) => {
+                    self.remember(pid, Some(place));
+                    return Ok(Some(owner));
+                }
+                Ok(None) | Err(ProcError::Gone(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
-    /// Whether `process` holds the socket `inode`. All threads of a process share one table, as the filter keeps them from
-    /// having others; it is shown by the first thread while that lives, else by each of the rest.
+    fn remember(&self, pid: i32, newest: Option<u64>) {
+        let mut hints = self.hints();
+        hints.recent.retain(|known| *known != pid);
+        hints.recent.push_front(pid);
+        hints.recent.truncate(Limits::RECENT_CALLERS);
+        hints.newest = newest.unwrap_or(hints.newest);
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn hints(&self) -> MutexGuard<'_, Hints> {
+        self.hints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The processes whose entries are at `place` or behind it, in the order of their numbers, each with its own place (the
+    /// `d_off` of the one before, getdents(2)).
+    fn list(&self, mut place: u64) -> io::Result<Vec<(i32, u64)>> {
+        let folder =
+            rustix::fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::seek(&folder, SeekFrom::Start(place))?;
+        let mut buffer = Vec::with_capacity(16 * 1024);
+        let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
+        let mut found = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            if let Some(pid) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+                found.push((pid, place));
+            }
+            place = entry.next_entry_cookie();
+        }
+        Ok(found)
+    }
+
+    /// The process `pid`, once for each of `inodes` that it holds.
+    fn owner(&self, pid: i32, inodes: &[u32]) -> Result<Vec<(Process, u32)>, ProcError> {
+        // Nobody outside the sandbox is passed over here: who holds its socket and does not descend from init is refused.
+        if pid == self.init {
+            return Ok(Vec::new());
+        }
+        let owner = Process { pid, start_time: self.stat(pid)?.start_time };
+        Ok(self.held(&owner, inodes)?.into_iter().map(|inode| (owner, inode)).collect())
+    }
+
+    /// Whether `process` holds the socket `inode`.
     pub(super) fn holds(&self, process: &Process, inode: u32) -> Result<bool, ProcError> {
+        Ok(!self.held(process, &[inode])?.is_empty())
+    }
+
+    /// Which of the sockets `inodes` the process holds. All threads of a process share one table, as the filter keeps them
+    /// from having others; it is shown by the first thread while that lives, else by each of the rest.
+    fn held(&self, process: &Process, inodes: &[u32]) -> Result<Vec<u32>, ProcError> {
         let pid = process.pid;
         for _ in 0..ROUNDS {
             if self.stat(pid)?.is_zombie {
-                match self.thread_holds(pid, inode)? {
-                    Some(holds) => return Ok(holds),
+                match self.held_by_threads(pid, inodes)? {
+                    Some(held) => return Ok(held),
                     None => continue,
                 }
             }
-            if self.table_holds(pid, &format!("{pid}/fd"), inode)? {
-                return Ok(true);
-            }
+            let held = self.in_table(pid, &format!("{pid}/fd"), inodes)?;
             // A first thread that has ended meanwhile showed nothing.
-            if !self.stat(pid)?.is_zombie {
-                return Ok(false);
+            if !held.is_empty() || !self.stat(pid)?.is_zombie {
+                return Ok(held);
             }
         }
         Err(ProcError::Changed(pid))
     }
 
-    /// Whether the table of a process whose first thread has ended holds the socket; `None` if a thread ended during the
+    /// Which of the sockets are in the table of a process whose first thread has ended; `None` if a thread ended during the
     /// look, which then says nothing.
-    fn thread_holds(&self, pid: i32, inode: u32) -> Result<Option<bool>, ProcError> {
+    fn held_by_threads(&self, pid: i32, inodes: &[u32]) -> Result<Option<Vec<u32>>, ProcError> {
         let folder = self.open_directory(pid, &format!("{pid}/task"))?;
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
             let Some(thread) = number(&entry.map_err(ProcError::reading(pid))?).filter(|thread| *thread != pid) else {
                 continue;
             };
             let task = format!("{pid}/task/{thread}");
-            match self.table_holds(pid, &format!("{task}/fd"), inode) {
-                Ok(true) => return Ok(Some(true)),
+            match self.in_table(pid, &format!("{task}/fd"), inodes) {
+                Ok(held) if !held.is_empty() => return Ok(Some(held)),
                 Err(ProcError::Gone(_)) => return Ok(None),
                 Err(error) => return Err(error),
-                Ok(false) => {}
+                Ok(_) => {}
             }
             match self.stat_of(pid, &task) {
                 Ok(stat) if !stat.is_zombie => {}
@@ -159,25 +264,29 @@ impl Processes {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Some(false))
+        Ok(Some(Vec::new()))
     }
 
-    fn table_holds(&self, pid: i32, table: &str, inode: u32) -> Result<bool, ProcError> {
-        let wanted = format!("socket:[{inode}]");
+    fn in_table(&self, pid: i32, table: &str, inodes: &[u32]) -> Result<Vec<u32>, ProcError> {
         let folder = self.open_directory(pid, table)?;
+        let mut held = Vec::new();
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
             let entry = entry.map_err(ProcError::reading(pid))?;
             if number(&entry).is_none() {
                 continue;
             }
             match rustix::fs::readlinkat(&folder, entry.file_name(), [0; 32]) {
-                Ok(target) if target.as_bytes() == wanted.as_bytes() => return Ok(true),
+                Ok(target) => held
+                    .extend(socket(target.as_bytes()).filter(|inode| inodes.contains(inode) && !held.contains(inode))),
                 // It was closed meanwhile.
-                Ok(_) | Err(Errno::NOENT) => {}
+                Err(Errno::NOENT) => {}
                 Err(errno) => return Err(ProcError::reading(pid)(errno)),
             }
+            if held.len() == inodes.len() {
+                break;
+            }
         }
-        Ok(false)
+        Ok(held)
     }
 
     /// What `process` runs, and what its ancestors run.
@@ -267,6 +376,11 @@ impl Processes {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.root, name, flags, Mode::empty()).map_err(ProcError::reading(pid))
     }
+}
+
+/// The inode of a socket that a descriptor's link names.
+fn socket(link: &[u8]) -> Option<u32> {
+    std::str::from_utf8(link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?).ok()?.parse().ok()
 }
 
 /// The number that a folder of a process, a thread or a descriptor is named by.

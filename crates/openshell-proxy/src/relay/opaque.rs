@@ -1,32 +1,127 @@
 //! Bytes both ways, unseen, until both sides are done or neither has sent anything for long.
 
-use std::pin::Pin;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
-use std::{io, sync::Arc};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use crate::context::Limits;
 
-/// Bytes moved at once, in each direction.
-const BUFFER: usize = 64 * 1024;
+/// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
+const BUFFER: usize = 16 * 1024;
+
+/// How long a stream may be silent and keep its pipe.
+const LULL: Duration = Duration::from_millis(100);
+
+/// Bytes that a pipe takes: what the kernel allows everybody (pipe(7)).
+const PIPE: usize = 1024 * 1024;
 
 /// Relays between `client`, of which `surplus` was read already, and `upstream`. A side that ends its sending may still
 /// receive.
 ///
 /// # Errors
 /// Either side failed, or both were silent for [`Limits::IDLE`].
-pub async fn relay(client: TcpStream, surplus: Bytes, mut upstream: TcpStream) -> io::Result<()> {
+pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStream) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
-    let moved = Arc::new(AtomicU64::new(0));
-    let mut client = Counted { inner: client, moved: Arc::clone(&moved) };
-    let mut upstream = Counted { inner: upstream, moved: Arc::clone(&moved) };
+    drop(surplus);
+    let moved = AtomicU64::new(0);
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_upstream, mut to_upstream) = upstream.split();
+    let both = async {
+        tokio::try_join!(
+            one_way(&mut from_client, &mut to_upstream, &moved),
+            one_way(&mut from_upstream, &mut to_client, &moved)
+        )
+    };
     tokio::select! {
-        copied = copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => copied.map(drop),
+        done = both => done.map(drop),
         () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Moves what comes until its end, and passes the end on. While nothing comes it holds no buffer.
+async fn one_way(from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>, moved: &AtomicU64) -> io::Result<()> {
+    loop {
+        from.readable().await?;
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let filled = match from.try_read(&mut buffer) {
+                Ok(0) => return to.shutdown().await,
+                Ok(filled) => filled,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            };
+            moved.fetch_add(filled as u64, Ordering::Relaxed);
+            to.write_all(buffer.get(..filled).unwrap_or_default()).await?;
+            // Without a descriptor left for a pipe it goes on as it is.
+            if filled == buffer.len()
+                && let Ok(pipe) = Pipe::new()
+            {
+                match pipe.stream(from.as_ref(), to.as_ref(), moved).await? {
+                    Paused::Ended => return to.shutdown().await,
+                    Paused::Waiting => break,
+                }
+            }
+        }
+    }
+}
+
+/// Moves bytes between sockets inside the kernel (splice(2)).
+struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+/// Why a stream has paused.
+enum Paused {
+    /// There has been nothing to read for a while.
+    Waiting,
+    /// There will be nothing any more.
+    Ended,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A smaller one does as well.
+        let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE);
+        Ok(Self { reader, writer })
+    }
+
+    /// Moves what comes until nothing has come for [`LULL`]. Whatever enters the pipe leaves it.
+    async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        loop {
+            let enter = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE, flags)?);
+            let mut inside = match from.try_io(Interest::READABLE, enter) {
+                Ok(0) => return Ok(Paused::Ended),
+                Ok(entered) => entered,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match tokio::time::timeout(LULL, from.readable()).await {
+                        Ok(ready) => ready?,
+                        Err(_) => return Ok(Paused::Waiting),
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            moved.fetch_add(inside as u64, Ordering::Relaxed);
+            while inside > 0 {
+                to.writable().await?;
+                let leave = || Ok(rustix::pipe::splice(&self.reader, None, to, None, inside, flags)?);
+                match to.try_io(Interest::WRITABLE, leave) {
+                    Ok(left) => inside -= left,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
     }
 }
 
@@ -40,34 +135,5 @@ async fn idle(moved: &AtomicU64) {
             return;
         }
         before = now;
-    }
-}
-
-/// A stream that counts what is read from it.
-struct Counted {
-    inner: TcpStream,
-    moved: Arc<AtomicU64>,
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
-        self.moved.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
-        polled
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }

@@ -16,6 +16,7 @@ const RTM_GETROUTE: u16 = 26;
 const CREATE_EXCLUSIVE: u16 = 0x600;
 
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -84,6 +85,10 @@ pub(super) fn free_subnet(socket: &Socket) -> io::Result<Option<Subnet>> {
     Ok(Subnet::candidates().find(|subnet| !used.iter().any(|address| subnet.holds(*address))))
 }
 
+/// Bytes of the largest packet, as on loopback: nothing between the ends could be too small for it, and a stream takes less
+/// time than one in packets of 1,500.
+const MTU: u32 = 65_535;
+
 /// Creates a veth pair whose one end is here, under a name of its own, and whose other is born inside `namespace` as
 /// `eth0`, and gives the end here its address.
 pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<()> {
@@ -92,19 +97,21 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
     let name = format!("os-{:08x}", u32::from_ne_bytes(unique));
     // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is
     // created where it belongs, and brought up from there.
-    let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(0, 0)).text(IFLA_IFNAME, &name).nested(
-        IFLA_LINKINFO,
-        |message| {
+    let mtu = MTU.to_ne_bytes();
+    let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(0, 0))
+        .text(IFLA_IFNAME, &name)
+        .attribute(IFLA_MTU, &mtu)
+        .nested(IFLA_LINKINFO, |message| {
             message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
                 message.nested(VETH_INFO_PEER, |message| {
                     message
                         .raw(&link_body(INNER, 0))
                         .text(IFLA_IFNAME, "eth0")
+                        .attribute(IFLA_MTU, &mtu)
                         .attribute(IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes())
                 })
             })
-        },
-    );
+        });
     socket.execute(vec![pair])?;
     let index = index_of(&name)?;
     without_ipv6_address(socket, index)?;

@@ -1,0 +1,43 @@
+//! The policy generation in force.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use crate::decide::snapshot::Snapshot;
+
+/// The generation in force. A connection takes the one of its moment, and hears of the next.
+#[derive(Debug)]
+pub struct CurrentPolicy {
+    snapshot: ArcSwap<Snapshot>,
+    generations: watch::Sender<u64>,
+}
+
+impl CurrentPolicy {
+    /// Puts the first one in force.
+    #[must_use]
+    pub fn new(snapshot: Snapshot) -> Self {
+        let (generations, _) = watch::channel(snapshot.generation());
+        Self { snapshot: ArcSwap::from_pointee(snapshot), generations }
+    }
+
+    /// The one in force.
+    #[must_use]
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Puts `snapshot` in force at once, and has every open connection judged by it.
+    pub fn replace(&self, snapshot: Snapshot) {
+        let generation = snapshot.generation();
+        self.snapshot.store(Arc::new(snapshot));
+        self.generations.send_replace(generation);
+    }
+
+    /// Hears of generations that come into force from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.generations.subscribe()
+    }
+}

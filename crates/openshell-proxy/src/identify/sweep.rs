@@ -1,0 +1,47 @@
+//! Where there are many processes a connection's caller is known by the first owner of its socket that is found. All of them
+//! are looked at afterwards, off the connection's way: a further owner whom the policy refuses ends it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::refusal::Refusal;
+
+/// Sockets whose further owners have still to be looked for.
+#[derive(Debug, Default)]
+pub struct Unsearched {
+    sockets: Mutex<HashMap<u32, oneshot::Sender<Further>>>,
+    arrived: Notify,
+}
+
+/// Who else holds a socket; or why nobody could tell.
+pub type Further = Result<Vec<super::caller::Caller>, Refusal>;
+
+impl Unsearched {
+    /// Has the owners of `inode` looked for.
+    pub fn add(&self, inode: u32) -> oneshot::Receiver<Further> {
+        let (found, receiver) = oneshot::channel();
+        self.sockets().insert(inode, found);
+        self.arrived.notify_one();
+        receiver
+    }
+
+    /// Those that were added since the last time, at least one.
+    pub(crate) async fn take(&self) -> HashMap<u32, oneshot::Sender<Further>> {
+        loop {
+            let mut taken = std::mem::take(&mut *self.sockets());
+            // Connections that have ended meanwhile are nobody's.
+            taken.retain(|_, connection| !connection.is_closed());
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn sockets(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Further>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
