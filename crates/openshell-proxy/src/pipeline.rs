@@ -1,16 +1,21 @@
 //! A connection's way, from its head to its last byte.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::sync::{Mutex, Notify, watch};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
@@ -21,7 +26,9 @@ use crate::identify::caller::Callers;
 use crate::intake::{self, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
+use crate::relay::forward::{self, NotAnswered, Upstream};
 use crate::relay::opaque;
+use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
 use crate::share::Share;
 use crate::tenure::Tenure;
@@ -30,28 +37,78 @@ use crate::tenure::Tenure;
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     // Boxed, so that what a head takes to be read is given back before the relay, which may last for hours.
     let Some(tunnel) = Box::pin(open(&ctx, client, flow)).await else { return };
-    let Tunnel { client, surplus, upstream, approved: Approved { tenure, share } } = tunnel;
-    let (callers, target) = (tenure.callers().clone(), tenure.target().clone());
-    tokio::select! {
+    let Tunnel { client, surplus, upstream, approved: Approved { mut tenure, share } } = tunnel;
+    let refusal = tokio::select! {
         // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-        _ = opaque::relay(client, surplus, upstream) => {}
-        refusal = tenure.ended(&ctx) => Record::of(&callers, target).finish(Outcome::Revoked(&refusal), &*ctx.denials),
+        _ = opaque::relay(client, surplus, upstream) => None,
+        refusal = tenure.ended(&ctx) => Some(refusal),
+    };
+    if let Some(refusal) = refusal {
+        revoked(&ctx, &tenure, &refusal);
     }
     drop(share);
 }
 
-/// Reads and answers what the client asks; what is to be relayed comes of it, if it was permitted.
+/// Reads and answers what the client asks; what is to be relayed comes of it, if that was permitted.
 async fn open(ctx: &Arc<Context>, client: TcpStream, flow: Flow) -> Option<Tunnel> {
-    let opened = Mutex::new(None);
-    let answer = service_fn(|request| answer(ctx, flow, request, &opened));
-    let served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades().await;
+    let session = Session::default();
+    let answer = service_fn(|request| answer(ctx, flow, request, &session));
+    let served = tokio::select! {
+        served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades() => served,
+        () = session.revoked(ctx) => return None,
+    };
     if let Err(error) = served {
-        refused_by_hyper(ctx, &error);
+        // Between two requests a client may take its time, and go.
+        if !(error.is_timeout() && session.has_answered.load(Ordering::Relaxed)) {
+            refused_by_hyper(ctx, &error);
+        }
         return None;
     }
-    let Opened { client, upstream, approved } = opened.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let Opened { client, upstream, approved } = session.opened.lock().await.take()?;
     let parts = client.await.ok()?.downcast::<TokioIo<TcpStream>>().ok()?;
     Some(Tunnel { client: parts.io.into_inner(), surplus: parts.read_buf, upstream, approved })
+}
+
+/// What the requests of one client connection share.
+#[derive(Default)]
+struct Session {
+    /// A tunnel that was permitted, after which there are no more requests.
+    opened: Mutex<Option<Opened>>,
+    /// The upstream connection of its plain requests.
+    upstream: Mutex<(Upstream, Option<Share>)>,
+    /// What its last plain request may last by.
+    tenure: Mutex<Option<Tenure>>,
+    /// There is a new one.
+    tenured: Notify,
+    has_answered: AtomicBool,
+}
+
+impl Session {
+    /// Has the connection judged by `tenure` from now on.
+    async fn judged_again_by(&self, tenure: Tenure) {
+        *self.tenure.lock().await = Some(tenure);
+        self.tenured.notify_one();
+    }
+
+    /// Returns when the last plain request, whose answer may still be on its way, is permitted no longer.
+    async fn revoked(&self, ctx: &Arc<Context>) {
+        let mut current = None;
+        loop {
+            let ended = async {
+                match current.as_mut() {
+                    Some(tenure) => Tenure::ended(tenure, ctx).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.tenured.notified() => current = self.tenure.lock().await.take(),
+                refusal = ended => {
+                    current.iter().for_each(|tenure| revoked(ctx, tenure, &refusal));
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// How heads are read: bounded in size and time; a client that has ended its sending still gets its answer.
@@ -67,29 +124,36 @@ fn protocol() -> http1::Builder {
     protocol
 }
 
-/// Everything that must hold before anything is answered.
+/// Everything that must hold before anything is answered or dialled.
 async fn approve(
     ctx: &Context,
     flow: Flow,
     target: &Target,
     record: &mut Record,
-) -> Result<(TcpStream, Approved), Refusal> {
-    let generations = ctx.policy.subscribe();
-    let Decided { callers, unsearched, permit } = decide(ctx, flow, target, record).await?;
-    record.permitted_by(&permit);
-    let program = &callers.first().program.executable;
-    let share =
-        ctx.shares.take(program).ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
-    let destination = resolve(&ctx.resolver, &permit).await?;
-    let upstream = connect(&destination).await?;
-    let address = upstream.peer_addr().map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?.ip();
-    let tenure = Tenure::new(ctx, callers, target.clone(), address, generations, unsearched);
-    Ok((upstream, Approved { tenure, share }))
+) -> Result<(Destination, Decided), Refusal> {
+    let decided = decide(ctx, flow, target, record).await?;
+    record.permitted_by(&decided.permit);
+    let destination = resolve(&ctx.resolver, &decided.permit).await?;
+    Ok((destination, decided))
+}
+
+/// Connects for a permitted connection, of which its program has only so many.
+async fn dial(
+    ctx: &Context,
+    destination: &Destination,
+    callers: &Callers,
+) -> Result<(TcpStream, SocketAddr, Share), Refusal> {
+    let share = ctx.shares.take(&callers.first().program.executable);
+    let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
+    let upstream = connect(destination).await?;
+    let address = upstream.peer_addr().map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
+    Ok((upstream, address, share))
 }
 
 /// Who asks, and whether they may. On a thread of its own, as reading /proc, hashing a program and evaluating foreign rules
 /// may take their time; a few at once and not for long, so that no workload can have them all.
 async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Decided, Refusal> {
+    let generations = ctx.policy.subscribe();
     let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load(), target.clone());
     let turn = Arc::clone(&ctx.turns).acquire_owned();
     let decision = async {
@@ -106,7 +170,7 @@ async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record)
     let (callers, unsearched, permit) =
         decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
     record.called_by(callers.first().clone());
-    Ok(Decided { callers, unsearched, permit: permit? })
+    Ok(Decided { callers, unsearched, permit: permit?, generations })
 }
 
 /// Who may, and by what.
@@ -115,28 +179,100 @@ struct Decided {
     /// Their socket, if not all processes were looked at.
     unsearched: Option<u32>,
     permit: Permit,
+    /// Hears of what came into force after it was taken to judge by.
+    generations: watch::Receiver<u64>,
+}
+
+impl Decided {
+    fn tenure(&self, ctx: &Context, target: Target, address: SocketAddr) -> Tenure {
+        let (callers, generations) = (self.callers.clone(), self.generations.clone());
+        Tenure::new(ctx, callers, target, address.ip(), generations, self.unsearched)
+    }
 }
 
 async fn answer(
     ctx: &Context,
     flow: Flow,
-    mut request: Request<Incoming>,
-    opened: &Mutex<Option<Opened>>,
+    request: Request<Incoming>,
+    session: &Session,
 ) -> Result<Response<Body>, Infallible> {
-    let (mut record, target) = intake::connect::intake(&request);
-    let target = match target {
-        Ok(target) => target,
-        Err(refusal) => return Ok(refuse(ctx, &refusal, record)),
+    let is_tunnel = request.method() == Method::CONNECT;
+    let (mut record, target) =
+        if is_tunnel { intake::connect::intake(&request) } else { intake::forward::intake(&request) };
+    let answered = match target {
+        Err(refusal) => Err(refusal),
+        Ok(target) if is_tunnel => tunnel(ctx, flow, request, target, session, &mut record).await,
+        Ok(target) => forward(ctx, flow, request, target, session, &mut record).await,
     };
-    match approve(ctx, flow, &target, &mut record).await {
-        Ok((upstream, approved)) => {
+    session.has_answered.store(true, Ordering::Relaxed);
+    Ok(match answered {
+        Ok(response) => {
             record.finish(Outcome::Allowed, &*ctx.denials);
-            let client = hyper::upgrade::on(&mut request);
-            *opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(Opened { client, upstream, approved });
-            Ok(reply::established())
+            response
         }
-        Err(refusal) => Ok(refuse(ctx, &refusal, record)),
+        Err(refusal) => refuse(ctx, &refusal, record),
+    })
+}
+
+/// CONNECT: the client has the rest of the connection to itself.
+async fn tunnel(
+    ctx: &Context,
+    flow: Flow,
+    mut request: Request<Incoming>,
+    target: Target,
+    session: &Session,
+    record: &mut Record,
+) -> Result<Response<Body>, Refusal> {
+    let (destination, decided) = approve(ctx, flow, &target, record).await?;
+    let (upstream, address, share) = dial(ctx, &destination, &decided.callers).await?;
+    let approved = Approved { tenure: decided.tenure(ctx, target, address), share };
+    let client = hyper::upgrade::on(&mut request);
+    *session.opened.lock().await = Some(Opened { client, upstream, approved });
+    Ok(reply::established())
+}
+
+/// A plain-HTTP request: judged by itself, sent on, answered as the upstream answers.
+async fn forward(
+    ctx: &Context,
+    flow: Flow,
+    request: Request<Incoming>,
+    target: Target,
+    session: &Session,
+    record: &mut Record,
+) -> Result<Response<Body>, Refusal> {
+    let (destination, decided) = approve(ctx, flow, &target, record).await?;
+    let mut connection = session.upstream.lock().await;
+    let (upstream, held) = &mut *connection;
+    let mut request = forward::rewrite(request);
+    let mut kept = upstream.reusable(&target, &destination);
+    loop {
+        let is_kept = kept.is_some();
+        let address = match kept.take() {
+            Some(address) => address,
+            None => {
+                // The one before is given back first, or a program with all of its connections could not change its mind.
+                *held = None;
+                let (stream, address, share) = dial(ctx, &destination, &decided.callers).await?;
+                upstream.keep(target.clone(), address, stream).await?;
+                *held = Some(share);
+                address
+            }
+        };
+        session.judged_again_by(decided.tenure(ctx, target.clone(), address)).await;
+        request = match upstream.send(request).await {
+            Ok(response) => return Ok(response.map(Either::Right)),
+            // An upstream may end a connection that it has not used for a while.
+            Err(NotAnswered::Unsent(unsent)) if is_kept => unsent,
+            Err(NotAnswered::Unsent(_)) => return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned())),
+            Err(NotAnswered::Failed(refusal)) => return Err(refusal),
+        };
     }
+}
+
+/// Reports that an open connection is permitted no longer.
+fn revoked(ctx: &Context, tenure: &Tenure, refusal: &Refusal) {
+    let record = Record::of(tenure.callers(), tenure.target().clone());
+    record.finish(Outcome::Revoked(refusal), &*ctx.denials);
 }
 
 fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
@@ -184,7 +320,10 @@ fn refused_by_hyper(ctx: &Context, error: &hyper::Error) {
 pub async fn refuse_excess(ctx: Arc<Context>, client: TcpStream) {
     let ctx = &*ctx;
     let answer = service_fn(|request: Request<Incoming>| async move {
-        let (record, _) = intake::connect::intake(&request);
+        let (record, _) = match *request.method() {
+            Method::CONNECT => intake::connect::intake(&request),
+            _ => intake::forward::intake(&request),
+        };
         Ok::<_, Infallible>(refuse(ctx, &Refusal::LimitReached("too many connections at once"), record))
     });
     let _ = protocol().serve_connection(TokioIo::new(client), answer).await;

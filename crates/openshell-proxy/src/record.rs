@@ -19,6 +19,8 @@ pub trait DenialSink: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Record {
     request: String,
+    /// Method and path, where a request is judged and not a connection.
+    http: Option<(String, String)>,
     target: Option<Target>,
     caller: Option<Caller>,
     policy: Option<String>,
@@ -42,14 +44,23 @@ impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
-        Self { request, target, caller: None, policy: None, finished: false }
+        Self { request, http: None, target, caller: None, policy: None, finished: false }
+    }
+
+    /// A record of a plain-HTTP request for `path` of `target`.
+    #[must_use]
+    pub fn http(method: &str, path: &str, target: Target) -> Self {
+        let mut record = Self::new(format!("{method} {target}{path}"), Some(target));
+        record.http = Some((method.to_owned(), path.to_owned()));
+        record
     }
 
     /// A record of an open connection of `callers` to `target`, which is judged again.
     #[must_use]
     pub fn of(callers: &Callers, target: Target) -> Self {
-        let caller = Some(callers.first().clone());
-        Self { request: format!("CONNECT {target}"), target: Some(target), caller, policy: None, finished: false }
+        let mut record = Self::new(format!("CONNECT {target}"), Some(target));
+        record.called_by(callers.first().clone());
+        record
     }
 
     /// What was asked for.
@@ -167,10 +178,15 @@ impl Record {
         let pid = self.caller.as_ref().map_or(0, |caller| caller.pid);
         let host = self.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
         let port = self.target.as_ref().map_or(0, |target| target.port);
+        let (class, activity, path) = match &self.http {
+            Some((method, path)) => ("HTTP", method.as_str(), path.as_str()),
+            None => ("NET", event.activity, ""),
+        };
         tracing::info!(
             target: AUDIT,
-            class = "NET",
-            activity = event.activity,
+            class,
+            activity,
+            path,
             severity = event.severity,
             action = event.action,
             binary,

@@ -84,12 +84,17 @@ impl Refusal {
                 format!("{request} not permitted by policy")
             }
             Self::NotInThisBuild { what, .. } => format!("{request} refused: {what}"),
-            Self::Address { code: ReasonCode::DnsFailed, .. } => format!("{request} blocked: DNS resolution failed"),
-            Self::Address { code: ReasonCode::ControlPlanePort, .. } => {
-                format!("{request} blocked: control-plane port")
+            Self::Address { code, has_list, .. } => {
+                let method = request.split(' ').next().unwrap_or_default();
+                let what = match code {
+                    ReasonCode::DnsFailed => "DNS resolution failed",
+                    ReasonCode::ControlPlanePort => "control-plane port",
+                    _ if *has_list => "allowed_ips check failed",
+                    _ => "internal address",
+                };
+                // What is blocked is the target, whatever of it was asked for.
+                target.map_or_else(|| method.to_owned(), |target| format!("{method} {target}")) + " blocked: " + what
             }
-            Self::Address { has_list: true, .. } => format!("{request} blocked: allowed_ips check failed"),
-            Self::Address { .. } => format!("{request} blocked: internal address"),
             Self::BadRequest(what) => (*what).to_owned(),
             Self::RequestTooLarge => "the head of the request is too large".to_owned(),
             Self::Engine(_) => format!("{request} refused: the policy could not be evaluated; the log says why"),

@@ -54,7 +54,7 @@ impl Tenure {
     }
 
     /// Returns when the connection may last no longer, with the reason.
-    pub async fn ended(mut self, ctx: &Arc<Context>) -> Refusal {
+    pub async fn ended(&mut self, ctx: &Arc<Context>) -> Refusal {
         loop {
             let judged = tokio::select! {
                 changed = self.generations.changed() => {

@@ -1,8 +1,9 @@
 //! A refusal as an HTTP answer.
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::Response;
+use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
@@ -10,8 +11,8 @@ use serde::Serialize;
 use crate::record::Record;
 use crate::refusal::Refusal;
 
-/// The body of every answer of the proxy's own.
-pub type Body = Full<Bytes>;
+/// The body of an answer: the proxy's own, or the upstream's as it comes.
+pub type Body = Either<Full<Bytes>, Incoming>;
 
 /// What a refusal's body holds; what is unknown is left out.
 #[derive(Serialize)]
@@ -48,7 +49,7 @@ pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
     };
     // Texts and numbers always have a JSON form.
     let body = serde_json::to_vec(&content).unwrap_or_default();
-    let mut response = Response::new(Full::from(body));
+    let mut response = Response::new(Either::Left(Full::from(body)));
     *response.status_mut() = refusal.status();
     // Clients that show nothing of the body show the status line.
     response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
@@ -60,7 +61,7 @@ pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
 /// The answer to a permitted CONNECT.
 #[must_use]
 pub fn established() -> Response<Body> {
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(Either::Left(Full::default()));
     response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection Established"));
     response
 }

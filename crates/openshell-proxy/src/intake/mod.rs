@@ -1,6 +1,7 @@
 //! Doors: what a client asks for, read from the first bytes of its connection.
 
 pub mod connect;
+pub mod forward;
 
 use std::fmt;
 
@@ -22,4 +23,9 @@ impl fmt::Display for Target {
             host => write!(f, "{host}:{}", self.port),
         }
     }
+}
+
+/// A port from 1 on, as digits without sign or leading zero.
+fn port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port: &u16| *port != 0 && port.to_string() == text)
 }

@@ -1,3 +1,4 @@
 //! What happens once both sides are connected.
 
+pub mod forward;
 pub mod opaque;

@@ -46,6 +46,7 @@ pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fie
     let stamp = now.format(format).unwrap_or_default();
     let text = match (target == AUDIT, fields.get("class")) {
         (true, "NET") => format!("OCSF {}", network(fields)),
+        (true, "HTTP") => format!("OCSF {}", http(fields)),
         (true, "PROC") => format!("OCSF {}", process(fields)),
         (true, "FINDING") => format!(
             "OCSF FINDING:{} [{}] \"{}\" [confidence:{}] {}",
@@ -67,9 +68,27 @@ pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fie
     format!("{stamp} {}", printable(&text))
 }
 
+fn http(fields: &Fields) -> String {
+    let get = |name| fields.get(name);
+    let port = if get("port") == "80" { String::new() } else { format!(":{}", get("port")) };
+    let line = format!(
+        "HTTP:{0} [{1}] {2} {3}({4}) -> {0} http://{5}{port}{6} [policy:{7} engine:{8}]",
+        word(get("activity")),
+        get("severity"),
+        get("action"),
+        word(get("binary")),
+        get("pid"),
+        word(get("host")),
+        word(get("path")),
+        word(get("policy")),
+        get("engine"),
+    );
+    with_reason(line, fields)
+}
+
 fn network(fields: &Fields) -> String {
     let get = |name| fields.get(name);
-    let mut line = format!(
+    let line = format!(
         "NET:{} [{}] {} {}({}) -> {}:{} [policy:{} engine:{}]",
         get("activity"),
         get("severity"),
@@ -81,6 +100,11 @@ fn network(fields: &Fields) -> String {
         word(get("policy")),
         get("engine"),
     );
+    with_reason(line, fields)
+}
+
+fn with_reason(mut line: String, fields: &Fields) -> String {
+    let get = |name| fields.get(name);
     if !get("reason").is_empty() {
         // Writing to a String cannot fail.
         let _ = write!(line, " [reason:{}]", cut(get("reason")));

@@ -1,0 +1,205 @@
+//! Plain HTTP through the forward door.
+
+use lab::{Finished, Lab, Upstream};
+
+/// A policy that gives curl `web.test:8080`.
+fn curl() -> String {
+    crate::web().replace(&crate::python(), "/usr/bin/curl")
+}
+
+/// What curl, told `arguments`, prints inside a sandbox under `policy`, with its status line.
+fn ask(lab: &Lab, policy: &str, arguments: &str) -> Finished {
+    lab.sandbox(policy).sh(&format!("curl -s -i {arguments}"))
+}
+
+fn seen(upstream: &Upstream) -> Vec<String> {
+    upstream.seen().iter().map(|bytes| bytes.escape_ascii().to_string().replace("\\r\\n", "\r\n")).collect()
+}
+
+#[test]
+fn fwd_01_11_12_a_request_reaches_the_upstream_in_origin_form() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let finished = ask(
+        &lab,
+        &curl(),
+        "-H 'Proxy-Authorization: x' -H 'Connection: X-Hop' -H 'X-Hop: 1' -H 'X-End: 1' -H 'TE: trailers' 'http://web.test:8080/p?q=1'",
+    );
+    assert!(finished.ok().starts_with("HTTP/1.1 200 OK") && finished.ok().ends_with("hello"), "{finished:?}");
+    let requests = seen(&upstream);
+    let [request] = &requests[..] else { panic!("{requests:?}") };
+    assert!(request.starts_with("GET /p?q=1 HTTP/1.1\r\n"), "{request}");
+    for line in ["Host: web.test:8080\r\n", "Via: 1.1 openshell-sandbox\r\n", "X-End: 1\r\n"] {
+        assert!(request.contains(line), "no {line:?} in {request}");
+    }
+    for gone in ["Proxy-", "X-Hop", "Connection", "Te:"] {
+        assert!(!request.contains(gone), "{gone:?} in {request}");
+    }
+    let line = "HTTP:GET [INFO] ALLOWED /usr/bin/curl(3) -> GET http://web.test:8080/p [policy:web engine:opa]";
+    assert_eq!(finished.logged(line).len(), 1, "LOG-08, the query is in no log: {}", finished.log);
+    ask(&lab, &curl(), "-H 'Via: x' http://web.test:8080").ok().ends_with("hello").then_some(()).unwrap();
+    let request = seen(&upstream).pop().unwrap();
+    assert!(request.starts_with("GET / HTTP/1.1\r\n") && request.contains("Via: x\r\n"), "{request}");
+    assert!(!request.contains("openshell"), "{request}");
+}
+
+#[test]
+fn fwd_02_03_what_no_policy_permits_is_refused_and_never_dialled() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let unlisted = curl().replace(", allowed_ips: [10.99.0.1]", "");
+    let cases = [
+        (&unlisted, "http://web.test:8080/p?q=1", "GET web.test:8080 blocked: internal address"),
+        (&crate::web(), "http://web.test:8080/p?q=1", "GET web.test:8080/p not permitted by policy"),
+        (&curl(), "http://other.test:8080/p", "GET other.test:8080/p not permitted by policy"),
+    ];
+    for (before, (policy, url, detail)) in cases.into_iter().enumerate() {
+        let finished = ask(&lab, policy, &format!("'{url}'"));
+        assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{finished:?}");
+        assert!(finished.stdout.contains(&format!("\"detail\":\"{detail}\"")), "{finished:?}");
+        assert_eq!(finished.logged("HTTP:GET [MED] DENIED").len(), before + 1, "{}", finished.log);
+        assert!(!finished.logged("HTTP:GET").concat().contains("q=1"), "{}", finished.log);
+    }
+    assert!(upstream.seen().is_empty());
+}
+
+#[test]
+fn fwd_07_09_what_is_no_absolute_http_url_is_400() {
+    let lab = Lab::with_web();
+    for (line, detail) in [
+        ("GET https://web.test/ HTTP/1.1", "Use CONNECT for HTTPS URLs"),
+        ("GET /just/a/path HTTP/1.1", "this is a proxy"),
+        ("GET ftp://web.test/ HTTP/1.1", "only http URLs"),
+        ("GET http://user:word@web.test:8080/ HTTP/1.1", "no user information"),
+        ("GET http://web.test:0/ HTTP/1.1", "a number from 1 to 65535"),
+    ] {
+        let finished =
+            lab.sandbox(&crate::web()).python(crate::RAW, &[&format!("{line}\\r\\nHost: web.test\\r\\n\\r\\n")]);
+        assert!(
+            finished.stdout.starts_with("HTTP/1.1 400 bad_request") && finished.stdout.contains(detail),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
+fn fwd_08_an_upstream_that_is_not_there_is_502() {
+    let lab = Lab::with_web();
+    let finished = ask(&lab, &curl(), "http://web.test:8080/");
+    assert!(finished.stdout.starts_with("HTTP/1.1 502 "), "{finished:?}");
+    assert!(finished.stdout.contains("\"error\":\"upstream_unreachable\""), "{finished:?}");
+}
+
+#[test]
+fn fwd_10_the_port_is_80_unless_it_is_said() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:80");
+    let finished = ask(&lab, &curl().replace("8080", "80"), "http://web.test/");
+    assert!(finished.ok().ends_with("hello"), "{finished:?}");
+    assert_eq!(finished.logged("-> GET http://web.test/ [policy:web").len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn fwd_14_a_public_address_needs_no_list() {
+    let lab = Lab::new(&[("8.8.8.8", "public.test")]);
+    let _upstream = lab.http("8.8.8.8:8080");
+    let policy = curl().replace("web.test", "public.test").replace(", allowed_ips: [10.99.0.1]", "");
+    assert!(ask(&lab, &policy, "http://public.test:8080/").ok().ends_with("hello"));
+}
+
+/// A server that says what it was sent: method, length and SHA-256 of the body, and the number of the connection's requests.
+const SERVER: &str = "
+import hashlib, http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    requests = 0
+    def answer(self):
+        self.requests += 1
+        if self.headers.get('Transfer-Encoding'):
+            body = b''
+            while length := int(self.rfile.readline(), 16): body += self.rfile.read(length); self.rfile.readline()
+            self.rfile.readline()
+        else: body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        text = f'{self.command} {len(body)} {hashlib.sha256(body).hexdigest()} {self.requests}\\n'.encode()
+        self.send_response(200)
+        if self.path == '/chunked':
+            self.send_header('Transfer-Encoding', 'chunked'); self.end_headers()
+            self.wfile.write(b'%x\\r\\n%s\\r\\n0\\r\\n\\r\\n' % (len(text), text))
+        elif self.path == '/close':
+            self.send_header('Connection', 'close'); self.end_headers(); self.wfile.write(text); self.close_connection = True
+        else:
+            self.send_header('Content-Length', str(len(text))); self.end_headers()
+            if self.command != 'HEAD': self.wfile.write(text)
+    do_GET = do_HEAD = do_POST = do_PUT = answer
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(('10.99.0.1', 8080), Handler)
+print('ready', flush=True)
+server.serve_forever()
+";
+
+#[test]
+fn fwd_13_bodies_and_connections_are_kept() {
+    let lab = Lab::with_web();
+    let _server = lab.program(&["/usr/bin/python3", "-c", SERVER]);
+    let url = "http://web.test:8080";
+    let script = format!(
+        "cd $(mktemp -d); head -c 1048576 /dev/urandom > body; sha256sum < body | cut -d' ' -f1; \
+         curl -s --data-binary @body {url}/ --next -s -T body {url}/chunked --next -s -H 'Transfer-Encoding: chunked' --data-binary @body {url}/ \
+         --next -s -I -o /dev/null -w '%{{http_code}}\\n' {url}/ --next -s {url}/close --next -s {url}/; rm -r $PWD"
+    );
+    let finished = lab.sandbox(&curl()).sh(&script);
+    let lines: Vec<_> = finished.ok().lines().collect();
+    let [hash, post, put, chunked, head, close, after] = lines[..] else { panic!("{finished:?}") };
+    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(post, format!("POST 1048576 {hash} 1"));
+    assert_eq!(put, format!("PUT 1048576 {hash} 2"), "the upstream's connection is kept");
+    assert_eq!(chunked, format!("POST 1048576 {hash} 3"));
+    assert_eq!((head, close), ("200", format!("GET 0 {empty} 5").as_str()));
+    assert_eq!(after, format!("GET 0 {empty} 1"), "and another is made where it ended");
+    assert_eq!(finished.logged("HTTP:").len(), 6, "each request is a decision: {}", finished.log);
+}
+
+#[test]
+fn each_request_of_a_connection_is_judged_by_itself() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let requests = "GET http://web.test:8080/one HTTP/1.1\\r\\nHost: x\\r\\n\\r\\nGET http://web.test:8081/two HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n";
+    let finished = lab.sandbox(&crate::web()).python(crate::RAW, &[requests]);
+    assert!(
+        finished.stdout.starts_with("HTTP/1.1 200 OK") && finished.stdout.contains("HTTP/1.1 403 "),
+        "{finished:?}"
+    );
+    let all = seen(&upstream).concat();
+    assert!(all.contains("GET /one") && all.contains("Host: web.test:8080\r\n") && !all.contains("two"), "{all}");
+}
+
+/// Begins an answer that never ends, and sends what it was sent.
+const ENDLESS: &str = r"
+import socket, time
+s = socket.create_server(('10.99.0.1', 8080))
+print('ready', flush=True)
+while True:
+    c, _ = s.accept()
+    c.recv(4096)
+    c.sendall(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n')
+    held = globals().setdefault('held', []); held.append(c)
+";
+
+#[test]
+fn an_answer_on_its_way_ends_when_its_request_is_permitted_no_longer() {
+    let lab = Lab::with_web();
+    let _server = lab.program(&["/usr/bin/python3", "-c", ENDLESS]);
+    let policy = lab.file("policy.yaml", curl());
+    let sandbox = lab::sandbox::Sandbox::bare(&lab).args(&["--policy-data", policy.to_str().unwrap()]);
+    let started = sandbox.start(&["sh", "-c", "curl -sN http://web.test:8080/; echo code $?"]);
+    let log = || lab.shell("cat /var/log/openshell.*.log");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !log().contains("HTTP:GET [INFO] ALLOWED") {
+        assert!(std::time::Instant::now() < deadline, "{}", log());
+    }
+    std::fs::write(&policy, crate::policy("{}")).unwrap();
+    started.signal(rustix::process::Signal::HUP);
+    let finished = started.wait();
+    assert_eq!(finished.ok(), "xcode 18", "curl: the transfer ended early");
+    assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
+}
