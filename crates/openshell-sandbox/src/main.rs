@@ -4,6 +4,7 @@
 
 mod cli;
 mod config;
+mod lints;
 mod logging;
 mod refusals;
 mod reload;

@@ -29,6 +29,7 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::netlink::Protocol;
 use openshell_supervisor::netns::{Netns, firewall};
+use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
@@ -38,11 +39,11 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::logging;
 use crate::refusals::Refusals;
 use crate::reload::{self, Source};
 use crate::tasks::Tasks;
 use crate::workload;
+use crate::{lints, logging};
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
@@ -152,7 +153,7 @@ pub(crate) fn load_policy(source: &Source, generation: u64) -> anyhow::Result<Sn
     let rules = source.rules.as_ref().map(|path| {
         std::fs::read_to_string(path).with_context(|| format!("failed to read policy rules from {}", path.display()))
     });
-    let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref());
+    let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
     let (snapshot, warnings) = loaded.map_err(|error| match error {
         LoadError::Data(violations) => match violations.0.as_slice() {
             [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {path}: {only}"),
@@ -160,10 +161,20 @@ pub(crate) fn load_policy(source: &Source, generation: u64) -> anyhow::Result<Sn
         },
         other => anyhow!(other),
     })?;
+    for lint in lints::lints(snapshot.policy()) {
+        logging::config_event("VALIDATED", "MED", &format!("policy warning: {path}: {lint}"));
+    }
     for warning in warnings {
         logging::config_event("VALIDATED", "MED", &format!("L7 policy validation warning: {path}: {warning}"));
     }
     Ok(snapshot)
+}
+
+/// The file that a symlink of the policy stands for, where root alone can have made it.
+fn meant(path: &str) -> Option<String> {
+    let target = resolve(Path::new(path)).ok()?.into_os_string().into_string().ok().filter(|target| target != path)?;
+    logging::config_event("VALIDATED", "INFO", &format!("binary {path} is a symlink: {target} is meant as well"));
+    Some(target)
 }
 
 /// Where a policy came from, and what of it can be said in a line.

@@ -13,7 +13,7 @@ mod cover;
 pub mod landlock;
 pub mod netlink;
 pub mod netns;
-mod resolve;
+pub mod resolve;
 pub mod seccomp;
 
 pub mod confine;

@@ -14,7 +14,7 @@ const LINKS: usize = 40;
 ///
 /// # Errors
 /// It does not exist, or a link on the way could be somebody else's: the error says what to list instead.
-pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut resolved = PathBuf::from("/");
     // What is still to be walked, the next component last.
     let mut left: Vec<_> = components(path);

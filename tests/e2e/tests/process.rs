@@ -138,7 +138,6 @@ fn a_hang_up_neither_ends_nor_passes_where_there_is_no_terminal() {
     started.signal(Signal::USR1);
     let finished = started.wait();
     assert_eq!((finished.code(), finished.stdout.as_str()), (3, ""));
-    assert_eq!(finished.logged("Policy reloaded successfully").len(), 1, "{}", finished.log);
 }
 
 #[test]

@@ -8,9 +8,13 @@ use openshell_policy::policy::Policy;
 use openshell_policy::process::Identity;
 use serde_json::{Map, Value, json};
 
-/// The document of `policy`: ports in `ports`, presets expanded, what is absent left out.
+/// The files that a policy means by a path: what a symlink of the policy stands for is meant as well as the symlink.
+pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
+
+/// The document of `policy`: ports in `ports`, presets expanded, what is absent left out, and what `links` knows of binaries
+/// that are symlinks.
 #[must_use]
-pub fn document(policy: &Policy) -> Value {
+pub fn document(policy: &Policy, links: Links<'_>) -> Value {
     let filesystem = policy.filesystem();
     let paths = |paths: &[GrantedPath]| -> Value { paths.iter().map(|path| json!(path.as_path())).collect() };
     let compatibility = match filesystem.compatibility {
@@ -22,7 +26,7 @@ pub fn document(policy: &Policy) -> Value {
     if let Some(group) = &policy.run_as().group {
         process.insert("run_as_group".to_owned(), identity(group));
     }
-    let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy)));
+    let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy, links)));
     json!({
         "filesystem_policy": {
             "include_workdir": filesystem.include_workdir,
@@ -42,8 +46,13 @@ fn identity(identity: &Identity) -> Value {
     }
 }
 
-fn network(policy: &NetworkPolicy) -> Value {
-    let binaries = policy.binaries.iter().map(|binary| json!({ "path": binary.to_string() }));
+fn network(policy: &NetworkPolicy, links: Links<'_>) -> Value {
+    let written = policy.binaries.iter().map(ToString::to_string);
+    let meant = written.flat_map(|path| {
+        let target = links(&path).filter(|target| *target != path);
+        [Some(path), target].into_iter().flatten()
+    });
+    let binaries = meant.map(|path| json!({ "path": path }));
     json!({
         "endpoints": policy.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
         "binaries": binaries.collect::<Vec<_>>(),

@@ -11,7 +11,7 @@ use quick_cache::sync::Cache;
 use serde_json::{Value, json};
 
 use crate::context::Limits;
-use crate::decide::document::document;
+use crate::decide::document::{Links, document};
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query};
 use crate::identify::caller::Program;
 use crate::intake::Target;
@@ -91,14 +91,19 @@ pub enum Matches {
 }
 
 impl Snapshot {
-    /// Loads a policy document under the built-in rules, or under `rules`.
+    /// Loads a policy document under the built-in rules, or under `rules`; `links` knows what its symlinks stand for.
     ///
     /// # Errors
     /// Everything that is wrong with the document, or what is wrong with the rules.
-    pub fn load(generation: u64, data: &str, rules: Option<&str>) -> Result<(Self, Vec<Warning>), LoadError> {
+    pub fn load(
+        generation: u64,
+        data: &str,
+        rules: Option<&str>,
+        links: Links<'_>,
+    ) -> Result<(Self, Vec<Warning>), LoadError> {
         let (policy, warnings) = yaml::policy(data)?;
         let rules = rules.filter(|rules| *rules != BUILT_IN);
-        let engine = Engine::new(rules.unwrap_or(BUILT_IN), document(&policy))?;
+        let engine = Engine::new(rules.unwrap_or(BUILT_IN), document(&policy, links))?;
         // Foreign rules may answer otherwise than the data says; what they answer is held to the same schema.
         let policy = match rules {
             None => policy,
@@ -181,7 +186,7 @@ fn nearest(answer: Option<Value>) -> Option<Nearest> {
 
 /// `policy` with the parts that take effect at start as the rules answer them.
 fn static_parts(engine: &Engine, policy: &Policy) -> Result<Policy, LoadError> {
-    let mut whole = document(policy);
+    let mut whole = document(policy, &|_| None);
     let mut session = engine.about(json!({}))?;
     let parts = [
         (Query::FilesystemPolicy, "filesystem_policy"),

@@ -13,7 +13,7 @@ use crate::intake::Target;
 use crate::refusal::Refusal;
 
 fn snapshot(policies: &str) -> Snapshot {
-    let (snapshot, _) = Snapshot::load(1, &format!("network_policies: {policies}"), None).unwrap();
+    let (snapshot, _) = Snapshot::load(1, &format!("network_policies: {policies}"), None, &|_| None).unwrap();
     snapshot
 }
 
@@ -112,6 +112,18 @@ fn l4_16_arguments_explain_and_never_grant() {
     let expected = "binary '/usr/bin/curl' not allowed in policy 'web' (ancestors: [/usr/bin/bash], \
                     cmdline: [/sandbox/tool.py]). SYMLINK HINT:";
     assert!(reason.starts_with(expected), "L4-05: {reason}");
+}
+
+#[test]
+fn l4_17_18_a_symlink_of_the_policy_means_its_target_too() {
+    let data =
+        "network_policies: {web: {endpoints: [{host: web.test, port: 80}], binaries: [{path: /usr/bin/python3}]}}";
+    let links = |path: &str| (path == "/usr/bin/python3").then(|| "/usr/bin/python3.11".to_owned());
+    for (links, expected) in [(&links as &dyn Fn(&str) -> Option<String>, true), (&|_| None, false)] {
+        let (snapshot, _) = Snapshot::load(1, data, None, links).unwrap();
+        let decided = decide(&snapshot, vec![caller("/usr/bin/python3.11", &[])], "web.test:80");
+        assert_eq!(decided.is_ok(), expected);
+    }
 }
 
 #[test]
@@ -219,7 +231,7 @@ fn the_same_question_is_evaluated_once() {
 #[test]
 fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if input.network.port == 1\n";
-    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules)).unwrap();
+    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
     let curl = || vec![caller("/usr/bin/curl", &[])];
     let permit = decide(&snapshot, curl(), "a.test:1").unwrap();
     assert!(permit.policy().is_none() && permit.addresses().public && permit.addresses().listed.is_empty());
@@ -229,14 +241,16 @@ fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more
 #[test]
 fn foreign_rules_are_held_to_the_schema() {
     let rules = |body: &str| format!("package openshell.sandbox\nimport rego.v1\n{body}\n");
-    let load = |body: &str| Snapshot::load(1, "version: 1", Some(&rules(body))).map(|_| ()).map_err(|e| e.to_string());
+    let load = |body: &str| {
+        Snapshot::load(1, "version: 1", Some(&rules(body)), &|_| None).map(|_| ()).map_err(|e| e.to_string())
+    };
     assert!(load("process_policy := {\"run_as_user\": \"root\"}").unwrap_err().contains("process_policy"));
     assert!(load("filesystem_policy := {\"read_only\": [\"x\"]}").is_err());
     assert!(load("network_action := 1").is_ok());
-    assert!(Snapshot::load(1, "version: 1", Some("package other\nx := 1")).is_err());
-    assert!(Snapshot::load(1, "version: 1", Some("package openshell.sandbox\nx := :=")).is_err());
+    assert!(Snapshot::load(1, "version: 1", Some("package other\nx := 1"), &|_| None).is_err());
+    assert!(Snapshot::load(1, "version: 1", Some("package openshell.sandbox\nx := :="), &|_| None).is_err());
     let odd = rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
-    let (snapshot, _) = Snapshot::load(1, "version: 1", Some(&odd)).unwrap();
+    let (snapshot, _) = Snapshot::load(1, "version: 1", Some(&odd), &|_| None).unwrap();
     let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError);
 }
@@ -245,7 +259,7 @@ fn foreign_rules_are_held_to_the_schema() {
 fn an_evaluation_that_takes_too_long_refuses() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
                  some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";
-    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules)).unwrap();
+    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
     let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
     assert!(refusal.log_reason().starts_with("policy evaluation error"), "{}", refusal.log_reason());
@@ -272,14 +286,14 @@ network_policies:
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
 "#;
     let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();
-    let (again, _) = openshell_policy::yaml::policy(&document(&policy).to_string()).unwrap();
+    let (again, _) = openshell_policy::yaml::policy(&document(&policy, &|_| None).to_string()).unwrap();
     assert_eq!(policy, again);
 }
 
 /// What the built-in rules say about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
     let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
-    let engine = Engine::new(BUILT_IN, document(&policy)).unwrap();
+    let engine = Engine::new(BUILT_IN, document(&policy, &|_| None)).unwrap();
     let input = json!({
         "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
         "network": {"host": "a.test", "port": 1},

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 /// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
 fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<Destination, Refusal> {
     let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
-    let (snapshot, _) = Snapshot::load(1, &policy, None).unwrap();
+    let (snapshot, _) = Snapshot::load(1, &policy, None, &|_| None).unwrap();
     let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
     let callers = Callers::new(vec![Caller { pid: 1, program }]).unwrap();
     let target = Target { host: Host::parse(host).unwrap(), port };
