@@ -13,6 +13,7 @@ pub mod filesystem;
 pub mod network;
 pub mod preset;
 pub mod process;
+pub mod proposal;
 
 pub mod address;
 pub mod denial;

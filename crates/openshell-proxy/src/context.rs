@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use crate::decide::current::CurrentPolicy;
 use crate::identify::Identifier;
 use crate::identify::sweep::Unsearched;
+use crate::observe::Observations;
 use crate::record::DenialSink;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
@@ -25,11 +26,13 @@ pub struct Context {
     /// Turns at finding out; [`Limits::IDENTIFYING`] of them.
     pub turns: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
-    pub resolver: Resolver,
+    pub resolver: Arc<Resolver>,
     /// How many connections each program has.
     pub shares: Arc<Shares>,
     /// Where refusals are counted.
     pub denials: Arc<dyn DenialSink>,
+    /// What a run uses, where it is observed and nothing that a policy could permit is refused.
+    pub observations: Option<Arc<Observations>>,
     /// Where the workload's connections come from; others are closed unanswered.
     pub workload: Ipv4Addr,
 }

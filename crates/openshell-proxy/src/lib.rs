@@ -28,6 +28,7 @@ pub mod http;
 
 pub mod bypass;
 
+pub mod observe;
 pub mod record;
 pub mod refusal;
 

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Notify, watch};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
-use crate::decide::connection::{Permit, judge};
+use crate::decide::connection::{Permit, judge, observe};
 use crate::http::reply::{self, Body};
 use crate::identify::Flow;
 use crate::identify::caller::Callers;
@@ -134,6 +134,9 @@ async fn approve(
     let decided = decide(ctx, flow, target, record).await?;
     record.permitted_by(&decided.permit);
     let destination = resolve(&ctx.resolver, &decided.permit).await?;
+    if let Some(observations) = &ctx.observations {
+        observations.add(&decided.callers.first().program.executable, target, &destination);
+    }
     Ok((destination, decided))
 }
 
@@ -155,12 +158,16 @@ async fn dial(
 async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Decided, Refusal> {
     let generations = ctx.policy.subscribe();
     let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load(), target.clone());
-    let turn = Arc::clone(&ctx.turns).acquire_owned();
+    let (turn, is_observed) = (Arc::clone(&ctx.turns).acquire_owned(), ctx.observations.is_some());
     let decision = async {
         let turn = turn.await;
         let work = tokio::task::spawn_blocking(move || {
             let identified = identifier.identify(flow)?;
-            let permit = judge(&snapshot, identified.callers(), &to, || identifier.verify(&identified));
+            let verify = || identifier.verify(&identified);
+            let permit = match is_observed {
+                false => judge(&snapshot, identified.callers(), &to, verify),
+                true => observe(&snapshot, identified.callers(), &to, verify),
+            };
             drop(turn);
             Ok((identified.callers().clone(), identified.unsearched(), permit))
         });

@@ -4,7 +4,7 @@ use crate::decide::connection::Permit;
 use crate::identify::caller::{Caller, Callers};
 use crate::intake::Target;
 use crate::refusal::Refusal;
-use openshell_policy::denial::{Denial, DenialStage};
+use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
 
 /// The target of the events that are audit records; the binary's logging gives them their form.
 pub const AUDIT: &str = "ocsf";
@@ -24,6 +24,7 @@ pub struct Record {
     target: Option<Target>,
     caller: Option<Caller>,
     policy: Option<String>,
+    observed: Option<ReasonCode>,
     finished: bool,
 }
 
@@ -44,7 +45,7 @@ impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
-        Self { request, http: None, target, caller: None, policy: None, finished: false }
+        Self { request, http: None, target, caller: None, policy: None, observed: None, finished: false }
     }
 
     /// A record of a plain-HTTP request for `path` of `target`.
@@ -89,6 +90,7 @@ impl Record {
     /// Notes that it was permitted, and by which policy.
     pub fn permitted_by(&mut self, permit: &Permit) {
         self.policy = permit.policy().map(str::to_owned);
+        self.observed = permit.observed();
     }
 
     /// Reports, and has what the policy refused counted.
@@ -123,12 +125,12 @@ impl Record {
         match outcome {
             Outcome::Allowed => self.emit(&Event {
                 activity: "OPEN",
-                severity: "INFO",
+                severity: if self.observed.is_some() { "MED" } else { "INFO" },
                 action: "ALLOWED",
                 policy,
-                engine: "opa",
+                engine: if self.observed.is_some() { "observe" } else { "opa" },
                 reason: "",
-                code: "",
+                code: self.observed.map_or("", ReasonCode::as_str),
                 message: &format!("{} allowed", self.request),
             }),
             Outcome::Refused(refusal) => {

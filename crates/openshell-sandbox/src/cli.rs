@@ -12,6 +12,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
+Also: openshell-sandbox check FILE, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (--help says more).
+
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for everything that kept it from running.
 
@@ -53,6 +55,14 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) clear_env: bool,
 
+    /// Write a policy fragment that would permit what was refused
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proposals: Option<PathBuf>,
+
+    /// Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined
+    #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
+    pub(crate) observe: Option<PathBuf>,
+
     /// Lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
@@ -90,23 +100,87 @@ pub(crate) enum NetworkMode {
     Allow,
 }
 
+/// Says everything that is wrong or doubtful about a policy, and runs nothing.
+#[derive(Debug, Parser)]
+#[command(name = "check", bin_name = "openshell-sandbox check", max_term_width = 100)]
+pub(crate) struct CheckArgs {
+    /// Policy data (YAML)
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Policy rules (Rego) instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_rules: Option<PathBuf>,
+}
+
+/// Says what the proxy would say to a connection, and runs nothing. Names are looked up as the proxy would.
+#[derive(Debug, Parser)]
+#[command(name = "explain", bin_name = "openshell-sandbox explain", max_term_width = 100)]
+pub(crate) struct ExplainArgs {
+    /// Policy data (YAML)
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Policy rules (Rego) instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_rules: Option<PathBuf>,
+
+    /// The program that connects: the file that runs, as `readlink -f` shows it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) binary: String,
+
+    /// A program that started it, nearest first; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ancestor: Vec<String>,
+
+    /// Where to
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: String,
+
+    /// At which port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
+    /// A request's method; requests are not judged by this build
+    #[arg(long, value_name = "METHOD", requires = "path")]
+    pub(crate) method: Option<String>,
+
+    /// A request's path
+    #[arg(long, value_name = "PATH", requires = "method")]
+    pub(crate) path: Option<String>,
+}
+
 /// What the words on the command line ask for.
 pub(crate) enum Asked {
     /// A run.
     Run(Box<Args>),
+    /// What is wrong with a policy.
+    Check(CheckArgs),
+    /// What a policy says to a connection.
+    Explain(ExplainArgs),
     /// Help, the version, or a usage error: said already.
     Answered(ExitCode),
 }
 
-/// Reads the words. Usage errors end with 1, as 2 could be the command's.
+/// Reads the words; only a first one can be a subcommand, as any other may be the command's. Usage errors end with 1, as 2 could
+/// be the command's.
 pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Asked {
-    let parsed = Args::command().try_get_matches_from(words).and_then(|matches| Args::from_arg_matches(&matches));
-    match parsed {
-        Ok(args) => Asked::Run(Box::new(args)),
+    let words: Vec<_> = words.into_iter().collect();
+    let asked = match words.get(1).and_then(|word| word.to_str()) {
+        Some("check") => parse(words.into_iter().skip(1)).map(Asked::Check),
+        Some("explain") => parse(words.into_iter().skip(1)).map(Asked::Explain),
+        _ => parse(words.into_iter()).map(|args| Asked::Run(Box::new(args))),
+    };
+    match asked {
+        Ok(asked) => asked,
         Err(error) => {
             // Where nothing can be printed the exit code still says it.
             let _ = error.print();
             Asked::Answered(ExitCode::from(u8::from(error.use_stderr())))
         }
     }
+}
+
+fn parse<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {
+    A::command().try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches))
 }

@@ -10,7 +10,7 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
-use crate::reload::Source;
+use crate::policy_file::Source;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) log_dir: PathBuf,
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) proxy_port: u16,
+    pub(crate) proposals: Option<PathBuf>,
+    pub(crate) observe: Option<PathBuf>,
 }
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
@@ -71,6 +73,8 @@ impl Config {
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
             proxy_port: args.proxy_port,
+            proposals: args.proposals,
+            observe: args.observe,
             environment: if args.clear_env { Environment::default() } else { environment },
         })
     }

@@ -4,8 +4,11 @@
 
 mod cli;
 mod config;
+mod inspect;
 mod lints;
 mod logging;
+mod outputs;
+mod policy_file;
 mod refusals;
 mod reload;
 mod startup;
@@ -21,6 +24,8 @@ use crate::cli::Asked;
 fn main() -> ExitCode {
     let args = match cli::read(std::env::args_os()) {
         Asked::Run(args) => args,
+        Asked::Check(args) => return inspect::check(args).unwrap_or_else(|error| failed(&error)),
+        Asked::Explain(args) => return inspect::explain(args).unwrap_or_else(|error| failed(&error)),
         Asked::Answered(code) => return code,
     };
     // Before any thread, and before any secret is read.

@@ -1,9 +1,12 @@
 //! What was refused during a run: counted, and summed up at its end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::denial::{Denial, Denials};
+use openshell_policy::proposal;
 use openshell_proxy::record::DenialSink;
 
 use crate::logging;
@@ -23,6 +26,19 @@ impl DenialSink for Refusals {
 }
 
 impl Refusals {
+    /// The hosts of what was refused and could be proposed.
+    pub(crate) fn hosts(&self) -> BTreeSet<String> {
+        let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        denials.summaries().iter().map(|summary| summary.first.host.clone()).collect()
+    }
+
+    /// What was refused as additions to a policy; `addresses` are those of [`Self::hosts`].
+    pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
+        let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let addresses = |host: &str| addresses.get(host).cloned().unwrap_or_default();
+        proposal::fragment(&proposal::propose(denials.summaries(), addresses))
+    }
+
     /// What was refused, how often, and the line of policy that would allow it, for people; `None` if nothing was.
     pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);

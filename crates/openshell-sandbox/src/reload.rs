@@ -1,22 +1,14 @@
 //! Reads the policy again when it is asked to. What takes effect at a start alone stays as it was started.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::current::CurrentPolicy;
-use openshell_proxy::decide::snapshot::Snapshot;
 use tokio::sync::Notify;
 
 use crate::logging;
-use crate::startup;
-
-/// Where a policy comes from.
-#[derive(Clone, Debug)]
-pub(crate) struct Source {
-    pub(crate) data: PathBuf,
-    pub(crate) rules: Option<PathBuf>,
-}
+use crate::policy_file::Source;
 
 /// Puts what `source` says in force each time `wanted` is notified, for as long as the sandbox lives.
 pub(crate) async fn run(source: Source, policy: Arc<CurrentPolicy>, wanted: Arc<Notify>) {
@@ -34,35 +26,31 @@ pub(crate) async fn run(source: Source, policy: Arc<CurrentPolicy>, wanted: Arc<
 
 fn reload(source: &Source, current: &CurrentPolicy, started: &Policy) {
     let generation = current.load().generation();
-    let snapshot = match startup::load_policy(source, generation + 1) {
-        Ok(snapshot) => snapshot,
+    let loaded = match source.load(generation + 1) {
+        Ok(loaded) => loaded,
         Err(error) => {
             let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
             logging::config_event("FAILED", "MED", &format!("Policy reload failed, {kept}"));
             return;
         }
     };
-    let waiting = until_next_start(started, &snapshot);
+    let waiting = until_next_start(started, loaded.snapshot.policy());
     if !waiting.is_empty() {
         let parts = waiting.join(", ");
         let message = format!("changed in the policy, and in force from the next start on only: {parts}");
         logging::config_event("UNCHANGED", "MED", &message);
     }
-    let message = format!("Policy reloaded successfully from {}", startup::described(source, &snapshot));
-    current.replace(snapshot);
-    logging::config_event("LOADED", "INFO", &message);
+    loaded.taken("Policy reloaded successfully", |snapshot| current.replace(snapshot));
 }
 
 /// The parts of a policy that have changed and cannot change while the sandbox runs.
-fn until_next_start(started: &Policy, new: &Snapshot) -> Vec<&'static str> {
-    let (old, new) = ((started.filesystem(), started.run_as()), (new.policy().filesystem(), new.policy().run_as()));
-    let folders = |policy: &openshell_policy::filesystem::Filesystem| {
-        (policy.include_workdir, policy.read_only.clone(), policy.read_write.clone())
-    };
+fn until_next_start(started: &Policy, new: &Policy) -> Vec<&'static str> {
+    let (old, compatibility) = (started.filesystem(), new.filesystem().compatibility);
+    let same_folders = Filesystem { compatibility, ..old.clone() } == *new.filesystem();
     [
-        ("filesystem_policy", folders(old.0) != folders(new.0)),
-        ("landlock", old.0.compatibility != new.0.compatibility),
-        ("process", old.1 != new.1),
+        ("filesystem_policy", !same_folders),
+        ("landlock", old.compatibility != compatibility),
+        ("process", started.run_as() != new.run_as()),
     ]
     .into_iter()
     .filter_map(|(name, changed)| changed.then_some(name))

@@ -1,7 +1,8 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -9,17 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
-use openshell_policy::violation::Fault;
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::{Context, Limits};
 use openshell_proxy::decide::current::CurrentPolicy;
-use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::listener::Listener;
+use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tenure;
 use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof};
@@ -29,21 +29,23 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::netlink::Protocol;
 use openshell_supervisor::netns::{Netns, firewall};
-use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::{filesystem, netns};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
+use crate::logging;
+use crate::outputs::{self, Output};
 use crate::refusals::Refusals;
-use crate::reload::{self, Source};
+use crate::reload;
 use crate::tasks::Tasks;
 use crate::workload;
-use crate::{lints, logging};
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
@@ -55,6 +57,8 @@ pub(crate) struct Sandbox {
     pub(crate) directories: Vec<PathBuf>,
     /// Ends the reports of attempts to go past the proxy, once the last one is written.
     pub(crate) reports: Option<Reports>,
+    /// What is written at the end.
+    pub(crate) results: Results,
     /// Has the policy read again.
     pub(crate) reload: Arc<Notify>,
     /// What was refused so far.
@@ -72,6 +76,54 @@ struct Owned {
     _run_dir: RunDir,
 }
 
+/// What is written when the command has ended.
+pub(crate) struct Results {
+    resolver: Arc<Resolver>,
+    proposals: Option<Output>,
+    observed: Option<(Output, Arc<Observations>)>,
+    started: Policy,
+}
+
+impl Results {
+    fn prepare(config: &Config, started: &Policy) -> anyhow::Result<Self> {
+        let open = |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| Output::open(flag, path)).transpose();
+        let observed = open("--observe", &config.observe)?.map(|output| (output, Arc::default()));
+        if observed.is_some() {
+            let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
+            logging::config_event("DEGRADED", "HIGH", message);
+        }
+        let proposals = open("--proposals", &config.proposals)?;
+        Ok(Self { resolver: Arc::new(Resolver::from_system()?), proposals, observed, started: started.clone() })
+    }
+
+    /// Writes what was refused, or what was observed.
+    pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
+        if let Some(output) = &mut self.proposals {
+            let addresses = look_up(&self.resolver, refusals.hosts()).await;
+            output.write(&refusals.proposals(&addresses))?;
+        }
+        if let Some((output, observations)) = &mut self.observed {
+            output.write(&outputs::observed_policy(&self.started, observations))?;
+        }
+        Ok(())
+    }
+}
+
+/// The addresses of `hosts`, as far as they can be had while the caller waits for the end.
+async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut lookups = JoinSet::new();
+    for host in hosts {
+        let resolver = Arc::clone(resolver);
+        lookups.spawn(async move { (resolver.addresses(&host).await, host) });
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut found = BTreeMap::new();
+    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
+        found.extend(looked_up.map(|(addresses, host)| (host, addresses)));
+    }
+    found
+}
+
 /// Reports of attempts to go past the proxy, which may come after the end of who made them.
 pub(crate) struct Reports {
     stop: oneshot::Sender<()>,
@@ -87,8 +139,7 @@ impl Reports {
 }
 
 pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox> {
-    let snapshot = load_policy(&config.policy, 1)?;
-    logging::config_event("LOADED", "INFO", &format!("policy loaded from {}", described(&config.policy, &snapshot)));
+    let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
@@ -115,6 +166,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     };
     let identifier = network.identifier(&init)?.map(Arc::new);
     let refusals = Arc::new(Refusals::default());
+    let results = Results::prepare(config, policy)?;
     let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let confinement = confinement(config, landlock, &user, &network, &proof);
     let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
@@ -132,9 +184,10 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
             unsearched: Unsearched::default(),
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
-            resolver: Resolver::from_system()?,
+            resolver: Arc::clone(&results.resolver),
             shares: Arc::default(),
             denials: Arc::clone(&refusals) as _,
+            observations: results.observed.as_ref().map(|(_, observations)| Arc::clone(observations)),
             workload: subnet.workload(),
         };
         let context = Arc::new(context);
@@ -142,45 +195,18 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         tasks.spawn("proxy", listener.run(context));
     }
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
-    Ok(Sandbox { launcher, signals, environment, directories, reports, reload, refusals, tasks, _owned: owned })
-}
-
-/// Reads a policy, and says what is doubtful about it.
-pub(crate) fn load_policy(source: &Source, generation: u64) -> anyhow::Result<Snapshot> {
-    let path = source.data.display();
-    let data =
-        std::fs::read_to_string(&source.data).with_context(|| format!("failed to read YAML data from {path}"))?;
-    let rules = source.rules.as_ref().map(|path| {
-        std::fs::read_to_string(path).with_context(|| format!("failed to read policy rules from {}", path.display()))
-    });
-    let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
-    let (snapshot, warnings) = loaded.map_err(|error| match error {
-        LoadError::Data(violations) => match violations.0.as_slice() {
-            [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {path}: {only}"),
-            _ => anyhow!("{path}: {violations}"),
-        },
-        other => anyhow!(other),
-    })?;
-    for lint in lints::lints(snapshot.policy()) {
-        logging::config_event("VALIDATED", "MED", &format!("policy warning: {path}: {lint}"));
-    }
-    for warning in warnings {
-        logging::config_event("VALIDATED", "MED", &format!("L7 policy validation warning: {path}: {warning}"));
-    }
-    Ok(snapshot)
-}
-
-/// The file that a symlink of the policy stands for, where root alone can have made it.
-fn meant(path: &str) -> Option<String> {
-    let target = resolve(Path::new(path)).ok()?.into_os_string().into_string().ok().filter(|target| target != path)?;
-    logging::config_event("VALIDATED", "INFO", &format!("binary {path} is a symlink: {target} is meant as well"));
-    Some(target)
-}
-
-/// Where a policy came from, and what of it can be said in a line.
-pub(crate) fn described(source: &Source, snapshot: &Snapshot) -> String {
-    let count = snapshot.policy().network().len();
-    format!("{}: {count} network policies, generation {}", source.data.display(), snapshot.generation())
+    Ok(Sandbox {
+        launcher,
+        signals,
+        environment,
+        directories,
+        reports,
+        results,
+        reload,
+        refusals,
+        tasks,
+        _owned: owned,
+    })
 }
 
 /// The paths that are made if they are missing.

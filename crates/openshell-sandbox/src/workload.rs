@@ -54,6 +54,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     if let Some(reports) = sandbox.reports.take() {
         reports.finish().await;
     }
+    if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
+        logging::say(&format!("openshell-sandbox: {error:#}"));
+    }
     if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
         logging::say(&summary);
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use openshell_policy::address::AddressRange;
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::denial::{DenialStage, ReasonCode};
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
 
@@ -25,11 +25,15 @@ pub struct Permit {
     policy: Option<String>,
     generation: u64,
     addresses: PermittedAddresses,
+    /// What it would have been refused for, where a run is observed instead.
+    observed: Option<ReasonCode>,
 }
 
 /// Which of a target's addresses a permit is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PermittedAddresses {
+    /// All but those that are never reachable: the run is observed.
+    pub(crate) any: bool,
     /// Public ones.
     pub(crate) public: bool,
     /// These, public or not.
@@ -55,6 +59,12 @@ impl Permit {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// What it would have been refused for, where a run is observed instead.
+    #[must_use]
+    pub fn observed(&self) -> Option<ReasonCode> {
+        self.observed
     }
 
     pub(crate) fn addresses(&self) -> &PermittedAddresses {
@@ -101,6 +111,7 @@ pub fn judge(
                 Host::Address(_) | Host::Name(_) => None,
             };
             let addresses = PermittedAddresses {
+                any: false,
                 // Foreign rules that name no endpoint permit what any endpoint without a list would.
                 public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
                 listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
@@ -108,8 +119,31 @@ pub fn judge(
             };
             verify()?;
             let generation = snapshot.generation();
-            Ok(Permit { target: target.clone(), policy: policy.clone(), generation, addresses })
+            Ok(Permit { target: target.clone(), policy: policy.clone(), generation, addresses, observed: None })
         }
+    }
+}
+
+/// Judges as [`judge`] does, in a run that is observed: what the policy refuses is permitted, with its code; whatever
+/// address the host has, but those that are never reachable.
+///
+/// # Errors
+/// As [`judge`], where it is not the policy that refuses.
+pub fn observe(
+    snapshot: &Snapshot,
+    callers: &Callers,
+    target: &Target,
+    verify: impl Fn() -> Result<(), Refusal>,
+) -> Result<Permit, Refusal> {
+    let addresses = PermittedAddresses { any: true, public: true, listed: Vec::new(), literal: None };
+    match judge(snapshot, callers, target, &verify) {
+        Ok(permit) => Ok(Permit { addresses, ..permit }),
+        Err(refusal) if refusal.code().stage() == DenialStage::L4 => {
+            verify()?;
+            let (target, generation, observed) = (target.clone(), snapshot.generation(), Some(refusal.code()));
+            Ok(Permit { target, policy: None, generation, addresses, observed })
+        }
+        Err(refusal) => Err(refusal),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
         }
         let listed =
             permitted.literal == Some(*address) || permitted.listed.iter().any(|range| range.contains(*address));
-        if listed || (permitted.public && !class.is_internal()) {
+        if permitted.any || listed || (permitted.public && !class.is_internal()) {
             continue;
         }
         if has_list {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use openshell_policy::network::host::HostName;
+use openshell_policy::network::host::{Host, HostName};
 
 use crate::context::Limits;
 
@@ -32,6 +32,15 @@ impl Resolver {
         });
         builder.options_mut().use_hosts_file = ResolveHosts::Always;
         builder.build().map(Self).map_err(|error| ResolverError(error.to_string()))
+    }
+
+    /// The addresses of `host`, as text; none if there are none to be found.
+    pub async fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        match Host::parse(host) {
+            Ok(Host::Address(address)) => vec![address],
+            Ok(Host::Name(name)) => self.lookup(&name).await.unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// The addresses of `name`, or why there are none.

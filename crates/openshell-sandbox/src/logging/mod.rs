@@ -51,6 +51,11 @@ pub(crate) fn say(text: &str) {
     }
 }
 
+/// A line on standard output, of a subcommand that runs nothing.
+pub(crate) fn answer(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{}", printable(line));
+}
+
 /// Waits until all lines are written, as far as their outputs take them.
 pub(crate) fn finish() {
     if let Some(outputs) = OUTPUTS.get() {

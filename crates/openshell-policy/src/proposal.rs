@@ -1,0 +1,280 @@
+//! Counted refusals to proposed rules. What is looked up is passed in.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use crate::address::AddressClass;
+use crate::denial::{DenialStage, DenialSummary};
+
+/// A rule that would have permitted what was refused, for somebody to look at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// The policy's key: the same for the same host and port.
+    pub name: String,
+    /// The endpoint's host.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The addresses that the host has, where one of them is internal.
+    pub allowed_ips: Vec<IpAddr>,
+    /// The program.
+    pub binary: String,
+    /// How likely it is what the policy's author would want: 0.1 to 0.95.
+    pub confidence: f64,
+    /// How often it was refused.
+    pub count: u64,
+    /// What it would permit, in a sentence.
+    pub rationale: String,
+    /// What to think of before it is permitted; empty where there is nothing.
+    pub security_notes: String,
+}
+
+/// Ports that most programs mean when they use them, with what is usually behind them.
+const WELL_KNOWN: &[(u16, &str)] = &[
+    (80, "HTTP"),
+    (443, "HTTPS"),
+    (8080, "HTTP-alt"),
+    (8443, "HTTPS-alt"),
+    (5432, "PostgreSQL"),
+    (3306, "MySQL"),
+    (6379, "Redis"),
+    (27017, "MongoDB"),
+    (9200, "Elasticsearch"),
+    (9092, "Kafka"),
+    (2181, "ZooKeeper"),
+    (11211, "Memcached"),
+    (5672, "RabbitMQ"),
+    (6443, "Kubernetes API"),
+    (53, "DNS"),
+    (587, "SMTP"),
+    (993, "IMAP"),
+    (995, "POP3"),
+];
+
+const DATABASES: &[u16] = &[5432, 3306, 6379, 27017, 9200, 11211, 5672];
+
+/// Proposals for `summaries`, the likeliest first. `addresses` tells which addresses a host has. Left out is what no policy could
+/// permit: hosts that are never reachable, programs that could not be identified, attempts to go past the proxy.
+pub fn propose<'s>(
+    summaries: impl IntoIterator<Item = &'s DenialSummary>,
+    addresses: impl Fn(&str) -> Vec<IpAddr>,
+) -> Vec<Proposal> {
+    let could_be = |summary: &&DenialSummary| {
+        let denial = &summary.first;
+        matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf)
+            && denial.binary.starts_with('/')
+            && !is_never_reachable(&denial.host)
+    };
+    let mut proposals: Vec<_> =
+        summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();
+    proposals.sort_by(|one, other| other.confidence.total_cmp(&one.confidence).then(one.name.cmp(&other.name)));
+    proposals
+}
+
+fn is_never_reachable(host: &str) -> bool {
+    let is_local = matches!(host.trim_end_matches('.').to_ascii_lowercase().as_str(), "localhost");
+    is_local || host.parse::<IpAddr>().is_ok_and(|address| AddressClass::of(address).is_always_blocked())
+}
+
+fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Proposal {
+    let denial = &summary.first;
+    let (host, port) = (&denial.host, denial.port);
+    let mut allowed_ips = addresses(host);
+    if !allowed_ips.iter().any(|address| AddressClass::of(*address).is_internal()) {
+        allowed_ips.clear();
+    }
+    allowed_ips.retain(|address| !AddressClass::of(*address).is_always_blocked());
+    allowed_ips.sort_by_key(ToString::to_string);
+    allowed_ips.dedup();
+    let is_ssrf = denial.code.stage() == DenialStage::Ssrf;
+    let label = WELL_KNOWN.iter().find(|(known, _)| *known == port).map(|(_, label)| *label);
+    // In hundredths, so that the same refusals always give the same number.
+    let frequency = if summary.count >= 10 {
+        20
+    } else if summary.count >= 3 {
+        10
+    } else {
+        0
+    };
+    let hundredths: i32 = 50 + frequency + if label.is_some() { 15 } else { 0 } - if is_ssrf { 20 } else { 0 };
+    let name = |text: &str| -> String {
+        let kept = text.chars().map(|c| if matches!(c, '.' | '-') { '_' } else { c });
+        kept.filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let program = denial.binary.rsplit('/').next().unwrap_or_default();
+    let mut rationale = format!("Allow {program} to connect to {host}:{port}");
+    if let Some(label) = label {
+        // Writing to a String cannot fail.
+        let _ = write!(rationale, " ({label})");
+    }
+    Proposal {
+        name: format!("allow_{}_{port}", name(host)),
+        host: host.clone(),
+        port,
+        binary: denial.binary.clone(),
+        confidence: f64::from(hundredths.clamp(10, 95)) / 100.0,
+        count: summary.count,
+        rationale,
+        security_notes: security_notes(is_ssrf, port, &allowed_ips),
+        allowed_ips,
+    }
+}
+
+fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr]) -> String {
+    let notes = [
+        (is_ssrf, "The host has an internal address (SSRF): permitting it opens a part of the internal network."),
+        (!is_ssrf && !allowed_ips.is_empty(), "The host has an internal address."),
+        (port > 49152, "An ephemeral port: it may be another one next time."),
+        (DATABASES.contains(&port), "A database or service port: consider what data is behind it."),
+    ];
+    let notes: Vec<_> = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
+    notes.join(" ")
+}
+
+/// `proposals` as a fragment of a policy document, the same names united.
+#[must_use]
+pub fn fragment(proposals: &[Proposal]) -> String {
+    let mut text = String::from(
+        "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n",
+    );
+    if proposals.is_empty() {
+        text.push_str("network_policies: {}\n");
+        return text;
+    }
+    text.push_str("network_policies:\n");
+    let mut united: BTreeMap<&str, Vec<&Proposal>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for proposal in proposals {
+        let same = united.entry(&proposal.name).or_default();
+        if same.is_empty() {
+            order.push(proposal.name.as_str());
+        }
+        same.push(proposal);
+    }
+    for name in order {
+        let same = &united[name];
+        // Writing to a String cannot fail.
+        for Proposal { rationale, security_notes, confidence, count, .. } in same {
+            let _ = writeln!(text, "  # {}: refused {count} times, confidence {confidence:.2}", printable(rationale));
+            if !security_notes.is_empty() {
+                let _ = writeln!(text, "  # {security_notes}");
+            }
+        }
+        let _ = writeln!(text, "  {name}:");
+        let mut endpoints: Vec<_> =
+            same.iter().map(|proposal| endpoint(&proposal.host, proposal.port, &proposal.allowed_ips)).collect();
+        endpoints.dedup();
+        let _ = writeln!(text, "    endpoints: [{}]", endpoints.join(", "));
+        let binaries: Vec<_> = same.iter().map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary))).collect();
+        let _ = writeln!(text, "    binaries: [{}]", binaries.join(", "));
+    }
+    text
+}
+
+/// An endpoint in flow style.
+#[must_use]
+pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr]) -> String {
+    let host = quoted(host);
+    if allowed_ips.is_empty() {
+        return format!("{{host: {host}, port: {port}}}");
+    }
+    let addresses: Vec<_> = allowed_ips.iter().map(|address| format!("\"{address}\"")).collect();
+    format!("{{host: {host}, port: {port}, allowed_ips: [{}]}}", addresses.join(", "))
+}
+
+/// `text` as a double-quoted scalar (YAML 1.2.2 §7.3.1).
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let escape = |c: char| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(escape).collect::<String>())
+}
+
+/// `text` as it may stand in a comment.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::{Proposal, fragment, propose};
+    use crate::denial::{Denial, DenialSummary, ReasonCode};
+
+    fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
+        let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());
+        let first = Denial { host, port, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None };
+        DenialSummary { first, count }
+    }
+
+    fn of(host: &str, port: u16, code: ReasonCode, count: u64) -> Option<Proposal> {
+        let addresses = |host: &str| match host {
+            "inside.test" => ["10.0.0.2", "10.0.0.1", "8.8.8.8", "10.0.0.2"].map(|text| text.parse().unwrap()).to_vec(),
+            _ => vec!["8.8.8.8".parse::<IpAddr>().unwrap()],
+        };
+        propose(&[summary(host, port, code, count)], addresses).pop()
+    }
+
+    use ReasonCode::{DirectConnection, EndpointNotInPolicy, InternalAddress, RequestTooLarge};
+
+    #[test]
+    fn agg_06_07_a_refused_connection_is_proposed_with_its_program_and_a_confidence() {
+        let proposal = of("api.example.com", 443, EndpointNotInPolicy, 1).unwrap();
+        assert_eq!((proposal.name.as_str(), proposal.binary.as_str()), ("allow_api_example_com_443", "/usr/bin/curl"));
+        assert_eq!((proposal.confidence, proposal.allowed_ips.len()), (0.65, 0));
+        assert_eq!(proposal.rationale, "Allow curl to connect to api.example.com:443 (HTTPS)");
+        for (count, confidence) in [(2, 0.65), (3, 0.75), (9, 0.75), (10, 0.85), (1000, 0.85)] {
+            assert_eq!(of("api.example.com", 443, EndpointNotInPolicy, count).unwrap().confidence, confidence);
+        }
+    }
+
+    #[test]
+    fn agg_08_09_internal_addresses_are_listed_and_said() {
+        let odd = of("a-b.test", 9999, InternalAddress, 1).unwrap();
+        assert_eq!((odd.name.as_str(), odd.confidence), ("allow_a_b_test_9999", 0.30));
+        assert!(odd.security_notes.contains("SSRF"));
+        let inside = of("inside.test", 443, EndpointNotInPolicy, 1).unwrap();
+        let listed: Vec<_> = inside.allowed_ips.iter().map(ToString::to_string).collect();
+        assert_eq!(listed, ["10.0.0.1", "10.0.0.2", "8.8.8.8"]);
+        assert!(inside.security_notes.contains("internal"));
+    }
+
+    #[test]
+    fn agg_10_what_no_policy_could_permit_is_not_proposed() {
+        for host in ["127.0.0.1", "::1", "169.254.1.1", "0.0.0.0", "localhost", "LOCALHOST."] {
+            assert_eq!(of(host, 443, EndpointNotInPolicy, 1), None, "{host}");
+        }
+        assert_eq!(of("198.51.100.1", 443, DirectConnection, 1), None);
+        assert_eq!(of("a.test", 443, RequestTooLarge, 1), None);
+        let mut unknown = summary("a.test", 443, EndpointNotInPolicy, 1);
+        unknown.first.binary = "-".to_owned();
+        assert_eq!(propose(&[unknown], |_| Vec::new()), []);
+    }
+
+    #[test]
+    fn agg_14_the_likeliest_come_first_and_the_fragment_is_a_policy() {
+        let mut other = summary("b.test", 443, EndpointNotInPolicy, 10);
+        other.first.binary = "/opt/an \"odd\"\n: name".to_owned();
+        let summaries = [
+            summary("a.test", 9999, InternalAddress, 1),
+            summary("inside.test", 443, EndpointNotInPolicy, 1),
+            summary("b.test", 443, EndpointNotInPolicy, 1),
+            other,
+        ];
+        let proposals = propose(&summaries, |host| match host {
+            "inside.test" => vec!["10.0.0.1".parse().unwrap()],
+            _ => Vec::new(),
+        });
+        assert!(proposals.is_sorted_by(|one, other| one.confidence >= other.confidence));
+        let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
+        let named: Vec<_> =
+            policy.network().iter().map(|(name, network)| (name.as_str(), network.binaries.len())).collect();
+        assert_eq!(named, [("allow_a_test_9999", 1), ("allow_b_test_443", 2), ("allow_inside_test_443", 1)]);
+        assert!(crate::yaml::policy(&fragment(&[])).is_ok());
+    }
+}

@@ -1,0 +1,67 @@
+//! `check` and `explain`: what a policy says, without running anything.
+
+use std::process::ExitCode;
+
+use openshell_policy::network::host::Host;
+use openshell_proxy::decide::connection::judge;
+use openshell_proxy::identify::caller::{Caller, Callers, Program};
+use openshell_proxy::intake::Target;
+use openshell_proxy::refusal::Refusal;
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::resolve::resolve;
+
+use crate::cli::{CheckArgs, ExplainArgs};
+use crate::logging::answer;
+use crate::policy_file::Source;
+
+/// Says everything that is wrong or doubtful about a policy; 1 if it could not be used.
+pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
+    let source = Source { data: args.file, rules: args.policy_rules };
+    let loaded = source.load(1)?;
+    loaded.doubts.iter().for_each(|doubt| answer(doubt));
+    let count = loaded.snapshot.policy().network().len();
+    answer(&format!("{}: {count} network policies, {} warnings", source.data.display(), loaded.doubts.len()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Judges a connection as the proxy would, looks up its host as the proxy would, and says what comes of it; 1 if it is refused.
+pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
+    let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
+    let source = Source { data: args.file, rules: args.policy_rules };
+    let snapshot = source.load(1)?.snapshot;
+    let target = Target { host, port: args.port };
+    let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
+    let caller = Caller { pid: 0, program };
+    let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
+    let asked = format!("CONNECT {target}");
+    let judged = judge(&snapshot, &callers, &target, || Ok(()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let judged = judged.and_then(|permit| {
+        let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
+        let destination = runtime.block_on(resolve(&resolver, &permit))?;
+        Ok((permit, destination))
+    });
+    match judged {
+        Ok((permit, destination)) => {
+            let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
+            let policy = permit.policy().unwrap_or("-");
+            answer(&format!(
+                "allowed: {asked} by {}, policy {policy}; {}",
+                caller.program.executable,
+                addresses.join(" ")
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(refusal) => {
+            answer(&format!("refused: {asked} by {}: {}", caller.program.executable, refusal.code().as_str()));
+            let reason = refusal.log_reason();
+            let lines = [
+                Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
+                refusal.nearest_rule().map(|rule| format!("nearest rule: {rule}")),
+                refusal.fix(&target, Some(&caller)).map(|fix| format!("fix: {fix}")),
+            ];
+            lines.into_iter().flatten().for_each(|line| answer(&format!("  {line}")));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Files that a run writes at its end: proposals for what was refused, the policy of what was observed.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use openshell_policy::policy::Policy;
+use openshell_policy::proposal::{endpoint, quoted};
+use openshell_proxy::decide::document::document;
+use openshell_proxy::observe::Observations;
+use openshell_supervisor::resolve::resolve;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+
+/// A file that is open from the start on: the workload may be able to write where it lies, and would be followed to where it
+/// points by then.
+#[derive(Debug)]
+pub(crate) struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// Opens it, through no symlink that is not root's alone.
+    ///
+    /// # Errors
+    /// It cannot be made there, or is no regular file.
+    pub(crate) fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let context = || format!("{flag} {} cannot be written", path.display());
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!(context()) };
+        let folder = resolve(folder).with_context(context)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened =
+            rustix::fs::openat2(CWD, folder.join(name), flags, Mode::from_raw_mode(0o644), ResolveFlags::NO_SYMLINKS);
+        let file = File::from(opened.with_context(context)?);
+        if !file.metadata()?.is_file() {
+            bail!("{}: it is no regular file", context());
+        }
+        Ok(Self { path, file })
+    }
+
+    /// Replaces what is in it by `text`.
+    ///
+    /// # Errors
+    /// The disk is full, say.
+    pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        let written =
+            self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The smallest policy with which a run like the one that was observed passes: the parts of `started` that are not about the
+/// network, and what each program used of it.
+pub(crate) fn observed_policy(started: &Policy, observations: &Observations) -> String {
+    let (all, is_complete) = observations.all();
+    let mut text = "# Observed, not reviewed: what one run has used while nothing was refused. Look at each line before you enforce it.\n"
+        .to_owned();
+    if !is_complete {
+        text.push_str("# Incomplete: the run used more endpoints than are kept.\n");
+    }
+    let parts = document(started, &|_| None);
+    for key in ["filesystem_policy", "landlock", "process"] {
+        text.push_str(&format!("{key}: {}\n", parts[key]));
+    }
+    if all.is_empty() {
+        text.push_str("network_policies: {}\n");
+        return text;
+    }
+    text.push_str("network_policies:\n");
+    for (index, of_program) in all.chunk_by(|one, other| one.program == other.program).enumerate() {
+        let program = of_program.first().map_or("", |observation| observation.program.as_str());
+        let name: String = program
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(64)
+            .collect();
+        let endpoints =
+            of_program.iter().map(|seen| format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal)));
+        let endpoints: String = endpoints.collect();
+        // The number keeps two programs of one name apart.
+        text.push_str(&format!("  {name}_{}:\n    endpoints:\n{endpoints}", index + 1));
+        text.push_str(&format!("    binaries:\n      - {{path: {}}}\n", quoted(program)));
+    }
+    text
+}

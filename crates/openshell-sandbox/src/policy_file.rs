@@ -1,0 +1,82 @@
+//! From files to a policy generation, with what there is to say about it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use openshell_policy::violation::Fault;
+use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
+use openshell_supervisor::resolve::resolve;
+
+use crate::{lints, logging};
+
+/// Where a policy comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) data: PathBuf,
+    pub(crate) rules: Option<PathBuf>,
+}
+
+/// A generation, and what is doubtful about it.
+pub(crate) struct Loaded {
+    pub(crate) snapshot: Snapshot,
+    /// Warnings, each with a remedy.
+    pub(crate) doubts: Vec<String>,
+    /// Symlinks of the policy, each with the file that it stands for.
+    links: Vec<(String, String)>,
+    /// How many network policies there are, and in which generation.
+    summary: String,
+}
+
+impl Source {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is no policy: every violation with its line.
+    pub(crate) fn load(&self, generation: u64) -> anyhow::Result<Loaded> {
+        let path = self.data.display();
+        let data =
+            std::fs::read_to_string(&self.data).with_context(|| format!("failed to read YAML data from {path}"))?;
+        let rules = self.rules.as_ref().map(|path| {
+            std::fs::read_to_string(path)
+                .with_context(|| format!("failed to read policy rules from {}", path.display()))
+        });
+        let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
+        let (snapshot, warnings) = loaded.map_err(|error| match error {
+            LoadError::Data(violations) => match violations.0.as_slice() {
+                [only] if matches!(only.fault, Fault::Syntax(_)) => {
+                    anyhow!("failed to parse YAML data: {path}: {only}")
+                }
+                _ => anyhow!("{path}: {violations}"),
+            },
+            other => anyhow!(other),
+        })?;
+        let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {path}: {warning}"));
+        let lints = lints::lints(snapshot.policy()).into_iter().map(|lint| format!("policy warning: {path}: {lint}"));
+        let doubts = warnings.chain(lints).collect();
+        let binaries = snapshot.policy().network().values().flat_map(|network| &network.binaries);
+        let links = binaries.filter_map(|binary| Some((binary.to_string(), meant(&binary.to_string())?))).collect();
+        let (count, generation) = (snapshot.policy().network().len(), snapshot.generation());
+        let summary = format!("{path}: {count} network policies, generation {generation}");
+        Ok(Loaded { snapshot, doubts, links, summary })
+    }
+}
+
+impl Loaded {
+    /// Puts it in force by `take`, and says what is to be said about it, that it was loaded last.
+    pub(crate) fn taken<T>(self, how: &str, take: impl FnOnce(Snapshot) -> T) -> T {
+        let taken = take(self.snapshot);
+        for doubt in &self.doubts {
+            logging::config_event("VALIDATED", "MED", doubt);
+        }
+        for (link, target) in &self.links {
+            logging::config_event("VALIDATED", "INFO", &format!("{link} is a symlink: {target} is meant as well"));
+        }
+        logging::config_event("LOADED", "INFO", &format!("{how} from {}", self.summary));
+        taken
+    }
+}
+
+/// The file that a symlink of the policy stands for, where root alone can have made it.
+fn meant(path: &str) -> Option<String> {
+    resolve(Path::new(path)).ok()?.into_os_string().into_string().ok().filter(|target| target != path)
+}

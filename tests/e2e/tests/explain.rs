@@ -1,0 +1,133 @@
+//! From a refusal to the policy that would permit it: proposals, observation, `check` and `explain`.
+
+use lab::Lab;
+use lab::sandbox::Sandbox;
+
+/// Asks for each target given and prints the status lines.
+const ASK: &str = r"
+import os, socket, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for target in sys.argv[1:]:
+    s = socket.create_connection((host, int(port)), 20)
+    s.sendall(f'CONNECT {target} HTTP/1.1\r\n\r\n'.encode())
+    print(s.recv(4096).split(b'\r\n')[0].decode())
+";
+
+const PERMITTED: &str = "HTTP/1.1 200 Connection Established";
+
+fn base() -> String {
+    format!("process: {{run_as_user: \"{}\"}}\n", lab::host::UID)
+}
+
+#[test]
+fn the_proposals_of_a_run_let_the_same_run_pass() {
+    let lab = Lab::with_web();
+    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let file = lab.folder("out").join("proposals.yaml");
+    let targets = ["web.test:8080", "public.lab.test:443", "127.0.0.1:1", "web.test:8080"];
+    let ask = |policy: &str, file: &str| lab.sandbox(policy).args(&["--proposals", file]).python(ASK, &targets);
+    let refused = ask(&base(), file.to_str().unwrap());
+    assert!(refused.ok().lines().all(|line| line.ends_with("403 no_network_policies")), "{refused:?}");
+    let fragment = std::fs::read_to_string(&file).unwrap();
+    assert!(fragment.contains("refused 2 times") && !fragment.contains("127.0.0.1"), "{fragment}");
+    let passed = ask(&format!("{}{fragment}", base()), "/dev/null");
+    assert_eq!(passed.code(), 1, "a device is no file: {passed:?}");
+    let passed = ask(&format!("{}{fragment}", base()), file.to_str().unwrap());
+    let statuses: Vec<_> = passed.ok().lines().collect();
+    assert_eq!((statuses[0], statuses[1], statuses[3]), (PERMITTED, PERMITTED, PERMITTED), "{passed:?}");
+    assert!(statuses[2].contains("403"), "never reachable");
+}
+
+#[test]
+fn an_observed_run_makes_the_policy_with_which_it_passes() {
+    let lab = Lab::with_web();
+    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let file = lab.folder("out").join("observed.yaml");
+    let targets = ["web.test:8080", "public.lab.test:443", "127.0.0.1:8080", "10.99.0.1:2379"];
+    let observed = lab.sandbox(&base()).args(&["--observe", file.to_str().unwrap()]).python(ASK, &targets);
+    let expected = [PERMITTED, PERMITTED, "HTTP/1.1 403 always_blocked_address", "HTTP/1.1 403 control_plane_port"];
+    assert_eq!(observed.ok(), expected.join("\n"), "{}", observed.log);
+    assert!(observed.stderr.contains("CONFIG:DEGRADED [HIGH] OBSERVING"), "loudly said: {}", observed.stderr);
+    let line = "-> web.test:8080 [policy:- engine:observe] [code:no_network_policies]";
+    assert_eq!(observed.logged(line).len(), 1, "{}", observed.log);
+    let policy = std::fs::read_to_string(&file).unwrap();
+    assert!(policy.contains("10.99.0.1") && !policy.contains("127.0.0.1") && !policy.contains("2379"), "{policy}");
+    let enforced = lab.sandbox(&policy).python(ASK, &["web.test:8080", "public.lab.test:443", "web.test:8081"]);
+    let statuses: Vec<_> = enforced.ok().lines().collect();
+    assert_eq!((statuses[0], statuses[1]), (PERMITTED, PERMITTED), "{enforced:?}");
+    assert!(statuses[2].contains("403 endpoint_not_in_policy"), "it is minimal");
+}
+
+#[test]
+fn an_output_that_a_workload_could_have_led_elsewhere_is_refused() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("planted");
+    let victim = lab.file("victim", "kept");
+    std::os::unix::fs::symlink(&victim, folder.join("out.yaml")).unwrap();
+    std::os::unix::fs::lchown(folder.join("out.yaml"), Some(lab::host::UID), None).unwrap();
+    for flag in ["--proposals", "--observe"] {
+        let finished = lab.sandbox(&base()).args(&[flag, folder.join("out.yaml").to_str().unwrap()]).sh("true");
+        assert_eq!(finished.code(), 1, "{finished:?}");
+        assert!(finished.stderr.contains("cannot be written"), "{finished:?}");
+    }
+    assert_eq!(std::fs::read(victim).unwrap(), b"kept");
+}
+
+#[test]
+fn explain_says_what_the_proxy_says() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let python = crate::python();
+    let wildcard = crate::policy(&format!(
+        "{{w: {{endpoints: [{{host: \"*.test\", port: 8080}}], binaries: [{{path: {python}}}]}}}}"
+    ));
+    let wildcard = wildcard.replace("*.test", "*.lab.test");
+    let inside = crate::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
+    let linked = crate::web().replace(&python, "/usr/bin/python3");
+    for policy in [
+        crate::web(),
+        base(),
+        wildcard,
+        inside,
+        linked,
+        crate::web().replace("10.99.0.1", "10.50.0.0/16"),
+        crate::web().replace(&python, "/usr/bin/x"),
+    ] {
+        for (host, port) in [
+            ("web.test", "8080"),
+            ("WEB.test", "8080"),
+            ("web.test", "8081"),
+            ("loop.lab.test", "8080"),
+            ("no.lab.test", "8080"),
+            ("10.99.0.1", "8080"),
+        ] {
+            let live = lab.sandbox(&policy).python(ASK, &[&format!("{host}:{port}")]);
+            let file = lab.file("explained.yaml", &policy);
+            let words = ["explain", file.to_str().unwrap(), "--binary", &python, "--host", host, "--port", port];
+            let explained = lab.shell(&format!("{} {}", lab::sandbox::binary().display(), words.join(" ")));
+            let said =
+                explained.lines().find(|line| line.starts_with("allowed: ") || line.starts_with("refused: ")).unwrap();
+            let agree = match live.ok() {
+                PERMITTED => said.starts_with("allowed: "),
+                refused => said.ends_with(&format!(": {}", refused.rsplit(' ').next().unwrap())),
+            };
+            assert!(agree, "{policy}\n{host}:{port}: the proxy says {:?}, explain {explained}", live.ok());
+        }
+    }
+}
+
+#[test]
+fn check_names_what_is_wrong_and_what_is_doubtful() {
+    let lab = Lab::with_web();
+    let check = |policy: &str| {
+        let file = lab.file("checked.yaml", policy);
+        lab.shell(&format!("{} check {}; echo $?", lab::sandbox::binary().display(), file.display()))
+    };
+    let doubtful = check("network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
+    assert!(doubtful.contains("network_policies.a.binaries[0]: /no/such does not exist"), "{doubtful}");
+    assert!(doubtful.ends_with("1 network policies, 1 warnings\n0\n"), "{doubtful}");
+    let wrong = check("network_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\nversions: 1\n");
+    assert!(wrong.contains("line 1: ") && wrong.contains("line 2: ") && wrong.ends_with("\n1\n"), "{wrong}");
+    // Behind `--` it is a command.
+    assert_eq!(Sandbox::bare(&lab).run(&["check", "x"]).code(), 1, "no policy");
+}
