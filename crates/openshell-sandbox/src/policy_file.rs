@@ -1,6 +1,7 @@
 //! From files to a policy generation, with what there is to say about it.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use openshell_policy::violation::Fault;
@@ -8,6 +9,9 @@ use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_supervisor::resolve::resolve;
 
 use crate::{lints, logging};
+
+/// Warnings of one load that are said; a policy for many images may speak of many programs that one image has not.
+const DOUBTS: usize = 10;
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct Loaded {
     links: Vec<(String, String)>,
     /// How many network policies there are, and in which generation.
     summary: String,
+    /// What reading and compiling it took.
+    took: Duration,
 }
 
 impl Source {
@@ -33,6 +39,7 @@ impl Source {
     /// # Errors
     /// A file cannot be read, or is no policy: every violation with its line.
     pub(crate) fn load(&self, generation: u64) -> anyhow::Result<Loaded> {
+        let start = Instant::now();
         let path = self.data.display();
         let data =
             std::fs::read_to_string(&self.data).with_context(|| format!("failed to read YAML data from {path}"))?;
@@ -57,7 +64,7 @@ impl Source {
         let links = binaries.filter_map(|binary| Some((binary.to_string(), meant(&binary.to_string())?))).collect();
         let (count, generation) = (snapshot.policy().network().len(), snapshot.generation());
         let summary = format!("{path}: {count} network policies, generation {generation}");
-        Ok(Loaded { snapshot, doubts, links, summary })
+        Ok(Loaded { snapshot, doubts, links, summary, took: start.elapsed() })
     }
 }
 
@@ -65,13 +72,18 @@ impl Loaded {
     /// Puts it in force by `take`, and says what is to be said about it, that it was loaded last.
     pub(crate) fn taken<T>(self, how: &str, take: impl FnOnce(Snapshot) -> T) -> T {
         let taken = take(self.snapshot);
-        for doubt in &self.doubts {
+        for doubt in self.doubts.iter().take(DOUBTS) {
             logging::config_event("VALIDATED", "MED", doubt);
         }
-        for (link, target) in &self.links {
+        if let more @ 1.. = self.doubts.len().saturating_sub(DOUBTS) {
+            let message = format!("policy warning: {more} more; `openshell-sandbox check` names them all");
+            logging::config_event("VALIDATED", "MED", &message);
+        }
+        for (link, target) in self.links.iter().take(DOUBTS) {
             logging::config_event("VALIDATED", "INFO", &format!("{link} is a symlink: {target} is meant as well"));
         }
-        logging::config_event("LOADED", "INFO", &format!("{how} from {}", self.summary));
+        let took = self.took.as_millis();
+        logging::config_event("LOADED", "INFO", &format!("{how} from {}, in {took} ms", self.summary));
         taken
     }
 }

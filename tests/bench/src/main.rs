@@ -208,6 +208,7 @@ fn reload(name: &str) {
         let mut command = Command::new(lab::sandbox::binary());
         command.arg("--policy-data").arg(&policy).arg("--").arg(this()).args(["client", "steady"]);
         command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
