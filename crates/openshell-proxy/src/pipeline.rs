@@ -101,7 +101,12 @@ impl Session {
                 }
             };
             tokio::select! {
-                () = self.tenured.notified() => current = self.tenure.lock().await.take(),
+                () = self.tenured.notified() => {
+                    if let Some(mut newer) = self.tenure.lock().await.take() {
+                        current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
+                        current = Some(newer);
+                    }
+                }
                 refusal = ended => {
                     current.iter().for_each(|tenure| revoked(ctx, tenure, &refusal));
                     return;
@@ -157,12 +162,13 @@ async fn dial(
 /// may take their time; a few at once and not for long, so that no workload can have them all.
 async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Decided, Refusal> {
     let generations = ctx.policy.subscribe();
-    let (identifier, snapshot, to) = (Arc::clone(&ctx.identifier), ctx.policy.load(), target.clone());
+    let (identifier, policy, to) = (Arc::clone(&ctx.identifier), Arc::clone(&ctx.policy), target.clone());
     let (turn, is_observed) = (Arc::clone(&ctx.turns).acquire_owned(), ctx.observations.is_some());
     let decision = async {
         let turn = turn.await;
         let work = tokio::task::spawn_blocking(move || {
             let identified = identifier.identify(flow)?;
+            let snapshot = policy.load();
             let verify = || identifier.verify(&identified);
             let permit = match is_observed {
                 false => judge(&snapshot, identified.callers(), &to, verify),
@@ -186,14 +192,19 @@ struct Decided {
     /// Their socket, if not all processes were looked at.
     unsearched: Option<u32>,
     permit: Permit,
-    /// Hears of what came into force after it was taken to judge by.
+    /// Tells of what comes into force.
     generations: watch::Receiver<u64>,
 }
 
 impl Decided {
-    fn tenure(&self, ctx: &Context, target: Target, address: SocketAddr) -> Tenure {
-        let (callers, generations) = (self.callers.clone(), self.generations.clone());
-        Tenure::new(ctx, callers, target, address.ip(), generations, self.unsearched)
+    fn tenure(&self, target: Target, address: SocketAddr) -> Tenure {
+        let generations = (self.generations.clone(), self.permit.generation());
+        Tenure::new(self.callers.clone(), target, address.ip(), generations, self.unsearched)
+    }
+
+    /// Whether another generation has come into force since.
+    fn is_outdated(&self) -> bool {
+        *self.generations.borrow() != self.permit.generation()
     }
 }
 
@@ -230,9 +241,15 @@ async fn tunnel(
     session: &Session,
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
-    let (destination, decided) = approve(ctx, flow, &target, record).await?;
-    let (upstream, address, share) = dial(ctx, &destination, &decided.callers).await?;
-    let approved = Approved { tenure: decided.tenure(ctx, target, address), share };
+    let (decided, upstream, address, share) = loop {
+        let (destination, decided) = approve(ctx, flow, &target, record).await?;
+        let (upstream, address, share) = dial(ctx, &destination, &decided.callers).await?;
+        // Looking up and dialling take their time; what came into force meanwhile is asked as well.
+        if !decided.is_outdated() {
+            break (decided, upstream, address, share);
+        }
+    };
+    let approved = Approved { tenure: decided.tenure(target, address), share };
     let client = hyper::upgrade::on(&mut request);
     *session.opened.lock().await = Some(Opened { client, upstream, approved });
     Ok(reply::established())
@@ -247,10 +264,10 @@ async fn forward(
     session: &Session,
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
-    let (destination, decided) = approve(ctx, flow, &target, record).await?;
+    let (mut destination, mut decided) = approve(ctx, flow, &target, record).await?;
     let mut connection = session.upstream.lock().await;
     let (upstream, held) = &mut *connection;
-    let mut request = forward::rewrite(request);
+    let mut request = forward::rewrite(request, &target);
     let mut kept = upstream.reusable(&target, &destination);
     loop {
         let is_kept = kept.is_some();
@@ -265,7 +282,12 @@ async fn forward(
                 address
             }
         };
-        session.judged_again_by(decided.tenure(ctx, target.clone(), address)).await;
+        if decided.is_outdated() {
+            (destination, decided) = approve(ctx, flow, &target, record).await?;
+            kept = upstream.reusable(&target, &destination);
+            continue;
+        }
+        session.judged_again_by(decided.tenure(target.clone(), address)).await;
         request = match upstream.send(request).await {
             Ok(response) => return Ok(response.map(Either::Right)),
             // An upstream may end a connection that it has not used for a while.

@@ -9,8 +9,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::context::{Context, Limits};
 use crate::decide::connection::judge;
-use crate::identify::caller::{Caller, Callers};
-use crate::identify::sweep::Further;
+use crate::identify::caller::Callers;
+use crate::identify::sweep::{Further, Owners};
 use crate::intake::Target;
 use crate::refusal::Refusal;
 use crate::resolve::guard;
@@ -22,23 +22,34 @@ pub struct Tenure {
     target: Target,
     address: IpAddr,
     generations: watch::Receiver<u64>,
+    /// The generation that permitted it last.
+    generation: u64,
+    /// Its socket, if not all processes were looked at and nobody has been asked to.
+    unsearched: Option<u32>,
+    /// Where the answer comes of who was asked to.
     further: Option<oneshot::Receiver<Further>>,
+    /// The answer, until it has been judged.
+    found: Option<Owners>,
 }
 
 impl Tenure {
-    /// Of a connection of `callers` to `target`, at `address`; `generations` was subscribed to before it was judged, so that
-    /// no change is missed. `unsearched` is its socket, if not all processes were looked at.
+    /// Of a connection of `callers` to `target`, at `address`, permitted by `generation` of those that `generations` tells of.
+    /// `unsearched` is its socket, if not all processes were looked at.
     #[must_use]
     pub fn new(
-        ctx: &Context,
         callers: Callers,
         target: Target,
         address: IpAddr,
-        generations: watch::Receiver<u64>,
+        (generations, generation): (watch::Receiver<u64>, u64),
         unsearched: Option<u32>,
     ) -> Self {
-        let further = unsearched.map(|inode| ctx.unsearched.add(inode));
-        Self { callers, target, address, generations, further }
+        Self { callers, target, address, generations, generation, unsearched, further: None, found: None }
+    }
+
+    /// Takes over what an earlier request of the same connection waits for: who else owns its socket concerns this one too.
+    pub fn inherit(&mut self, earlier: Self) {
+        self.further = earlier.further;
+        self.found = earlier.found;
     }
 
     /// Who opened it.
@@ -53,70 +64,77 @@ impl Tenure {
         &self.target
     }
 
-    /// Returns when the connection may last no longer, with the reason.
+    /// Returns when the connection may last no longer, with the reason. Nothing is lost if it is dropped and asked again.
     pub async fn ended(&mut self, ctx: &Arc<Context>) -> Refusal {
         loop {
-            let judged = tokio::select! {
-                changed = self.generations.changed() => {
-                    // Whoever could change the policy is gone: it stays.
-                    if changed.is_err() {
-                        std::future::pending::<()>().await;
-                    }
-                    self.judge_again(ctx, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
-                }
-                further = receive(&mut self.further) => match further {
-                    Ok(further) => self.judge_again(ctx, Some(further)).await,
-                    Err(refusal) => Err(refusal),
-                },
-            };
-            if let Err(refusal) = judged {
-                return refusal;
+            match self.next(ctx).await {
+                Ok(()) => {}
+                Err(refusal) => return refusal,
             }
         }
     }
 
-    /// Judges by the policy in force: the callers, or further ones whom the policy must permit as well.
-    async fn judge_again(&self, ctx: &Arc<Context>, further: Option<Vec<Caller>>) -> Result<(), Refusal> {
-        // Nothing is refused, and nobody has more to lose.
-        if ctx.observations.is_some() {
+    /// Waits for one thing to judge, and judges it.
+    async fn next(&mut self, ctx: &Arc<Context>) -> Result<(), Refusal> {
+        if let Some(found) = self.found.clone() {
+            let callers = self.callers.with(found.iter().map(|owner| owner.caller.clone()));
+            self.judge(ctx, &callers, Some(found)).await?;
+            (self.callers, self.found) = (callers, None);
             return Ok(());
         }
-        let is_known = |caller: &Caller| self.callers.iter().any(|known| known.program == caller.program);
-        let others = further.map(|callers| callers.into_iter().filter(|caller| !is_known(caller)).collect());
-        let callers = match others {
-            None => self.callers.clone(),
-            Some(others) => match Callers::new(others) {
-                Some(others) => others,
-                None => return Ok(()),
-            },
-        };
-        let first = self.callers.first().program.executable.clone();
-        let (snapshot, target, address) = (ctx.policy.load(), self.target.clone(), self.address);
-        let Ok(turn) = Arc::clone(&ctx.turns).acquire_owned().await else { return Ok(()) };
-        let judged = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let permit = judge(&snapshot, &callers, &target, || Ok(()));
-            let permit = permit.map_err(|refusal| match refusal {
-                Refusal::NotInPolicy { .. } if callers.first().program.executable != first => {
-                    Refusal::CallerAmbiguous([first, callers.first().program.executable.clone()])
+        if self.further.is_none() {
+            self.further = self.unsearched.take().map(|inode| ctx.unsearched.add(inode));
+        }
+        let (generations, generation) = (&mut self.generations, self.generation);
+        let changed = async { generations.wait_for(|current| *current != generation).await.is_ok() };
+        tokio::select! {
+            changed = changed => {
+                // Whoever could change the policy is gone: it stays.
+                if !changed {
+                    std::future::pending::<()>().await;
                 }
-                other => other,
-            })?;
-            guard::check(&permit, vec![address]).map(drop)
-        });
-        judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))
+            }
+            found = receive(&mut self.further) => {
+                self.further = None;
+                self.found = Some(found?);
+                return Ok(());
+            }
+        }
+        let callers = self.callers.clone();
+        self.judge(ctx, &callers, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
+    }
+
+    /// Judges `callers` by the policy in force, and `further` ones, who are new, also by what they run.
+    async fn judge(&mut self, ctx: &Arc<Context>, callers: &Callers, further: Option<Owners>) -> Result<(), Refusal> {
+        let (snapshot, identifier) = (ctx.policy.load(), Arc::clone(&ctx.identifier));
+        let generation = snapshot.generation();
+        // Nothing is refused in a run that is observed, and nobody has more to lose.
+        if ctx.observations.is_none() {
+            let (callers, target, address) = (callers.clone(), self.target.clone(), self.address);
+            let Ok(turn) = Arc::clone(&ctx.turns).acquire_owned().await else { return Ok(()) };
+            let judged = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                let verify = || match &further {
+                    Some(owners) => owners.iter().try_for_each(|owner| identifier.verify_owner(owner)),
+                    None => Ok(()),
+                };
+                let permit = judge(&snapshot, &callers, &target, verify)?;
+                guard::check(&permit, vec![address]).map(drop)
+            });
+            judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))?;
+        }
+        self.generation = generation;
+        Ok(())
     }
 }
 
-/// What the sweep found, once; then nothing any more.
+/// What the sweep found, if there is one to come.
 async fn receive(further: &mut Option<oneshot::Receiver<Further>>) -> Further {
-    let found = match further {
+    match further {
         // A sweep that never happens finds nobody.
-        Some(receiver) => receiver.await.unwrap_or_else(|_| Ok(Vec::new())),
+        Some(receiver) => receiver.await.unwrap_or_else(|_| Ok(Owners::default())),
         None => std::future::pending().await,
-    };
-    *further = None;
-    found
+    }
 }
 
 /// Looks for further owners of sockets, for as long as the sandbox lives: one look at all processes for all of them that wait,
@@ -128,13 +146,14 @@ pub async fn sweep(ctx: Arc<Context>) {
         let identifier = Arc::clone(&ctx.identifier);
         let start = Instant::now();
         let looked = tokio::task::spawn_blocking(move || identifier.sweep(&inodes)).await;
-        let looked = looked.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())));
+        let mut looked = looked.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())));
         for (inode, connection) in waiting {
-            let of_this = |found: &Vec<(u32, Caller)>| {
-                found.iter().filter(|(of, _)| *of == inode).map(|(_, caller)| caller.clone()).collect()
+            let found = match &mut looked {
+                Ok(owners) => Ok(owners.remove(&inode).unwrap_or_default().into()),
+                Err(refusal) => Err(refusal.clone()),
             };
             // A connection that has ended meanwhile hears nothing.
-            let _ = connection.send(looked.as_ref().map(of_this).map_err(Clone::clone));
+            let _ = connection.send(found);
         }
         let pause = start.elapsed() * (Limits::SWEEP_SHARE - 1);
         tokio::time::sleep(pause.max(Duration::from_millis(50))).await;

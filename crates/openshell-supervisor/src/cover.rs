@@ -42,10 +42,18 @@ pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec
     }
     match sockets_of_others(&visible) {
         Ok(sockets) => found.extend(sockets.into_iter().map(|path| (path, FileType::Socket))),
-        Err(error) => uncovered.push(format!("sockets in shared folders: /proc/net/unix: {error}")),
+        Err(error) => uncovered.push(format!("sockets in shared folders: {error}")),
     }
+    // Where not all can be covered, sockets lead furthest.
+    found.sort_by_key(|(_, kind)| match *kind {
+        FileType::Socket => 0,
+        FileType::Directory => 1,
+        _ => 2,
+    });
     // The first folder to be covered is where the empty one is mounted; the others show the same.
-    found.sort_by_key(|(_, kind)| *kind != FileType::Directory);
+    if let Some(first) = found.iter().position(|(_, kind)| *kind == FileType::Directory) {
+        found.swap(0, first);
+    }
     let mut blank = None;
     for (index, (path, kind)) in found.iter().enumerate() {
         if index == COVERS {
@@ -60,20 +68,70 @@ pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec
     uncovered
 }
 
-/// Sockets that somebody has bound in a folder which is granted and which everybody may write to.
+/// Entries of shared folders that are looked at, and how deep: where programs keep their sockets.
+const SHARED_ENTRIES: usize = 50_000;
+const SHARED_DEPTH: usize = 3;
+
+/// Sockets in folders that are granted and that everybody may write to: those that are found there, and those that the host's
+/// network namespace knows of.
 fn sockets_of_others(visible: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
     let is_shared = |folder: &Path| {
         std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
     };
     let shared: BTreeSet<_> = visible.iter().filter(|path| is_shared(path)).collect();
-    // The eighth field, as unix(7) has it; of what was bound elsewhere, or is gone, there is nothing at that path.
-    let table = std::fs::read_to_string("/proc/self/net/unix")?;
-    let paths = table.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)).map(PathBuf::from);
+    let mut found = BTreeSet::new();
+    let mut left = SHARED_ENTRIES;
+    for folder in &shared {
+        find_sockets(folder, visible, SHARED_DEPTH, &mut left, &mut found);
+    }
+    // Whatever follows the seventh field, which may be padded (unix(7)): a path may hold anything.
+    let table = std::fs::read("/proc/self/net/unix")?;
+    let bound = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let rest = line.splitn(7, |byte| *byte == b' ').nth(6)?.trim_ascii_start();
+        rest.splitn(2, |byte| *byte == b' ').nth(1)
+    });
+    let bound = bound.map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)));
     // The nearest that is granted says what the folder is: a folder inside may be listed, or the socket itself.
     let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
     let is_covered = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
     let is_socket = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    Ok(paths.filter(is_covered).filter(is_socket).collect())
+    found.extend(bound.filter(is_covered).filter(is_socket));
+    if left == 0 {
+        return Err(io::Error::other(format!("more than {SHARED_ENTRIES} entries in them")));
+    }
+    Ok(found)
+}
+
+/// Adds the sockets beneath `folder` that are not listed by themselves or with their folder.
+fn find_sockets(
+    folder: &Path,
+    visible: &BTreeSet<PathBuf>,
+    depth: usize,
+    left: &mut usize,
+    found: &mut BTreeSet<PathBuf>,
+) {
+    // What cannot be read by root is somebody's own file system, and out of reach to others.
+    let Ok(entries) = open(folder, OFlags::RDONLY | OFlags::DIRECTORY).and_then(|folder| Dir::read_from(&folder))
+    else {
+        return;
+    };
+    for entry in entries.filter_map(Result::ok) {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        let path = folder.join(std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()));
+        if matches!(entry.file_name().to_bytes(), b"." | b"..") || visible.contains(&path) {
+            continue;
+        }
+        match entry.file_type() {
+            FileType::Socket => {
+                found.insert(path);
+            }
+            FileType::Directory if depth > 1 => find_sockets(&path, visible, depth - 1, left, found),
+            _ => {}
+        }
+    }
 }
 
 /// The folders that hold something visible and are not visible themselves.
@@ -97,9 +155,19 @@ fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Ve
         if matches!(name.to_bytes(), b"." | b"..") || visible.iter().any(|seen| seen.starts_with(&path)) {
             continue;
         }
-        let data = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let kind = FileType::from_raw_mode(data.st_mode);
-        let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
+        let (kind, is_changeable) = match rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(data) => {
+                let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
+                (FileType::from_raw_mode(data.st_mode), is_changeable)
+            }
+            // It was removed meanwhile.
+            Err(rustix::io::Errno::NOENT) => continue,
+            // Somebody's own file system, say, which root may not look into: covered as what it may be.
+            Err(_) => match entry.file_type() {
+                FileType::Unknown => (FileType::Directory, true),
+                kind => (kind, true),
+            },
+        };
         if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
             found.push((path, kind));
         }

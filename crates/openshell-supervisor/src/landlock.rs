@@ -12,7 +12,7 @@ use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, File
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::resolve::resolve;
+use crate::resolve::walk;
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
 /// says.
@@ -46,10 +46,19 @@ pub struct Grant {
     pub listed: bool,
 }
 
-impl Grant {
-    /// The path itself, behind its symlinks where those may be followed.
-    fn resolve(&self) -> io::Result<PathBuf> {
-        if self.access == PathAccess::ReadWrite && self.listed { Ok(self.path.clone()) } else { resolve(&self.path) }
+/// A grant, and what its path stands for. To be found out before anything is covered, or the way there would be.
+#[derive(Debug)]
+pub(crate) struct Resolved<'g> {
+    grant: &'g Grant,
+    /// The path behind its symlinks, where those may be followed, with those that were.
+    path: io::Result<(PathBuf, Vec<PathBuf>)>,
+}
+
+impl Resolved<'_> {
+    /// What has to stay in sight for it: of a folder that may only be listed, nothing but its names.
+    pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
+        let path = self.path.as_ref().ok().filter(|_| self.grant.access != PathAccess::List);
+        path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).cloned()
     }
 }
 
@@ -137,10 +146,13 @@ impl Request {
         self
     }
 
-    /// Every path of which more is granted than a list of names, behind its symlinks.
-    pub(crate) fn granted_paths(&self) -> impl Iterator<Item = PathBuf> {
-        // What cannot be resolved is not granted either.
-        self.grants.iter().filter(|grant| grant.access != PathAccess::List).filter_map(|grant| grant.resolve().ok())
+    /// What is granted, found in the file system.
+    pub(crate) fn resolve(&self) -> Vec<Resolved<'_>> {
+        let path = |grant: &Grant| match (grant.access, grant.listed) {
+            (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
+            _ => walk(&grant.path),
+        };
+        self.grants.iter().map(|grant| Resolved { grant, path: path(grant) }).collect()
     }
 
     /// Whether a file beneath `path` may be written.
@@ -155,12 +167,12 @@ impl Request {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
-    /// Puts the calling thread, and all that it starts, into a domain of these rights. Sets `no_new_privs`. What is
-    /// enforced `elsewhere` is not missed here.
+    /// Puts the calling thread, and all that it starts, into a domain of the rights that were `granted`, what
+    /// [`Self::resolve`] found. Sets `no_new_privs`. What is enforced `elsewhere` is not missed here.
     ///
     /// # Errors
     /// The kernel has no Landlock, or lacks something under `hard_requirement`.
-    pub(crate) fn enforce(&self, elsewhere: Elsewhere) -> Result<Granted, LandlockError> {
+    pub(crate) fn enforce(&self, granted: Vec<Resolved<'_>>, elsewhere: Elsewhere) -> Result<Granted, LandlockError> {
         let ruleset = |source| LandlockError::Ruleset { source };
         let mut created = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -171,8 +183,8 @@ impl Request {
             .create()
             .map_err(ruleset)?;
         let mut missing_paths = Vec::new();
-        for grant in &self.grants {
-            let (fd, is_directory) = match open(grant) {
+        for Resolved { grant, path } in granted {
+            let (fd, is_directory) = match path.and_then(|(path, _)| open(&path)) {
                 Ok(opened) => opened,
                 Err(source) if !grant.listed && source.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) if self.hard_requirement => {
@@ -203,8 +215,7 @@ impl Request {
 
 /// Opens what a grant is about. What the policy lets the workload write to was checked for symlinks when it was
 /// prepared, and is held to that here, as another sandbox of the same user could have put one there since.
-fn open(grant: &Grant) -> io::Result<(OwnedFd, bool)> {
-    let path = grant.resolve()?;
+fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);

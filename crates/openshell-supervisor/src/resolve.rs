@@ -15,10 +15,15 @@ const LINKS: usize = 40;
 /// # Errors
 /// It does not exist, or a link on the way could be somebody else's: the error says what to list instead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    Ok(walk(path)?.0)
+}
+
+/// What [`resolve`] says, and the links that it followed.
+pub(crate) fn walk(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
     // What is still to be walked, the next component last.
     let mut left: Vec<_> = components(path);
-    let mut links = 0;
     while let Some(name) = left.pop() {
         if name == ".." {
             resolved.pop();
@@ -30,8 +35,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             resolved = next;
             continue;
         }
-        links += 1;
-        if links > LINKS {
+        if followed.len() == LINKS {
             return Err(io::Error::other("it goes through too many symlinks"));
         }
         let target = std::fs::read_link(&next)?;
@@ -48,8 +52,9 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             resolved = PathBuf::from("/");
         }
         left.extend(components(&target));
+        followed.push(next);
     }
-    Ok(resolved)
+    Ok((resolved, followed))
 }
 
 /// The names in `path`, last one first.

@@ -43,6 +43,18 @@ impl Callers {
         &self.first
     }
 
+    /// These and `further` ones, each program once.
+    #[must_use]
+    pub fn with(&self, further: impl Iterator<Item = Caller>) -> Self {
+        let mut all = self.clone();
+        for caller in further {
+            if !all.iter().any(|known| known.program == caller.program) {
+                all.others.push(caller);
+            }
+        }
+        all
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Caller> {
         std::iter::once(&self.first).chain(&self.others)

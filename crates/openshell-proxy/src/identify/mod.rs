@@ -7,6 +7,7 @@ mod proc;
 mod sock_diag;
 pub mod sweep;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -14,9 +15,10 @@ use std::os::fd::OwnedFd;
 use crate::refusal::Refusal;
 use caller::{Caller, Callers};
 use fingerprint::{Executable, Fingerprints, Untrusted};
-use proc::ProcError;
 pub use proc::Processes;
+use proc::{Described, ProcError};
 use sock_diag::SockDiag;
+use sweep::Owner;
 
 /// Both ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,19 +80,27 @@ impl Identifier {
         Ok(Identified { inode, callers, evidence, is_complete: owners.is_complete })
     }
 
-    /// Every program that holds one of the sockets, with the socket. Blocks: it looks at all processes.
+    /// Everybody who holds one of the sockets. Blocks: it looks at all processes.
     ///
     /// # Errors
     /// /proc cannot be read, or a process that holds one cannot be described: each a refusal of them all.
-    pub fn sweep(&self, inodes: &[u32]) -> Result<Vec<(u32, Caller)>, Refusal> {
+    pub fn sweep(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
         let unknown = |error: ProcError| Refusal::CallerUnknown(format!("failed to look at all processes: {error}"));
-        let mut found = Vec::new();
+        let mut found: HashMap<u32, Vec<Owner>> = HashMap::new();
         for (owner, inode) in self.processes.sweep(inodes).map_err(unknown)? {
-            found.extend(
-                self.describe_owner(&owner, inode).map_err(unknown)?.map(|described| (inode, described.caller)),
-            );
+            if let Some(Described { caller, executables }) = self.describe_owner(&owner, inode).map_err(unknown)? {
+                found.entry(inode).or_default().push(Owner { caller, executables });
+            }
         }
         Ok(found)
+    }
+
+    /// Holds everything that `owner` is judged by to the first use of its path, as [`Self::verify`] does.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_owner(&self, owner: &Owner) -> Result<(), Refusal> {
+        self.verify_all(&owner.executables)
     }
 
     /// The first program found that holds the UDP socket which sends from `local` to `remote`, for a report: `None` if
@@ -103,7 +113,7 @@ impl Identifier {
     }
 
     /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
-    fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<proc::Described>, ProcError> {
+    fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<Described>, ProcError> {
         let mut rounds = 0..proc::ROUNDS;
         loop {
             let described = self.processes.describe(owner);
@@ -127,7 +137,12 @@ impl Identifier {
     /// # Errors
     /// A program is not the one of its first use, or cannot be read: each a refusal.
     pub fn verify(&self, identified: &Identified) -> Result<(), Refusal> {
-        for (level, executable) in identified.evidence.iter().flat_map(|executables| executables.iter().enumerate()) {
+        identified.evidence.iter().try_for_each(|executables| self.verify_all(executables))
+    }
+
+    /// A program first, then its ancestors.
+    fn verify_all(&self, executables: &[Executable]) -> Result<(), Refusal> {
+        for (level, executable) in executables.iter().enumerate() {
             self.fingerprints.verify(executable).map_err(|problem| match (problem, level) {
                 (Untrusted::Full, _) => Refusal::LimitReached("too many programs to remember"),
                 (problem, 0) => Refusal::CallerChanged(format!("binary integrity check failed: {problem}")),

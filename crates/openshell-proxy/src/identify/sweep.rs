@@ -2,10 +2,12 @@
 //! are looked at afterwards, off the connection's way: a further owner whom the policy refuses ends it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::identify::caller::Caller;
+use crate::identify::fingerprint::Executable;
 use crate::refusal::Refusal;
 
 /// Sockets whose further owners have still to be looked for.
@@ -15,8 +17,19 @@ pub struct Unsearched {
     arrived: Notify,
 }
 
-/// Who else holds a socket; or why nobody could tell.
-pub type Further = Result<Vec<super::caller::Caller>, Refusal>;
+/// A process that holds a socket, with the open files of everything that it is judged by.
+#[derive(Debug)]
+pub struct Owner {
+    /// What it is.
+    pub caller: Caller,
+    pub(super) executables: Vec<Executable>,
+}
+
+/// All who hold a socket.
+pub type Owners = Arc<[Owner]>;
+
+/// All who hold a socket; or why nobody could tell.
+pub type Further = Result<Owners, Refusal>;
 
 impl Unsearched {
     /// Has the owners of `inode` looked for.

@@ -1,6 +1,7 @@
 //! The forward door (RFC 9112 §3.2.2): a plain-HTTP request in absolute form, its target, and its record.
 
 use hyper::Request;
+use hyper::header::TRANSFER_ENCODING;
 use openshell_policy::network::host::Host;
 
 use crate::intake::{Target, port};
@@ -25,11 +26,17 @@ pub fn intake<B>(request: &Request<B>) -> (Record, Result<Target, Refusal>) {
     let Ok(host) = Host::parse(authority.host()) else {
         return refused("the host of the URL is a name or an IP address");
     };
-    let port = match authority.port() {
-        None => Some(80),
-        Some(written) => port(written.as_str()),
+    // Whatever the library takes for no port is none of its own opinion here.
+    let behind_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
+    let port = match behind_host.strip_prefix(':') {
+        Some(written) => port(written),
+        None => Some(80).filter(|_| behind_host.is_empty()),
     };
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
+    let codings = request.headers().get_all(TRANSFER_ENCODING);
+    if codings.iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        return refused("the only transfer coding of a request is chunked");
+    }
     let target = Target { host, port };
     // What is behind the `?` may hold what no log should.
     (Record::http(method.as_str(), uri.path(), target.clone()), Ok(target))

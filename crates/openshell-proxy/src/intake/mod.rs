@@ -16,12 +16,20 @@ pub struct Target {
     pub port: u16,
 }
 
+impl Target {
+    /// The host as it stands in a URL.
+    #[must_use]
+    pub fn without_port(&self) -> String {
+        match &self.host {
+            Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
+            host => host.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Address(address) if address.is_ipv6() => write!(f, "[{address}]:{}", self.port),
-            host => write!(f, "{host}:{}", self.port),
-        }
+        write!(f, "{}:{}", self.without_port(), self.port)
     }
 }
 

@@ -82,7 +82,17 @@ impl Upstream {
             let what = "the upstream switched protocols unasked".to_owned();
             return Err(NotAnswered::Failed(Refusal::UpstreamUnreachable(what)));
         }
-        remove_hop_by_hop(response.headers_mut());
+        let headers = response.headers_mut();
+        let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+        if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+            let what = "the answer has a transfer coding besides chunked".to_owned();
+            return Err(NotAnswered::Failed(Refusal::UpstreamUnreachable(what)));
+        }
+        // Where both say how long a message is, the coding does (RFC 9112 §6.3).
+        if headers.contains_key(TRANSFER_ENCODING) {
+            headers.remove(CONTENT_LENGTH);
+        }
+        remove_hop_by_hop(headers);
         *response.version_mut() = Version::HTTP_11;
         Ok(response)
     }
@@ -91,17 +101,21 @@ impl Upstream {
 /// `request` as the upstream gets it: in origin form, for the host that was judged, without what is meant for this proxy, and
 /// framed anew.
 #[must_use]
-pub fn rewrite(mut request: Request<Incoming>) -> Request<Incoming> {
-    let authority = request.uri().authority().map_or_else(String::new, |authority| authority.as_str().to_owned());
+pub fn rewrite(mut request: Request<Incoming>, target: &Target) -> Request<Incoming> {
     let path = request.uri().path_and_query().map_or_else(|| Uri::from_static("/"), |path| Uri::from(path.clone()));
     *request.uri_mut() = path;
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
     remove_hop_by_hop(headers);
     // The client library frames what it sends, and waits for nobody's leave to.
-    headers.remove(CONTENT_LENGTH);
+    // What is empty keeps its length, which some servers insist on.
+    if headers.get(CONTENT_LENGTH).is_none_or(|length| length != "0") {
+        headers.remove(CONTENT_LENGTH);
+    }
     headers.remove(EXPECT);
-    if let Ok(host) = HeaderValue::from_str(&authority) {
+    let host = if target.port == 80 { target.without_port() } else { target.to_string() };
+    // A host and a port are always a field value.
+    if let Ok(host) = HeaderValue::from_str(&host) {
         headers.insert(HOST, host);
     }
     headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 openshell-sandbox"));

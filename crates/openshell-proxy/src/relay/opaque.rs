@@ -10,11 +10,15 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::Semaphore;
 
 use crate::context::Limits;
 
 /// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
 const BUFFER: usize = 16 * 1024;
+
+/// Streams that have a pipe at once, two descriptors each; the others are copied.
+static PIPES: Semaphore = Semaphore::const_new(256);
 
 /// How long a stream may be silent and keep its pipe.
 const LULL: Duration = Duration::from_millis(100);
@@ -61,6 +65,7 @@ async fn one_way(from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>, moved: &Atomic
             to.write_all(buffer.get(..filled).unwrap_or_default()).await?;
             // Without a descriptor left for a pipe it goes on as it is.
             if filled == buffer.len()
+                && let Ok(_place) = PIPES.try_acquire()
                 && let Ok(pipe) = Pipe::new()
             {
                 match pipe.stream(from.as_ref(), to.as_ref(), moved).await? {

@@ -13,7 +13,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
 use crate::cover::cover;
-use crate::landlock::{Elsewhere, Granted, LandlockError, Request};
+use crate::landlock::{Elsewhere, Granted, LandlockError, Request, Resolved};
 use crate::resolve::resolve;
 use crate::run_as::Credentials;
 use crate::seccomp::filter::{CompileError, Filter};
@@ -141,7 +141,8 @@ impl Confinement {
         // A filter that cannot be compiled must stop the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
         // The host's sockets are listed where the host's network is.
-        let not_covered = cover(self.visible(), self.credentials.uid);
+        let granted = self.landlock.resolve();
+        let not_covered = cover(self.visible(&granted), self.credentials.uid);
         if let Some(network) = network {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
                 .map_err(|errno| EnterError::Network { source: errno.into() })?;
@@ -149,18 +150,22 @@ impl Confinement {
         // Whoever has PIDs of its own is the first of them.
         let scopes = network.is_some() && rustix::process::getpid().is_init();
         let elsewhere = Elsewhere { sockets_by_path: not_covered.is_empty(), scopes };
-        let landlock = self.landlock.enforce(elsewhere).map_err(EnterError::Landlock)?;
+        let landlock = self.landlock.enforce(granted, elsewhere).map_err(EnterError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
         Ok((Enforced { landlock, not_proved, not_covered }, filter))
     }
 
     /// What is granted, and the file that must be there for its refusal to prove something.
-    fn visible(&self) -> impl Iterator<Item = PathBuf> {
+    fn visible(&self, granted: &[Resolved<'_>]) -> impl Iterator<Item = PathBuf> {
         let proof = match &self.landlock_proof {
             LandlockProof::File(path) => Some(path.clone()),
             LandlockProof::AbstractSocket(_) => None,
         };
-        self.landlock.granted_paths().chain(proof).chain(self.in_sight.as_deref().and_then(|path| resolve(path).ok()))
+        granted
+            .iter()
+            .flat_map(Resolved::visible)
+            .chain(proof)
+            .chain(self.in_sight.as_deref().and_then(|path| resolve(path).ok()))
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {

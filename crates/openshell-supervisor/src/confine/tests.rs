@@ -130,7 +130,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let filesystem = Filesystem { read_only: vec![usr], ..Filesystem::default() };
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
-        let granted = request.enforce(Elsewhere { sockets_by_path: false, scopes: false }).unwrap();
+        let granted = request.enforce(request.resolve(), Elsewhere { sockets_by_path: false, scopes: false }).unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
             let confinement = Confinement { landlock_proof, ..confinement(None) };
             assert_eq!(confinement.prove_landlock(&granted).unwrap(), None);

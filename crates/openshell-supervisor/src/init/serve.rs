@@ -132,13 +132,25 @@ fn detach_standard_streams() -> rustix::io::Result<()> {
     rustix::stdio::dup2_stdout(&null)
 }
 
+/// Stops of one command that are told before the supervisor has sent it a signal again. While it is stopped itself nobody
+/// reads what it is told, and init must not wait for it.
+const STOPS: u32 = 8;
+
+/// A command that runs.
+struct Running {
+    /// The supervisor's number for it.
+    id: u32,
+    /// How often it was stopped since the supervisor sent it a signal.
+    stops: u32,
+}
+
 struct Server<'s> {
     socket: &'s OwnedFd,
     confined: Option<(Confinement, Filter)>,
     /// Processes that are not their commands yet.
     starting: Vec<Starting>,
-    /// Commands that run, with the supervisor's numbers for them.
-    running: HashMap<Pid, u32>,
+    /// Commands that run.
+    running: HashMap<Pid, Running>,
     /// When everything ends, whatever has become of the supervisor, which may be stopped.
     deadline: Option<Instant>,
 }
@@ -192,7 +204,11 @@ impl Server<'_> {
             },
             Request::EndAfter(time) => self.deadline = Instant::now().checked_add(time),
             Request::Signal { id, signal } => {
-                let pid = self.running.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
+                let known = self.running.iter_mut().find(|(_, known)| known.id == id);
+                let pid = known.map(|(pid, running)| {
+                    running.stops = 0;
+                    *pid
+                });
                 // A command that has just ended needs no signal any more.
                 if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
                     let _ = rustix::process::kill_process_group(pid, signal);
@@ -214,7 +230,7 @@ impl Server<'_> {
             let id = starting.id;
             match starting.outcome()? {
                 Ok((pid, pidfd)) => {
-                    self.running.insert(pid, id);
+                    self.running.insert(pid, Running { id, stops: 0 });
                     let pid = pid.as_raw_nonzero().get();
                     wire::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
                 }
@@ -243,9 +259,13 @@ impl Server<'_> {
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
                 }
             }
-            let Some(&id) = self.running.get(&pid) else { continue };
+            let Some(running) = self.running.get_mut(&pid) else { continue };
+            let id = running.id;
             if let Some(signal) = status.stopping_signal() {
-                self.reply(&Reply::Stopped { id, signal })?;
+                running.stops += 1;
+                if running.stops <= STOPS {
+                    self.reply(&Reply::Stopped { id, signal })?;
+                }
             } else if let Some(status) = ended(status) {
                 self.running.remove(&pid);
                 self.reply(&Reply::Exited { id, status })?;
