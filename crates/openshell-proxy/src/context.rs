@@ -52,6 +52,8 @@ impl Limits {
     pub const HEAD_BYTES: usize = 8 * 1024;
     /// Time for a head to arrive: longer than any client takes that is not holding the connection on purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+    /// Time after which a client that has ended its sending, and was not answered for as long again, is taken to have gone.
+    pub const DESERTED: Duration = Duration::from_secs(15);
     /// Time to reach an upstream, over all its addresses.
     pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
     /// Head start of one address over the next (RFC 8305 §5).

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +15,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, Notify, watch};
 
@@ -51,11 +53,12 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
 
 /// Reads and answers what the client asks; what is to be relayed comes of it, if that was permitted.
 async fn open(ctx: &Arc<Context>, client: TcpStream, flow: Flow) -> Option<Tunnel> {
-    let session = Session::default();
+    let session = Session { client: client.as_fd().try_clone_to_owned().ok(), ..Session::default() };
     let answer = service_fn(|request| answer(ctx, flow, request, &session));
     let served = tokio::select! {
         served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades() => served,
         () = session.revoked(ctx) => return None,
+        () = session.deserted() => return None,
     };
     if let Err(error) = served {
         // Between two requests a client may take its time, and go.
@@ -72,6 +75,8 @@ async fn open(ctx: &Arc<Context>, client: TcpStream, flow: Flow) -> Option<Tunne
 /// What the requests of one client connection share.
 #[derive(Default)]
 struct Session {
+    /// The client's socket, to see whether anybody is still there.
+    client: Option<OwnedFd>,
     /// A tunnel that was permitted, after which there are no more requests.
     opened: Mutex<Option<Opened>>,
     /// The upstream connection of its plain requests.
@@ -88,6 +93,23 @@ impl Session {
     async fn judged_again_by(&self, tenure: Tenure) {
         *self.tenure.lock().await = Some(tenure);
         self.tenured.notify_one();
+    }
+
+    /// Returns when the client has ended its sending and has still not been answered a while later. It may be waiting; more
+    /// likely it has gone, and what it asked for would be waited for in vain.
+    async fn deserted(&self) {
+        let mut was_over = false;
+        loop {
+            tokio::time::sleep(Limits::DESERTED).await;
+            let Some(client) = &self.client else { continue };
+            let mut over = [PollFd::new(client, PollFlags::RDHUP)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let is_over = rustix::event::poll(&mut over, Some(&now)).is_ok_and(|count| count > 0);
+            if is_over && was_over {
+                return;
+            }
+            was_over = is_over;
+        }
     }
 
     /// Returns when the last plain request, whose answer may still be on its way, is permitted no longer.

@@ -268,6 +268,51 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
 }
 
 #[test]
+fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
+    let lab = Lab::with_web();
+    let name = format!("/tmp/e2e-socket-{}", std::process::id());
+    let server = "import os, socket, sys; s = socket.socket(1); s.bind(sys.argv[1]); s.listen(); sys.stdin.read(); os.unlink(sys.argv[1])";
+    let folder = lab.folder("ready");
+    let go = folder.join("go");
+    let wait = format!(
+        "{}\nimport time\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.01)",
+        server.replace("sys.stdin.read(); os.unlink(sys.argv[1])", "pass")
+    );
+    let first = lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&[
+        "/usr/bin/python3",
+        "-c",
+        &wait,
+        &name,
+        go.to_str().unwrap(),
+    ]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !std::path::Path::new(&name).exists() {
+        assert!(std::time::Instant::now() < deadline, "no socket");
+    }
+    let second = lab.sandbox(&crate::policy("{}")).python(SOCKETS, &[&name]);
+    std::fs::write(go, "").unwrap();
+    assert_eq!(first.wait().code(), 0);
+    std::fs::remove_file(&name).unwrap();
+    assert_eq!(second.ok(), "PermissionError");
+}
+
+#[test]
+fn a_link_of_roots_grants_what_it_stands_for_where_it_is_listed() {
+    let lab = Lab::with_web();
+    let store = lab.folder("store");
+    std::fs::write(store.join("file"), "stored").unwrap();
+    // The lab's own folder is root's.
+    let link = store.with_file_name("current");
+    std::os::unix::fs::symlink("store", &link).unwrap();
+    let policy = format!(
+        "{}filesystem_policy: {{read_only: [{}]}}\nlandlock: {{compatibility: hard_requirement}}\n",
+        crate::policy("{}"),
+        link.display()
+    );
+    assert_eq!(lab.sandbox(&policy).sh(&format!("cat {}/file", link.display())).ok(), "stored");
+}
+
+#[test]
 fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
     let lab = Lab::with_web();
     let [folder, outside] = ["project", "outside"].map(|name| lab.folder(name));

@@ -173,6 +173,74 @@ fn each_request_of_a_connection_is_judged_by_itself() {
     assert!(all.contains("GET /one") && all.contains("Host: web.test:8080\r\n") && !all.contains("two"), "{all}");
 }
 
+#[test]
+fn what_the_library_takes_for_no_port_is_not_port_80() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:80");
+    for port in [":99999", ":evil.test", ":", ":-1", ":080"] {
+        let request = format!("GET http://web.test{port}/ HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n");
+        let finished = lab.sandbox(&crate::web().replace("8080", "80")).python(crate::RAW, &[&request]);
+        assert!(finished.stdout.starts_with("HTTP/1.1 400 "), "{port}: {finished:?}");
+    }
+    assert!(upstream.seen().is_empty());
+}
+
+#[test]
+fn a_message_has_one_length_whatever_its_sender_says() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let ask = |headers: &str| {
+        let request = format!("POST http://web.test:8080/ HTTP/1.1\\r\\nHost: x\\r\\n{headers}");
+        lab.sandbox(&crate::web()).python(crate::RAW, &[&request]).stdout
+    };
+    assert!(ask("Content-Length: 0\\r\\n\\r\\n").contains("hello"));
+    let requests = seen(&upstream);
+    assert!(
+        requests[0].contains("Content-Length: 0\r\n") && requests[0].contains("Host: web.test:8080\r\n"),
+        "{requests:?}"
+    );
+    assert!(ask("Transfer-Encoding: gzip, chunked\\r\\n\\r\\n0\\r\\n\\r\\n").starts_with("HTTP/1.1 400 "));
+    assert!(ask("Content-Length: 3\\r\\nContent-Length: 4\\r\\n\\r\\nabcd").starts_with("HTTP/1.1 400 "));
+    let both = ask("Content-Length: 3\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n5\\r\\nabcde\\r\\n0\\r\\n\\r\\n");
+    let last = seen(&upstream).pop().unwrap();
+    let one_framing =
+        last.contains("Transfer-Encoding: chunked") && !last.contains("Content-Length") && last.contains("abcde");
+    assert!(both.starts_with("HTTP/1.1 400 ") || one_framing, "{both} {last}");
+}
+
+#[test]
+fn an_answer_that_has_two_lengths_has_the_one_of_its_chunks() {
+    let lab = Lab::with_web();
+    let answer = "HTTP/1.1 200 OK\\r\\nContent-Length: 3\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n5\\r\\nhello\\r\\n0\\r\\n\\r\\n";
+    let server = format!(
+        "import socket\ns = socket.create_server(('10.99.0.1', 8080))\nprint('ready', flush=True)\nwhile True:\n  c, _ = s.accept(); c.recv(4096); c.sendall(b'{answer}')"
+    );
+    let _server = lab.program(&["/usr/bin/python3", "-c", &server]);
+    assert!(ask(&lab, &curl(), "http://web.test:8080/").ok().ends_with("hello"));
+}
+
+#[test]
+fn a_client_that_has_gone_leaves_no_connection_behind() {
+    let lab = Lab::with_web();
+    let _server = lab.program(&["/usr/bin/python3", "-c", &ENDLESS.replace("c.sendall", "0 and c.sendall")]);
+    let folder = lab.folder("gone");
+    let sandbox = lab.sandbox(&curl()).args(&["--workdir", folder.to_str().unwrap()]);
+    let script =
+        "for n in 1 2 3; do curl -s --max-time 0.3 http://web.test:8080/; done; while [ ! -e go ]; do sleep 0.05; done";
+    let started = sandbox.start(&["sh", "-c", script]);
+    let open = || lab.shell("ss -Htn state established dst 10.99.0.1 dport = 8080 | wc -l").trim().to_owned();
+    let wait = |count: &str| {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
+        while open() != count {
+            assert!(std::time::Instant::now() < deadline, "{} connections", open());
+        }
+    };
+    wait("3");
+    wait("0");
+    std::fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(started.wait().code(), 0);
+}
+
 /// Begins an answer that never ends, and sends what it was sent.
 const ENDLESS: &str = r"
 import socket, time
