@@ -267,21 +267,25 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
     assert_eq!(lab.sandbox(&crate::policy("{}")).python(own, &[]).ok(), "reached");
 }
 
+/// Listens at `argv[1]` until `argv[2]` exists.
+const LISTENER: &str = "
+import os, socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen()
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
+";
+
 #[test]
 fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
     let lab = Lab::with_web();
     let name = format!("/tmp/e2e-socket-{}", std::process::id());
-    let server = "import os, socket, sys; s = socket.socket(1); s.bind(sys.argv[1]); s.listen(); sys.stdin.read(); os.unlink(sys.argv[1])";
     let folder = lab.folder("ready");
     let go = folder.join("go");
-    let wait = format!(
-        "{}\nimport time\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.01)",
-        server.replace("sys.stdin.read(); os.unlink(sys.argv[1])", "pass")
-    );
     let first = lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&[
         "/usr/bin/python3",
         "-c",
-        &wait,
+        LISTENER,
         &name,
         go.to_str().unwrap(),
     ]);
