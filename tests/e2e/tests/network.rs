@@ -93,7 +93,7 @@ fn ips_01_04_08_to_10_log_05_addresses_are_checked_and_never_told() {
 }
 
 #[test]
-fn ips_05_08_addresses_in_the_policy_are_consent() {
+fn ips_05_06_08_13_addresses_in_the_policy_are_consent() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     for (endpoint, target) in [
@@ -102,6 +102,54 @@ fn ips_05_08_addresses_in_the_policy_are_consent() {
     ] {
         let policy = policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
         assert!(ask(&lab, &policy, target).ok().ends_with("hello"), "{endpoint}");
+        let other = ask(&lab, &policy, &target.replace("8080", "8081"));
+        assert_eq!(refusal(&other).0, "HTTP/1.1 403 endpoint_not_in_policy", "the port counts");
+    }
+    let broad = ask(&lab, &web().replace("10.99.0.1", "10.0.0.0/8"), "web.test:8080");
+    assert!(broad.ok().ends_with("hello"), "{broad:?}");
+    assert_eq!(broad.logged("CONFIG:VALIDATED [MED] L7 policy validation warning").len(), 1, "{}", broad.log);
+}
+
+/// Answers every question for an IPv4 address with 10.99.0.1, to be remembered for `argv[1]` seconds, and writes down what it was
+/// asked to the file `argv[2]`.
+const NAME_SERVER: &str = r"
+import socket, struct, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('198.51.100.53', 53))
+print('ready', flush=True)
+while True:
+    question, client = s.recvfrom(512)
+    end = question.index(b'\0', 12) + 5
+    kind = struct.unpack('>H', question[end - 4:end - 2])[0]
+    answers = 1 if kind == 1 else 0
+    head = question[:2] + struct.pack('>HHHHH', 0x8180, 1, answers, 0, 0)
+    record = struct.pack('>HHHIH', 0xc00c, 1, 1, int(sys.argv[1]), 4) + bytes([10, 99, 0, 1])
+    if kind == 1: open(sys.argv[2], 'a').write('asked\n')
+    s.sendto(head + question[12:end] + record * answers, client)
+";
+
+/// Connects to `argv[1]` three times, `argv[2]` seconds apart.
+const THRICE: &str = r"
+import os, socket, sys, time
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for n in range(3):
+    s = socket.create_connection((host, int(port)), 20)
+    s.sendall(f'CONNECT {sys.argv[1]} HTTP/1.1\r\n\r\n'.encode())
+    print(s.recv(4096).split(b'\r\n')[0].decode()[9:12])
+    time.sleep(float(sys.argv[2]))
+";
+
+#[test]
+fn names_are_remembered_for_as_long_as_their_servers_say() {
+    for (seconds, pause, questions) in [("60", "0", 1), ("1", "1.3", 3)] {
+        let lab = Lab::new(&[("198.51.100.53", "ns.test"), ("10.99.0.1", "web.test")]);
+        let _upstream = lab.http("10.99.0.1:8080");
+        let asked = lab.folder("asked").join("log");
+        let _server = lab.program(&["/usr/bin/python3", "-c", NAME_SERVER, seconds, asked.to_str().unwrap()]);
+        let policy = web().replace("web.test", "named.example");
+        let finished = lab.sandbox(&policy).python(THRICE, &["named.example:8080", pause]);
+        assert_eq!(finished.ok(), "200\n200\n200", "{}", finished.log);
+        assert_eq!(std::fs::read_to_string(asked).unwrap().lines().count(), questions, "{seconds} seconds");
     }
 }
 
@@ -143,7 +191,7 @@ fn ips_15_an_upstream_that_is_not_there_is_no_200() {
 }
 
 #[test]
-fn hosts_in_odd_notations_are_refused() {
+fn l4_24_hosts_in_odd_notations_and_without_a_port_are_refused() {
     for target in [
         "2130706433:8080",
         "0x7f.1:8080",

@@ -91,6 +91,36 @@ fn npm_and_curl_reach_what_their_policies_give_and_are_told_why_not() {
     assert!(text(&refused.stdout).contains("403 binary_not_in_policy"), "{refused:?}");
 }
 
+#[test]
+fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
+    let folder = std::env::temp_dir().join(format!("e2e-observed-{}", std::process::id()));
+    let project = folder.join("project");
+    std::fs::create_dir_all(&project).unwrap();
+    std::fs::write(project.join("package.json"), r#"{"dependencies": {"is-number": "*"}}"#).unwrap();
+    for path in [&project, &project.join("package.json")] {
+        std::os::unix::fs::chown(path, Some(lab::host::UID), Some(lab::host::UID)).unwrap();
+    }
+    let npm = |policy: &str, flags: &[&str]| {
+        let file = folder.join("policy.yaml");
+        std::fs::write(&file, policy).unwrap();
+        let mut command = Command::new(lab::sandbox::binary());
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("npm_config_cache", project.join("cache"));
+        command.arg("--policy-data").arg(file).arg("--log-dir").arg(&folder).args(flags).arg("--workdir").arg(&project);
+        command.args(["--", "npm", "install", "--no-audit", "--no-fund", "--fetch-retries", "0"]).output().unwrap()
+    };
+    let refused = npm(&crate::policy("{}"), &[]);
+    assert!(text(&refused.stderr).contains("403 no_network_policies"), "{refused:?}");
+    let observed = folder.join("observed.yaml");
+    let passed = npm(&crate::policy("{}"), &["--observe", observed.to_str().unwrap()]);
+    assert!(passed.status.success(), "{passed:?}");
+    for made in ["node_modules", "cache"] {
+        std::fs::remove_dir_all(project.join(made)).unwrap();
+    }
+    let enforced = npm(&std::fs::read_to_string(observed).unwrap(), &[]);
+    assert!(enforced.status.success() && project.join("node_modules/is-number").exists(), "{enforced:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Serves the folder `argv[1]` at web.test:443, and says so.
 const HTTPS: &str = "
 import functools, http.server, ssl, sys
