@@ -1,5 +1,7 @@
 //! From files to a policy generation, with what there is to say about it.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,9 @@ use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_supervisor::resolve::resolve;
 
 use crate::{lints, logging};
+
+/// Bytes of the largest document, and of the largest rules.
+const BYTES: u64 = openshell_policy::yaml::MAX_DOCUMENT_BYTES as u64;
 
 /// Warnings of one load that are said; a policy for many images may speak of many programs that one image has not.
 const DOUBTS: usize = 10;
@@ -41,12 +46,11 @@ impl Source {
     pub(crate) fn load(&self, generation: u64) -> anyhow::Result<Loaded> {
         let start = Instant::now();
         let path = self.data.display();
-        let data =
-            std::fs::read_to_string(&self.data).with_context(|| format!("failed to read YAML data from {path}"))?;
-        let rules = self.rules.as_ref().map(|path| {
-            std::fs::read_to_string(path)
-                .with_context(|| format!("failed to read policy rules from {}", path.display()))
-        });
+        let data = read(&self.data).with_context(|| format!("failed to read YAML data from {path}"))?;
+        let rules = self
+            .rules
+            .as_ref()
+            .map(|path| read(path).with_context(|| format!("failed to read policy rules from {}", path.display())));
         let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
         let (snapshot, warnings) = loaded.map_err(|error| match error {
             LoadError::Data(violations) => match violations.0.as_slice() {
@@ -86,6 +90,16 @@ impl Loaded {
         logging::config_event("LOADED", "INFO", &format!("{how} from {}, in {took} ms", self.summary));
         taken
     }
+}
+
+/// A text of at most [`BYTES`]; more of an endless file would only take memory.
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > BYTES {
+        return Err(std::io::Error::other("it has more than 4 MiB"));
+    }
+    Ok(text)
 }
 
 /// The file that a symlink of the policy stands for, where root alone can have made it.
