@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_proxy::bypass::Monitor;
@@ -33,6 +33,7 @@ use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
+use openshell_supervisor::signals::{self, Meaning};
 use openshell_supervisor::{filesystem, netns};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -147,7 +148,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
     // file, and a signal ends it.
     let mut tasks = Tasks::default();
-    let signals = workload::take_signals(&mut tasks)?;
+    let mut signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let network = Network::create(config)?;
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
@@ -169,7 +170,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let results = Results::prepare(config, policy)?;
     let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let confinement = confinement(config, landlock, &user, &network, &proof);
-    let (launcher, enforced) = Launcher::confine(init, confinement, network.netns.as_ref().map(AsFd::as_fd))?;
+    let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
     let policy = Arc::new(CurrentPolicy::new(snapshot));
     let reload = Arc::new(Notify::new());
     tasks.spawn("policy reload", reload::run(config.policy.clone(), Arc::clone(&policy), Arc::clone(&reload)));
@@ -330,6 +331,28 @@ fn confinement(config: &Config, landlock: Request, user: &User, network: &Networ
         sockets: network.sockets,
         landlock_proof: proof.proof.clone(),
         fence_probe: network.probe_address(),
+    }
+}
+
+/// Has init confine itself, which may wait for a slow file system; a signal that ends the sandbox ends that too.
+async fn confine(
+    init: Init,
+    confinement: Confinement,
+    netns: Option<&Netns>,
+    signals: &mut mpsc::Receiver<i32>,
+) -> anyhow::Result<(Launcher, Enforced)> {
+    let network = netns.map(|netns| netns.as_fd().try_clone_to_owned()).transpose()?;
+    let confine = move || Launcher::confine(init, confinement, network.as_ref().map(AsFd::as_fd));
+    let mut confined = tokio::task::spawn_blocking(confine);
+    loop {
+        tokio::select! {
+            confined = &mut confined => return Ok(confined??),
+            Some(number) = signals.recv() => {
+                if signals::meaning(number, false) == Meaning::Terminate {
+                    bail!("signal {number} ended the start");
+                }
+            }
+        }
     }
 }
 
