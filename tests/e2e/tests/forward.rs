@@ -107,6 +107,18 @@ fn fwd_14_a_public_address_needs_no_list() {
     assert!(ask(&lab, &policy, "http://public.test:8080/").ok().ends_with("hello"));
 }
 
+#[test]
+fn an_ipv6_address_is_reached_as_it_is_written_in_a_url() {
+    let lab = Lab::new(&[("fd00::99", "six.test")]);
+    let upstream = lab.http("[fd00::99]:8080");
+    let policy = curl().replace("host: web.test", "host: \"fd00::99\"").replace("10.99.0.1", "fd00::99");
+    let finished = ask(&lab, &policy, "-g 'http://[fd00::99]:8080/x'");
+    assert!(finished.ok().ends_with("hello"), "{finished:?}");
+    assert!(seen(&upstream)[0].contains("Host: [fd00::99]:8080\r\n"), "{:?}", seen(&upstream));
+    let other = ask(&lab, &policy, "-g 'http://[fd00::98]:8080/x'");
+    assert!(other.stdout.starts_with("HTTP/1.1 403 "), "{other:?}");
+}
+
 /// A server that says what it was sent: method, length and SHA-256 of the body, and the number of the connection's requests.
 const SERVER: &str = "
 import hashlib, http.server

@@ -154,6 +154,25 @@ fn names_are_remembered_for_as_long_as_their_servers_say() {
 }
 
 #[test]
+fn an_address_that_does_not_answer_holds_nobody_up_if_another_one_does() {
+    let lab = Lab::new(&[("10.99.0.1", "two.test")]);
+    let _upstream = lab.http("10.99.0.1:8080");
+    // The first address leads where nobody is.
+    let hosts = lab.file("two", "10.99.0.3 two.test\n10.99.0.1 two.test\n");
+    let made = format!(
+        "mount --bind {} /etc/hosts; ip link add nobody type veth peer name nowhere; ip link set nobody up; \
+         ip link set nowhere up; ip route add 10.99.0.3 dev nobody; \
+         ip neigh add 10.99.0.3 lladdr 02:00:00:00:00:01 dev nobody",
+        hosts.display()
+    );
+    assert_eq!(lab.shell(&made), "");
+    let policy = web().replace("web.test", "two.test").replace("10.99.0.1", "10.99.0.0/24");
+    let start = std::time::Instant::now();
+    assert!(ask(&lab, &policy, "two.test:8080").ok().ends_with("hello"));
+    assert!(start.elapsed() < std::time::Duration::from_secs(8), "a quarter of a second, and what a busy machine adds");
+}
+
+#[test]
 fn without_name_servers_the_hosts_file_is_asked_and_the_rest_refused() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
