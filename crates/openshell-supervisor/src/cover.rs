@@ -237,10 +237,7 @@ mod tests {
     /// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as root.
     fn apart<T: Send>(prepare: impl FnOnce() + Send, work: impl FnOnce() -> T + Send) -> T {
         let work = || {
-            #[expect(
-                deprecated,
-                reason = "what makes unshare unsafe is the descriptor table, which stays shared here"
-            )]
+            #[expect(deprecated, reason = "the objection is to a split descriptor table, which stays whole here")]
             rustix::thread::unshare(UnshareFlags::NEWNS).unwrap();
             let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
             rustix::mount::mount_change("/", private).unwrap();
