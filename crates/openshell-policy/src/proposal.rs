@@ -63,13 +63,19 @@ pub fn propose<'s>(
     let could_be = |summary: &&DenialSummary| {
         let denial = &summary.first;
         matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf)
-            && denial.binary.starts_with('/')
+            && is_one_program(&denial.binary)
             && !is_never_reachable(&denial.host)
     };
     let mut proposals: Vec<_> =
         summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();
     proposals.sort_by(|one, other| other.confidence.total_cmp(&one.confidence).then(one.name.cmp(&other.name)));
     proposals
+}
+
+/// Whether a rule can name this program alone: in a policy a path with a `*` means others too.
+#[must_use]
+pub fn is_one_program(path: &str) -> bool {
+    path.starts_with('/') && !path.contains('*')
 }
 
 fn is_never_reachable(host: &str) -> bool {
@@ -251,9 +257,11 @@ mod tests {
         }
         assert_eq!(of("198.51.100.1", 443, DirectConnection, 1), None);
         assert_eq!(of("a.test", 443, RequestTooLarge, 1), None);
-        let mut unknown = summary("a.test", 443, EndpointNotInPolicy, 1);
-        unknown.first.binary = "-".to_owned();
-        assert_eq!(propose(&[unknown], |_| Vec::new()), []);
+        for binary in ["-", "/tmp/**", "/opt/*"] {
+            let mut unknown = summary("a.test", 443, EndpointNotInPolicy, 1);
+            unknown.first.binary = binary.to_owned();
+            assert_eq!(propose(&[unknown], |_| Vec::new()), [], "{binary} would mean others too");
+        }
     }
 
     #[test]

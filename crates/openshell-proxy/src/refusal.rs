@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use openshell_policy::denial::{DenialStage, ReasonCode};
+use openshell_policy::proposal::is_one_program;
 
 use crate::decide::snapshot::{Matches, Nearest};
 use crate::identify::caller::Caller;
@@ -119,7 +120,11 @@ impl Refusal {
     #[must_use]
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self {
-            Self::NotInPolicy { nearest, .. } => Some(policy_line(nearest.as_ref(), target, caller?)),
+            Self::NotInPolicy { nearest, .. } => {
+                // A rule could not name it without naming others.
+                let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
+                Some(policy_line(nearest.as_ref(), target, caller))
+            }
             Self::Address {
                 code: ReasonCode::InternalAddress | ReasonCode::AddressNotInAllowedIps, policy, ..
             } => {

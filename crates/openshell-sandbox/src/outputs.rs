@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::policy::Policy;
-use openshell_policy::proposal::{endpoint, quoted};
+use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_proxy::decide::document::document;
 use openshell_proxy::observe::Observations;
 use openshell_supervisor::resolve::resolve;
@@ -59,6 +59,10 @@ pub(crate) fn observed_policy(started: &Policy, observations: &Observations) -> 
         .to_owned();
     if !is_complete {
         text.push_str("# Incomplete: the run used more endpoints than are kept.\n");
+    }
+    let (all, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|seen| is_one_program(&seen.program));
+    if !others.is_empty() {
+        text.push_str("# Left out: programs whose paths hold a `*`, which would mean others too.\n");
     }
     let parts = document(started, &|_| None);
     for key in ["filesystem_policy", "landlock", "process"] {

@@ -59,6 +59,24 @@ fn an_observed_run_makes_the_policy_with_which_it_passes() {
 }
 
 #[test]
+fn a_program_whose_path_is_a_pattern_is_left_out_of_what_a_run_writes() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let [tools, out] = ["tools", "out"].map(|name| lab.folder(name));
+    let policy = format!("{}filesystem_policy: {{read_write: [{}]}}\n", base(), tools.display());
+    let script = "cp $(readlink -f /usr/bin/python3) \"$TOOLS/**\"; \"$TOOLS/**\" -c \"$ASK\" web.test:8080";
+    for flag in ["--observe", "--proposals"] {
+        let file = out.join("written.yaml");
+        let sandbox =
+            lab.sandbox(&policy).env("ASK", ASK).env("TOOLS", tools.to_str().unwrap()).env("PYTHONHOME", "/usr");
+        let finished = sandbox.args(&[flag, file.to_str().unwrap()]).sh(script);
+        assert!(finished.stdout.starts_with("HTTP/1.1 "), "{finished:?}");
+        let written = std::fs::read_to_string(file).unwrap();
+        assert!(!written.contains("/**") && written.contains("network_policies: {}"), "{flag}: {written}");
+    }
+}
+
+#[test]
 fn an_output_that_a_workload_could_have_led_elsewhere_is_refused() {
     let lab = Lab::with_web();
     let folder = lab.folder("planted");
