@@ -194,15 +194,20 @@ pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr]) -> String {
 pub fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
         '"' | '\\' => format!("\\{c}"),
-        c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => format!("\\u{:04x}", u32::from(c)),
+        c if c.is_control() || reorders(c) => format!("\\u{:04x}", u32::from(c)),
         c => c.to_string(),
     };
     format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
+/// Whether `c` ends lines, is unseen, or shows what follows in another order (UAX 9).
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 /// `text` as it may stand in a comment.
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}')).collect()
+    text.chars().filter(|c| !c.is_control() && !reorders(*c)).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -47,7 +48,16 @@ impl Output {
     pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
         let written =
             self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
-        written.with_context(|| format!("cannot write {}", self.path.display()))
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        // Whoever may write to the folder may have put another file in its place.
+        let (ours, there) = (self.file.metadata()?, std::fs::symlink_metadata(&self.path));
+        if !there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            bail!(
+                "{} was replaced during the run: what is there is not the sandbox's, do not use it",
+                self.path.display()
+            );
+        }
+        Ok(())
     }
 }
 

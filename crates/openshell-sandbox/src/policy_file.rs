@@ -46,11 +46,10 @@ impl Source {
     pub(crate) fn load(&self, generation: u64) -> anyhow::Result<Loaded> {
         let start = Instant::now();
         let path = self.data.display();
-        let data = read(&self.data).with_context(|| format!("failed to read YAML data from {path}"))?;
-        let rules = self
-            .rules
-            .as_ref()
-            .map(|path| read(path).with_context(|| format!("failed to read policy rules from {}", path.display())));
+        let data = read(&self.data, generation).with_context(|| format!("failed to read YAML data from {path}"))?;
+        let rules = self.rules.as_ref().map(|path| {
+            read(path, generation).with_context(|| format!("failed to read policy rules from {}", path.display()))
+        });
         let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
         let (snapshot, warnings) = loaded.map_err(|error| match error {
             LoadError::Data(violations) => match violations.0.as_slice() {
@@ -93,7 +92,11 @@ impl Loaded {
 }
 
 /// A text of at most [`BYTES`]; more of an endless file would only take memory.
-fn read(path: &Path) -> std::io::Result<String> {
+fn read(path: &Path, generation: u64) -> std::io::Result<String> {
+    // A start may read from a pipe; later there is nobody at its other end, and the next request would wait for it.
+    if generation > 1 && !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
     let mut text = String::new();
     File::open(path)?.take(BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > BYTES {

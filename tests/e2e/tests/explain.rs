@@ -77,6 +77,16 @@ fn a_program_whose_path_is_a_pattern_is_left_out_of_what_a_run_writes() {
 }
 
 #[test]
+fn an_output_that_was_replaced_during_the_run_is_said() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("own");
+    let file = folder.join("observed.yaml");
+    let arguments = ["--observe", file.to_str().unwrap(), "--workdir", folder.to_str().unwrap()];
+    let finished = lab.sandbox(&base()).args(&arguments).sh("rm -f observed.yaml; echo forged > observed.yaml");
+    assert!(finished.stderr.contains("was replaced during the run"), "{finished:?}");
+}
+
+#[test]
 fn an_output_that_a_workload_could_have_led_elsewhere_is_refused() {
     let lab = Lab::with_web();
     let folder = lab.folder("planted");

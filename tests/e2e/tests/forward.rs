@@ -221,6 +221,20 @@ fn a_message_has_one_length_whatever_its_sender_says() {
 }
 
 #[test]
+fn a_path_that_is_not_written_is_the_root() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    for (url, expected) in [("#x", "GET / HTTP/1.1"), ("?q=1", "GET /?q=1 HTTP/1.1"), ("", "GET / HTTP/1.1")] {
+        let request = format!("GET http://web.test:8080{url} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
+        let finished = lab.sandbox(&crate::web()).python(crate::RAW, &[&request]);
+        assert!(finished.stdout.starts_with("HTTP/1.1 "), "{finished:?}");
+        if finished.stdout.starts_with("HTTP/1.1 200") {
+            assert!(seen(&upstream).pop().unwrap().starts_with(expected), "{url}: {:?}", seen(&upstream));
+        }
+    }
+}
+
+#[test]
 fn an_answer_that_has_two_lengths_has_the_one_of_its_chunks() {
     let lab = Lab::with_web();
     let answer = "HTTP/1.1 200 OK\\r\\nContent-Length: 3\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n5\\r\\nhello\\r\\n0\\r\\n\\r\\n";

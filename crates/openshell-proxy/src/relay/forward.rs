@@ -5,6 +5,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA,
 };
+use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
@@ -102,7 +103,10 @@ impl Upstream {
 /// framed anew.
 #[must_use]
 pub fn rewrite(mut request: Request<Incoming>, target: &Target) -> Request<Incoming> {
-    let path = request.uri().path_and_query().map_or_else(|| Uri::from_static("/"), |path| Uri::from(path.clone()));
+    // What is not written is the root, which the library would leave out.
+    let written = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let path = if written.starts_with('/') { written.to_owned() } else { format!("/{written}") };
+    let path = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
     *request.uri_mut() = path;
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
