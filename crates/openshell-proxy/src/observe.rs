@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::address::AddressClass;
 
+use crate::context::Limits;
 use crate::intake::Target;
 use crate::resolve::guard::Destination;
 
@@ -51,7 +52,9 @@ impl Observations {
         }
         *endpoints += usize::from(is_new);
         let known = programs.entry(program.to_owned()).or_default().entry(key).or_default();
-        known.extend(addresses.into_iter().filter(|_| is_internal));
+        // A name server may give other ones each time it is asked.
+        let room = Limits::ADDRESSES.saturating_sub(known.len());
+        known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
     }
 
     /// What there was, by program; and whether that is all of it.

@@ -111,7 +111,8 @@ impl Tenure {
         // Nothing is refused in a run that is observed, and nobody has more to lose.
         if ctx.observations.is_none() {
             let (callers, target, address) = (callers.clone(), self.target.clone(), self.address);
-            let Ok(turn) = Arc::clone(&ctx.turns).acquire_owned().await else { return Ok(()) };
+            let turn = Arc::clone(&ctx.turns).acquire_owned().await;
+            let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
             let judged = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
                 let verify = || match &further {
@@ -131,8 +132,9 @@ impl Tenure {
 /// What the sweep found, if there is one to come.
 async fn receive(further: &mut Option<oneshot::Receiver<Further>>) -> Further {
     match further {
-        // A sweep that never happens finds nobody.
-        Some(receiver) => receiver.await.unwrap_or_else(|_| Ok(Owners::default())),
+        Some(receiver) => receiver.await.unwrap_or_else(|_| {
+            Err(Refusal::CallerUnknown("the search for further owners of the socket was given up".to_owned()))
+        }),
         None => std::future::pending().await,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::context::Limits;
 use crate::identify::caller::Caller;
 use crate::identify::fingerprint::Executable;
 use crate::refusal::Refusal;
@@ -35,7 +36,13 @@ impl Unsearched {
     /// Has the owners of `inode` looked for.
     pub fn add(&self, inode: u32) -> oneshot::Receiver<Further> {
         let (found, receiver) = oneshot::channel();
-        self.sockets().insert(inode, found);
+        let mut sockets = self.sockets();
+        // Connections may come and go faster than processes are looked at.
+        if sockets.len() >= Limits::CONNECTIONS {
+            sockets.retain(|_, connection| !connection.is_closed());
+        }
+        sockets.insert(inode, found);
+        drop(sockets);
         self.arrived.notify_one();
         receiver
     }
