@@ -86,6 +86,8 @@ struct Session {
     /// There is a new one.
     tenured: Notify,
     has_answered: AtomicBool,
+    /// A request has no answer yet.
+    is_asked: AtomicBool,
 }
 
 impl Session {
@@ -104,7 +106,9 @@ impl Session {
             let Some(client) = &self.client else { continue };
             let mut over = [PollFd::new(client, PollFlags::RDHUP)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let is_over = rustix::event::poll(&mut over, Some(&now)).is_ok_and(|count| count > 0);
+            // Of an answer that is on its way the client's end is noticed by itself.
+            let is_over = self.is_asked.load(Ordering::Relaxed)
+                && rustix::event::poll(&mut over, Some(&now)).is_ok_and(|count| count > 0);
             if is_over && was_over {
                 return;
             }
@@ -239,11 +243,13 @@ async fn answer(
     let is_tunnel = request.method() == Method::CONNECT;
     let (mut record, target) =
         if is_tunnel { intake::connect::intake(&request) } else { intake::forward::intake(&request) };
+    session.is_asked.store(true, Ordering::Relaxed);
     let answered = match target {
         Err(refusal) => Err(refusal),
         Ok(target) if is_tunnel => tunnel(ctx, flow, request, target, session, &mut record).await,
         Ok(target) => forward(ctx, flow, request, target, session, &mut record).await,
     };
+    session.is_asked.store(false, Ordering::Relaxed);
     session.has_answered.store(true, Ordering::Relaxed);
     Ok(match answered {
         Ok(response) => {
