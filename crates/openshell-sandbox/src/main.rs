@@ -13,6 +13,7 @@ mod refusals;
 mod reload;
 mod startup;
 mod tasks;
+mod terminal;
 mod workload;
 
 use std::process::ExitCode;

@@ -14,8 +14,7 @@ use openshell_supervisor::init::{Command, Session, Status};
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::reaper;
 use openshell_supervisor::signals::{self, Meaning};
-use rustix::process::{Pid, Signal};
-use rustix::termios::{Action, OptionalActions, Termios};
+use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -25,6 +24,7 @@ use crate::config::Config;
 use crate::logging::{self, ProcessEvent};
 use crate::startup::Sandbox;
 use crate::tasks::Tasks;
+use crate::terminal::{self, Terminal};
 
 /// How much later than the supervisor init ends everything at a time-out.
 const SLACK: Duration = Duration::from_secs(1);
@@ -168,7 +168,7 @@ impl Life<'_> {
             Event::Ended(status) => return Ok(Some(self.code(status))),
             Event::Stopped(signal) => {
                 if let Some(running) = self.running.as_ref().filter(|_| self.config.interactive) {
-                    stopped(running, signal)?;
+                    terminal::stopped(running, signal)?;
                 }
             }
             Event::OutOfTime => {
@@ -214,7 +214,7 @@ impl Life<'_> {
         match signals::meaning(number, self.config.interactive) {
             // Continued by the caller's shell, in its foreground or not.
             Meaning::Forward if number == Signal::CONT.as_raw() && self.config.interactive => {
-                self.running.as_ref().map_or(Ok(()), resume)?;
+                self.running.as_ref().map_or(Ok(()), terminal::resume)?;
             }
             Meaning::Forward => self.forward(number),
             Meaning::Terminate => {
@@ -306,94 +306,6 @@ pub(crate) fn take_signals(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<i
 }
 
 /// A command that has just ended needs no signal; init's end is an event of its own.
-fn forward(running: &Running, number: i32) {
+pub(crate) fn forward(running: &Running, number: i32) {
     let _ = running.signal(number);
-}
-
-/// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
-/// the latter, the caller's shell may have brought both to the foreground.
-fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
-    let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
-    let has_terminal =
-        foreground().is_some_and(|group| group == rustix::process::getpgrp() || Some(group) == group_of(running));
-    if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
-}
-
-/// The command was stopped: the supervisor takes back the terminal, if the command had it, and stops too, so that the
-/// caller's shell takes over.
-fn suspend(running: &Running) -> anyhow::Result<()> {
-    if !has_shell() {
-        return resume(running);
-    }
-    if foreground().is_some_and(|group| Some(group) == group_of(running)) {
-        set_foreground(rustix::process::getpgrp())?;
-    }
-    // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
-    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
-    Ok(())
-}
-
-/// Whether somebody could let the supervisor go on again: its parent, in the same session (an orphaned process group is never
-/// stopped by its terminal, and must not stop itself).
-fn has_shell() -> bool {
-    let session = rustix::process::getsid(None).ok();
-    let parents = rustix::process::getppid().and_then(|parent| rustix::process::getsid(Some(parent)).ok());
-    session.is_some() && session == parents
-}
-
-/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
-fn resume(running: &Running) -> anyhow::Result<()> {
-    let is_ours = foreground() == Some(rustix::process::getpgrp());
-    if let Some(group) = group_of(running).filter(|_| is_ours) {
-        set_foreground(group)?;
-    }
-    forward(running, Signal::CONT.as_raw());
-    Ok(())
-}
-
-/// The terminal, lent to the command; taken back when this is dropped, as it was, whatever became of the command.
-struct Terminal {
-    modes: Option<Termios>,
-}
-
-impl Terminal {
-    fn lend() -> anyhow::Result<Self> {
-        signals::ignore_terminal_output_stop()?;
-        Ok(Self { modes: rustix::termios::tcgetattr(io::stdin()).ok() })
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // By now the command's group is gone. Where another has the foreground, the caller's shell has given it away.
-        let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
-        if is_free && let Err(error) = set_foreground(rustix::process::getpgrp()) {
-            tracing::warn!("the terminal could not be taken back: {error}");
-        }
-        // Output may be stopped, and lines may be neither shown nor ended. Another's terminal is left alone.
-        if foreground() == Some(rustix::process::getpgrp()) {
-            let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
-            if let Some(modes) = &self.modes {
-                let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
-            }
-        }
-    }
-}
-
-/// The group in the terminal's foreground.
-fn foreground() -> Option<Pid> {
-    rustix::termios::tcgetpgrp(io::stdin()).ok()
-}
-
-/// The command's process group in the supervisor's numbers; `None` once it has ended.
-fn group_of(running: &Running) -> Option<Pid> {
-    running.outer_pid().ok().and_then(Pid::from_raw)
-}
-
-fn set_foreground(group: Pid) -> anyhow::Result<()> {
-    match rustix::termios::tcsetpgrp(io::stdin(), group) {
-        // The terminal is gone, or the group is; either way there is nothing to hand over.
-        Ok(()) | Err(rustix::io::Errno::NOTTY | rustix::io::Errno::PERM | rustix::io::Errno::IO) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }

@@ -53,10 +53,25 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", crate::policy("{}"));
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
-    let shown = lab.shell(&format!(
-        "script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
-    ));
-    assert_eq!(shown.replace('\r', ""), "went on\n3\n");
+    // Neither a terminal's own program nor a shell without job control (dash keeps itself as the parent, bash does not).
+    for shell in ["/bin/bash", "/bin/dash"] {
+        let shown = lab.shell(&format!(
+            "SHELL={shell} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
+        ));
+        assert_eq!(shown.replace('\r', ""), "went on\n3\n", "under {shell}");
+    }
+}
+
+#[test]
+fn a_shell_without_job_control_leaves_a_stop_to_the_one_with() {
+    on_terminal(&[
+        r#"send:sh -c "BOX -- sh -c 'kill -STOP \\$\\$; printf we%s nt; exit 3'; exit \\$?"\n"#,
+        "expect:Stopped",
+        r"send:fg\n",
+        "expect:went",
+        r"send:echo RC=$((0+$?))\n",
+        "expect:RC=3",
+    ]);
 }
 
 #[test]

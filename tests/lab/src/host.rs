@@ -123,8 +123,9 @@ impl Lab {
     /// What a program on the host prints, errors too.
     #[must_use]
     pub fn shell(&self, script: &str) -> String {
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("{{ {script}\n}} 2>&1")]);
+        // What hangs fails its test, not the whole run.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=1", "600", "sh", "-c", &format!("{{ {script}\n}} 2>&1")]);
         let output = self.inside(move || command.output().unwrap());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -84,6 +84,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
+    // A stop of the caller's job stops the supervisor, not what ends the sandbox in time.
+    rustix::process::setpgid(None, None).map_err(at("leave the caller's job"))?;
     prelude::become_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     // A caller that ignores it would have the kernel reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;

@@ -1,0 +1,106 @@
+//! The terminal that the command has in interactive mode: lent, given to the caller's shell at a stop, and taken back.
+
+use std::io;
+
+use openshell_supervisor::launch::Running;
+use openshell_supervisor::signals;
+use rustix::process::{Pid, Signal};
+use rustix::termios::{Action, OptionalActions, Termios};
+
+use crate::workload::forward;
+
+/// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
+/// the latter, the caller's shell may have brought both to the foreground.
+pub(crate) fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
+    let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
+    let has_terminal =
+        foreground().is_some_and(|group| group == rustix::process::getpgrp() || Some(group) == group_of(running));
+    if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
+}
+
+/// The command was stopped: the supervisor takes back the terminal, if the command had it, and stops too, with the rest of
+/// its job as a terminal would, so that the caller's shell takes over.
+fn suspend(running: &Running) -> anyhow::Result<()> {
+    if !has_shell() {
+        return resume(running);
+    }
+    if foreground().is_some_and(|group| Some(group) == group_of(running)) {
+        set_foreground(rustix::process::getpgrp())?;
+    }
+    // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
+    rustix::process::kill_process_group(rustix::process::getpgrp(), Signal::STOP)?;
+    Ok(())
+}
+
+/// Whether somebody could let the supervisor go on again: its process group is not an orphaned one (POSIX.1-2024, XBD
+/// 3.241), which a terminal never stops, and which must not stop itself. The shell that could is the first ancestor in
+/// another group; a shell without job control keeps its commands in its own.
+fn has_shell() -> bool {
+    let (group, session) = (rustix::process::getpgrp(), rustix::process::getsid(None));
+    let ancestors = std::iter::successors(rustix::process::getppid(), |pid| parent_of(*pid));
+    let outside = ancestors.map(|pid| (rustix::process::getpgid(Some(pid)), rustix::process::getsid(Some(pid))));
+    outside.into_iter().find(|(other, _)| *other != Ok(group)).is_some_and(|(_, other)| other == session)
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // proc_pid_stat(5): the name, in parentheses, holds anything.
+    Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?)
+}
+
+/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
+pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
+    let is_ours = foreground() == Some(rustix::process::getpgrp());
+    if let Some(group) = group_of(running).filter(|_| is_ours) {
+        set_foreground(group)?;
+    }
+    forward(running, Signal::CONT.as_raw());
+    Ok(())
+}
+
+/// The terminal, lent to the command; taken back when this is dropped, as it was, whatever became of the command.
+pub(crate) struct Terminal {
+    modes: Option<Termios>,
+}
+
+impl Terminal {
+    pub(crate) fn lend() -> anyhow::Result<Self> {
+        signals::ignore_terminal_output_stop()?;
+        Ok(Self { modes: rustix::termios::tcgetattr(io::stdin()).ok() })
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // By now the command's group is gone. Where another has the foreground, the caller's shell has given it away.
+        let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
+        if is_free && let Err(error) = set_foreground(rustix::process::getpgrp()) {
+            tracing::warn!("the terminal could not be taken back: {error}");
+        }
+        // Output may be stopped, and lines may be neither shown nor ended. Another's terminal is left alone.
+        if foreground() == Some(rustix::process::getpgrp()) {
+            let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
+            if let Some(modes) = &self.modes {
+                let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
+            }
+        }
+    }
+}
+
+/// The group in the terminal's foreground.
+fn foreground() -> Option<Pid> {
+    rustix::termios::tcgetpgrp(io::stdin()).ok()
+}
+
+/// The command's process group in the supervisor's numbers; `None` once it has ended.
+fn group_of(running: &Running) -> Option<Pid> {
+    running.outer_pid().ok().and_then(Pid::from_raw)
+}
+
+fn set_foreground(group: Pid) -> anyhow::Result<()> {
+    match rustix::termios::tcsetpgrp(io::stdin(), group) {
+        // The terminal is gone, or the group is; either way there is nothing to hand over.
+        Ok(()) | Err(rustix::io::Errno::NOTTY | rustix::io::Errno::PERM | rustix::io::Errno::IO) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
