@@ -157,17 +157,30 @@ default allow_request := false
 
 # A request is permitted if any matching endpoint allows it and none denies it.
 allow_request if {
-	some endpoint in matched_endpoint_configs
-	some rule in endpoint.rules
-	request_matches(rule.allow)
-	not request_denied
+	count(request_allowed_by) > 0
+	count(request_denied_by) == 0
 }
 
-request_denied if {
-	some endpoint in matched_endpoint_configs
+request_allowed_by contains name if {
+	some name in matching_policies
+	some endpoint in data.network_policies[name].endpoints
+	endpoint_matches(endpoint)
+	some rule in endpoint.rules
+	request_matches(rule.allow)
+}
+
+request_denied_by contains name if {
+	some name in matching_policies
+	some endpoint in data.network_policies[name].endpoints
+	endpoint_matches(endpoint)
 	some rule in endpoint.deny_rules
 	request_hits(rule)
 }
+
+# The names in logs and answers: the smallest keys.
+allowing_policy := min(request_allowed_by)
+
+denying_policy := min(request_denied_by)
 
 request_deny_reason := sprintf("%s %s not permitted by policy", [input.request.method, input.request.path]) if {
 	input.request

@@ -1,7 +1,7 @@
 //! Why something was refused: the closed set of reasons that status lines, bodies, log lines, denials and metrics share;
 //! and refusals counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which part of the sandbox refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,6 +10,7 @@ pub enum DenialStage {
     L4,
     Identity,
     Ssrf,
+    Tls,
     L7,
     Engine,
     Limit,
@@ -25,6 +26,7 @@ impl DenialStage {
             Self::L4 => "l4",
             Self::Identity => "identity",
             Self::Ssrf => "ssrf",
+            Self::Tls => "tls",
             Self::L7 => "l7",
             Self::Engine => "engine",
             Self::Limit => "limit",
@@ -41,7 +43,6 @@ pub enum ReasonCode {
     EndpointNotInPolicy,
     BinaryNotInPolicy,
     NoNetworkPolicies,
-    NotInThisBuild,
     PolicyChanged,
     CallerUnknown,
     CallerChanged,
@@ -51,7 +52,15 @@ pub enum ReasonCode {
     AlwaysBlockedAddress,
     ControlPlanePort,
     DnsFailed,
+    AuthorityUnavailable,
+    ClientTlsFailed,
+    UpstreamTlsInvalid,
+    AuthorityMismatch,
+    RequestNotInRules,
+    RequestInDenyRules,
     BadRequest,
+    UnsupportedL7Protocol,
+    UnsolicitedUpgrade,
     RequestTooLarge,
     PolicyEngineError,
     LimitReached,
@@ -68,7 +77,6 @@ impl ReasonCode {
             Self::EndpointNotInPolicy => "endpoint_not_in_policy",
             Self::BinaryNotInPolicy => "binary_not_in_policy",
             Self::NoNetworkPolicies => "no_network_policies",
-            Self::NotInThisBuild => "not_in_this_build",
             Self::PolicyChanged => "policy_changed",
             Self::CallerUnknown => "caller_unknown",
             Self::CallerChanged => "caller_changed",
@@ -78,7 +86,15 @@ impl ReasonCode {
             Self::AlwaysBlockedAddress => "always_blocked_address",
             Self::ControlPlanePort => "control_plane_port",
             Self::DnsFailed => "dns_failed",
+            Self::AuthorityUnavailable => "authority_unavailable",
+            Self::ClientTlsFailed => "client_tls_failed",
+            Self::UpstreamTlsInvalid => "upstream_tls_invalid",
+            Self::AuthorityMismatch => "authority_mismatch",
+            Self::RequestNotInRules => "request_not_in_rules",
+            Self::RequestInDenyRules => "request_in_deny_rules",
             Self::BadRequest => "bad_request",
+            Self::UnsupportedL7Protocol => "unsupported_l7_protocol",
+            Self::UnsolicitedUpgrade => "unsolicited_upgrade",
             Self::RequestTooLarge => "request_too_large",
             Self::PolicyEngineError => "policy_engine_error",
             Self::LimitReached => "limit_reached",
@@ -92,18 +108,23 @@ impl ReasonCode {
     #[must_use]
     pub fn stage(self) -> DenialStage {
         match self {
-            Self::EndpointNotInPolicy
-            | Self::BinaryNotInPolicy
-            | Self::NoNetworkPolicies
-            | Self::NotInThisBuild
-            | Self::PolicyChanged => DenialStage::L4,
+            Self::EndpointNotInPolicy | Self::BinaryNotInPolicy | Self::NoNetworkPolicies | Self::PolicyChanged => {
+                DenialStage::L4
+            }
             Self::CallerUnknown | Self::CallerChanged | Self::CallerAmbiguous => DenialStage::Identity,
             Self::InternalAddress
             | Self::AddressNotInAllowedIps
             | Self::AlwaysBlockedAddress
             | Self::ControlPlanePort
             | Self::DnsFailed => DenialStage::Ssrf,
-            Self::BadRequest => DenialStage::L7,
+            Self::AuthorityUnavailable | Self::ClientTlsFailed | Self::UpstreamTlsInvalid | Self::AuthorityMismatch => {
+                DenialStage::Tls
+            }
+            Self::RequestNotInRules
+            | Self::RequestInDenyRules
+            | Self::BadRequest
+            | Self::UnsupportedL7Protocol
+            | Self::UnsolicitedUpgrade => DenialStage::L7,
             Self::PolicyEngineError => DenialStage::Engine,
             Self::RequestTooLarge | Self::LimitReached => DenialStage::Limit,
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,
@@ -129,6 +150,8 @@ pub struct Denial {
     pub reason: String,
     /// The line of policy that would permit it, where there is one.
     pub fix: Option<String>,
+    /// Method and path, where it was a request inside a permitted connection.
+    pub request: Option<(String, String)>,
 }
 
 /// Refusals of one host and port to one program.
@@ -138,6 +161,8 @@ pub struct DenialSummary {
     pub first: Denial,
     /// How many there were.
     pub count: u64,
+    /// Methods and paths of the requests among them, the first [`Denials::SAMPLES`] different ones.
+    pub requests: BTreeSet<(String, String)>,
 }
 
 /// Refusals, counted by host, port and program; bounded, as the workload chooses what it asks for.
@@ -152,12 +177,17 @@ impl Denials {
     pub const SUMMARIES: usize = 1024;
     /// Bytes of a summary's ancestors that are kept, nearest first.
     pub const ANCESTOR_BYTES: usize = 4096;
+    /// Different requests of a summary that are kept.
+    pub const SAMPLES: usize = 20;
 
     /// Counts `denial`.
     pub fn add(&mut self, mut denial: Denial) {
         let key = (denial.host.clone(), denial.port, denial.binary.clone());
         if let Some(known) = self.summaries.get_mut(&key) {
             known.count += 1;
+            if known.requests.len() < Self::SAMPLES {
+                known.requests.extend(denial.request);
+            }
         } else if self.summaries.len() == Self::SUMMARIES {
             self.others += 1;
         } else {
@@ -167,7 +197,8 @@ impl Denials {
                 room = rest.unwrap_or(0);
                 rest.is_some()
             });
-            self.summaries.insert(key, DenialSummary { first: denial, count: 1 });
+            let requests = denial.request.clone().into_iter().collect();
+            self.summaries.insert(key, DenialSummary { first: denial, count: 1, requests });
         }
     }
 
@@ -193,7 +224,7 @@ mod tests {
     fn denial(host: &str, binary: &str) -> Denial {
         let (host, binary) = (host.to_owned(), binary.to_owned());
         let code = ReasonCode::EndpointNotInPolicy;
-        Denial { host, port: 443, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None }
+        Denial { host, port: 443, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None, request: None }
     }
 
     #[test]
@@ -218,5 +249,15 @@ mod tests {
         let mut denials = Denials::default();
         denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") });
         assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
+    }
+
+    #[test]
+    fn of_many_requests_twenty_are_kept_and_all_are_counted() {
+        let mut denials = Denials::default();
+        for n in 0..100 {
+            denials.add(Denial { request: Some(("GET".to_owned(), format!("/{n}"))), ..denial("a", "/1") });
+        }
+        let summary = denials.summaries()[0];
+        assert_eq!((summary.count, summary.requests.len()), (100, Denials::SAMPLES));
     }
 }

@@ -1,11 +1,11 @@
 //! Counted refusals to proposed rules. What is looked up is passed in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::address::AddressClass;
-use crate::denial::{DenialStage, DenialSummary};
+use crate::denial::{DenialStage, DenialSummary, ReasonCode};
 
 /// A rule that would have permitted what was refused, for somebody to look at.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Proposal {
     pub port: u16,
     /// The addresses that the host has, where one of them is internal.
     pub allowed_ips: Vec<IpAddr>,
+    /// The requests that were refused inside connections: method, and path with what looks like an identifier generalised.
+    pub requests: BTreeSet<(String, String)>,
     /// The program.
     pub binary: String,
     /// How likely it is what the policy's author would want: 0.1 to 0.95.
@@ -62,9 +64,10 @@ pub fn propose<'s>(
 ) -> Vec<Proposal> {
     let could_be = |summary: &&DenialSummary| {
         let denial = &summary.first;
-        matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf)
-            && is_one_program(&denial.binary)
-            && !is_never_reachable(&denial.host)
+        let could_be = matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf)
+            // What a deny rule refuses no other rule permits.
+            || denial.code == ReasonCode::RequestNotInRules;
+        could_be && is_one_program(&denial.binary) && !is_never_reachable(&denial.host)
     };
     let mut proposals: Vec<_> =
         summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();
@@ -114,7 +117,11 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
         // Writing to a String cannot fail.
         let _ = write!(rationale, " ({label})");
     }
+    if !summary.requests.is_empty() {
+        rationale.push_str(" with L7 inspection");
+    }
     Proposal {
+        requests: summary.requests.iter().map(|(method, path)| (method.clone(), generalised(path))).collect(),
         name: format!("allow_{}_{port}", name(host)),
         host: host.clone(),
         port,
@@ -125,6 +132,17 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
         security_notes: security_notes(is_ssrf, port, &allowed_ips),
         allowed_ips,
     }
+}
+
+/// `path` as a pattern: a last segment that looks like an identifier stands for any.
+fn generalised(path: &str) -> String {
+    let path = path.replace('*', "\\*");
+    let Some((before, last)) = path.rsplit_once('/') else { return path };
+    let hex = last.bytes().filter(u8::is_ascii_hexdigit).count();
+    let is_number = last.len() >= 2 && last.bytes().all(|byte| byte.is_ascii_digit());
+    let is_uuid = last.contains('-') && hex >= 24;
+    let is_hash = last.len() >= 16 && hex == last.len();
+    if is_number || is_uuid || is_hash { format!("{before}/*") } else { path }
 }
 
 fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr]) -> String {
@@ -168,8 +186,10 @@ pub fn fragment(proposals: &[Proposal]) -> String {
             }
         }
         let _ = writeln!(text, "  {name}:");
-        let mut endpoints: Vec<_> =
-            same.iter().map(|proposal| endpoint(&proposal.host, proposal.port, &proposal.allowed_ips)).collect();
+        let mut endpoints: Vec<_> = same
+            .iter()
+            .map(|proposal| endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests))
+            .collect();
         endpoints.dedup();
         let _ = writeln!(text, "    endpoints: [{}]", endpoints.join(", "));
         let binaries: Vec<_> = same.iter().map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary))).collect();
@@ -178,15 +198,24 @@ pub fn fragment(proposals: &[Proposal]) -> String {
     text
 }
 
-/// An endpoint in flow style.
+/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged.
 #[must_use]
-pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr]) -> String {
-    let host = quoted(host);
-    if allowed_ips.is_empty() {
-        return format!("{{host: {host}, port: {port}}}");
+pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr], requests: &BTreeSet<(String, String)>) -> String {
+    let mut text = format!("{{host: {}, port: {port}", quoted(host));
+    if !allowed_ips.is_empty() {
+        let addresses: Vec<_> = allowed_ips.iter().map(|address| format!("\"{address}\"")).collect();
+        // Writing to a String cannot fail.
+        let _ = write!(text, ", allowed_ips: [{}]", addresses.join(", "));
     }
-    let addresses: Vec<_> = allowed_ips.iter().map(|address| format!("\"{address}\"")).collect();
-    format!("{{host: {host}, port: {port}, allowed_ips: [{}]}}", addresses.join(", "))
+    if !requests.is_empty() {
+        let rule = |(method, path): &(String, String)| {
+            format!("{{allow: {{method: {}, path: {}}}}}", quoted(method), quoted(path))
+        };
+        let rules: Vec<_> = requests.iter().map(rule).collect();
+        let _ = write!(text, ", protocol: rest, enforcement: enforce, rules: [{}]", rules.join(", "));
+    }
+    text.push('}');
+    text
 }
 
 /// `text` as a double-quoted scalar (YAML 1.2.2 §7.3.1).
@@ -212,6 +241,7 @@ fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
 
     use super::{Proposal, fragment, propose};
@@ -219,8 +249,34 @@ mod tests {
 
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
         let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());
-        let first = Denial { host, port, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None };
-        DenialSummary { first, count }
+        let (ancestors, reason, fix, request) = (Vec::new(), String::new(), None, None);
+        let first = Denial { host, port, binary, ancestors, code, reason, fix, request };
+        DenialSummary { first, count, requests: BTreeSet::new() }
+    }
+
+    #[test]
+    fn agg_11_12_13_requests_are_proposed_as_rules_with_identifiers_generalised() {
+        let mut judged = summary("api.test", 443, ReasonCode::RequestNotInRules, 3);
+        let paths = [
+            ("GET", "/v1/users/42", "/v1/users/*"),
+            ("GET", "/v1/users/43", "/v1/users/*"),
+            ("GET", "/v1/7", "/v1/7"),
+            ("GET", "/v2", "/v2"),
+            ("GET", "/tags/latest", "/tags/latest"),
+            ("PUT", "/x/123e4567-e89b-12d3-a456-426614174000", "/x/*"),
+            ("PUT", "/y/0123456789abcdef", "/y/*"),
+            ("PUT", "/z/a*b", "/z/a\\*b"),
+        ];
+        judged.requests = paths.iter().map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned())).collect();
+        let proposals = propose(&[judged], |_| Vec::new());
+        let expected: BTreeSet<_> =
+            paths.iter().map(|(method, _, path)| ((*method).to_owned(), (*path).to_owned())).collect();
+        assert_eq!(proposals[0].requests, expected);
+        let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
+        let network = policy.network().values().next().unwrap();
+        assert_eq!(network.endpoints[0].l7().unwrap().rules.len(), expected.len());
+        let denied = summary("api.test", 443, ReasonCode::RequestInDenyRules, 3);
+        assert_eq!(propose(&[denied], |_| Vec::new()), []);
     }
 
     fn of(host: &str, port: u16, code: ReasonCode, count: u64) -> Option<Proposal> {

@@ -214,6 +214,7 @@ fn denial(attempt: &Attempt, caller: Option<Caller>) -> Denial {
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),
         fix: None,
+        request: None,
     }
 }
 

@@ -13,6 +13,8 @@ use crate::observe::Observations;
 use crate::record::DenialSink;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
+use crate::tls::authority::Authority;
+use crate::tls::originate::Trust;
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -27,6 +29,10 @@ pub struct Context {
     pub turns: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
+    /// Who opens TLS; `None` where programs could not be told to trust it, and what would be opened is refused.
+    pub authority: Option<Authority>,
+    /// Which upstreams are trusted.
+    pub trust: Trust,
     /// How many connections each program has.
     pub shares: Arc<Shares>,
     /// Where refusals are counted.
@@ -50,6 +56,20 @@ impl Limits {
     pub const REFUSED_CONNECTIONS: usize = 64;
     /// Bytes of the head of a CONNECT or forward request: what the interface promises, and hyper's smallest.
     pub const HEAD_BYTES: usize = 8 * 1024;
+    /// Bytes of the head of a request inside a connection, and of first bytes that could still be one…
+    pub const INSPECTED_HEAD_BYTES: usize = 16 * 1024;
+    /// …and its lines; more than any client sends.
+    pub const HEAD_LINES: usize = 128;
+    /// Lines of an upstream's answer: it may be more generous than clients are.
+    pub const ANSWER_LINES: usize = 256;
+    /// Time for the other side to read what was said last…
+    pub const LINGER: Duration = Duration::from_secs(2);
+    /// …and bytes that it may still send meanwhile: as much as is in flight on a fast link.
+    pub const LINGER_BYTES: usize = 4 * 1024 * 1024;
+    /// Hosts whose certificates, or whose upstreams' sessions, are kept.
+    pub const LEAVES: usize = 1_024;
+    /// Silence after first bytes that could still be a request, where it matters to no rule whether they are.
+    pub const UNDECIDED: Duration = Duration::from_millis(500);
     /// Time for a head to arrive: longer than any client takes that is not holding the connection on purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
     /// Time after which a client that has ended its sending, and was not answered for as long again, is taken to have gone.

@@ -22,6 +22,10 @@ pub mod connect;
 
 pub mod tenure;
 
+pub mod detect;
+
+pub mod tls;
+
 pub mod relay;
 
 pub mod http;

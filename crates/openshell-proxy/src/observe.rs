@@ -19,10 +19,26 @@ pub struct Observations(Mutex<Observed>);
 
 #[derive(Debug, Default)]
 struct Observed {
-    programs: BTreeMap<String, BTreeMap<(String, u16), BTreeSet<IpAddr>>>,
+    programs: BTreeMap<String, BTreeMap<(String, u16), Used>>,
     endpoints: usize,
     is_incomplete: bool,
 }
+
+/// What a program used of an endpoint.
+#[derive(Debug, Default)]
+struct Used {
+    /// All addresses, where one of them is internal.
+    internal: BTreeSet<IpAddr>,
+    /// The methods of its requests, and the first paths of them.
+    methods: BTreeSet<String>,
+    paths: BTreeSet<String>,
+    /// Whether there was something that no rule for requests could see.
+    is_opaque: bool,
+}
+
+/// Different methods and paths of an endpoint that are kept.
+const METHODS: usize = 32;
+const PATHS: usize = 20;
 
 /// One program's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +51,10 @@ pub struct Observation {
     pub port: u16,
     /// All addresses of the host, where one of them is internal.
     pub internal: Vec<IpAddr>,
+    /// With which methods, where there was nothing but requests.
+    pub methods: BTreeSet<String>,
+    /// For which paths: the first of them.
+    pub paths: Vec<String>,
 }
 
 impl Observations {
@@ -51,21 +71,51 @@ impl Observations {
             return;
         }
         *endpoints += usize::from(is_new);
-        let known = programs.entry(program.to_owned()).or_default().entry(key).or_default();
+        let known = &mut programs.entry(program.to_owned()).or_default().entry(key).or_default().internal;
         // A name server may give other ones each time it is asked.
         let room = Limits::ADDRESSES.saturating_sub(known.len());
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
+    }
+
+    /// Notes that `program` sent a `method` request for `path` to `target`.
+    pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
+        self.of(program, target, |used| {
+            if used.methods.len() < METHODS {
+                used.methods.insert(method.to_owned());
+            } else {
+                used.is_opaque |= !used.methods.contains(method);
+            }
+            if used.paths.len() < PATHS {
+                used.paths.insert(path.to_owned());
+            }
+        });
+    }
+
+    /// Notes that `program` had a connection to `target` in which no rule for requests would see anything.
+    pub fn add_opaque(&self, program: &str, target: &Target) {
+        self.of(program, target, |used| used.is_opaque = true);
+    }
+
+    /// What was noted of an endpoint before is noted further.
+    fn of(&self, program: &str, target: &Target, note: impl FnOnce(&mut Used)) {
+        let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (target.host.to_string(), target.port);
+        if let Some(used) = observed.programs.get_mut(program).and_then(|targets| targets.get_mut(&key)) {
+            note(used);
+        }
     }
 
     /// What there was, by program; and whether that is all of it.
     #[must_use]
     pub fn all(&self) -> (Vec<Observation>, bool) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |program: &String, ((host, port), internal): (&(String, u16), &BTreeSet<IpAddr>)| Observation {
+        let of = |program: &String, ((host, port), used): (&(String, u16), &Used)| Observation {
             program: program.clone(),
             host: host.clone(),
             port: *port,
-            internal: internal.iter().copied().collect(),
+            internal: used.internal.iter().copied().collect(),
+            methods: if used.is_opaque { BTreeSet::new() } else { used.methods.clone() },
+            paths: used.paths.iter().cloned().collect(),
         };
         let all = observed
             .programs

@@ -1,149 +1,81 @@
 //! A connection's way, from its head to its last byte.
 
-use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, watch};
+use tokio_rustls::{client, server};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
 use crate::decide::connection::{Permit, judge, observe};
+use crate::detect::{Detected, Protocol, detect};
+use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::identify::Flow;
 use crate::identify::caller::Callers;
-use crate::intake::{self, Target};
+use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::forward::{self, NotAnswered, Upstream};
+use crate::relay::http::{Inside, Session, admit, keep, refuse_all, refused_by_library, revoked};
+use crate::relay::linger::Linger;
 use crate::relay::opaque;
+use crate::relay::prefixed::Prefixed;
+use crate::relay::upstream::NotAnswered;
 use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
 use crate::share::Share;
-use crate::tenure::Tenure;
+use crate::tenure::{Connection, Does, Tenure};
+use crate::tls::terminate::terminate;
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     // Boxed, so that what a head takes to be read is given back before the relay, which may last for hours.
     let Some(tunnel) = Box::pin(open(&ctx, client, flow)).await else { return };
-    let Tunnel { client, surplus, upstream, approved: Approved { mut tenure, share } } = tunnel;
+    let Tunnel { client, surplus, upstream, address, mut tenure, share } = tunnel;
+    let connection = Arc::clone(tenure.connection());
     let refusal = tokio::select! {
-        // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-        _ = opaque::relay(client, surplus, upstream) => None,
+        relayed = relay(&ctx, client, surplus, upstream, address, &connection) => relayed.err(),
         refusal = tenure.ended(&ctx) => Some(refusal),
     };
     if let Some(refusal) = refusal {
-        revoked(&ctx, &tenure, &refusal);
+        revoked(&ctx, &connection, &refusal);
     }
     drop(share);
 }
 
 /// Reads and answers what the client asks; what is to be relayed comes of it, if that was permitted.
-async fn open(ctx: &Arc<Context>, client: TcpStream, flow: Flow) -> Option<Tunnel> {
-    let session = Session { client: client.as_fd().try_clone_to_owned().ok(), ..Session::default() };
-    let answer = service_fn(|request| answer(ctx, flow, request, &session));
-    let served = tokio::select! {
-        served = protocol().serve_connection(TokioIo::new(client), answer).with_upgrades() => served,
-        () = session.revoked(ctx) => return None,
-        () = session.deserted() => return None,
-    };
-    if let Err(error) = served {
-        // Between two requests a client may take its time, and go.
-        if !(error.is_timeout() && session.has_answered.load(Ordering::Relaxed)) {
-            refused_by_hyper(ctx, &error);
-        }
-        return None;
-    }
-    let Opened { client, upstream, approved } = session.opened.lock().await.take()?;
-    let parts = client.await.ok()?.downcast::<TokioIo<TcpStream>>().ok()?;
-    Some(Tunnel { client: parts.io.into_inner(), surplus: parts.read_buf, upstream, approved })
-}
-
-/// What the requests of one client connection share.
-#[derive(Default)]
-struct Session {
-    /// The client's socket, to see whether anybody is still there.
-    client: Option<OwnedFd>,
-    /// A tunnel that was permitted, after which there are no more requests.
-    opened: Mutex<Option<Opened>>,
-    /// The upstream connection of its plain requests.
-    upstream: Mutex<(Upstream, Option<Share>)>,
-    /// What its last plain request may last by.
-    tenure: Mutex<Option<Tenure>>,
-    /// There is a new one.
-    tenured: Notify,
-    has_answered: AtomicBool,
-    /// A request has no answer yet.
-    is_asked: AtomicBool,
-}
-
-impl Session {
-    /// Has the connection judged by `tenure` from now on.
-    async fn judged_again_by(&self, tenure: Tenure) {
-        *self.tenure.lock().await = Some(tenure);
-        self.tenured.notify_one();
-    }
-
-    /// Returns when the client has ended its sending and has still not been answered a while later. It may be waiting; more
-    /// likely it has gone, and what it asked for would be waited for in vain.
-    async fn deserted(&self) {
-        let mut was_over = false;
-        loop {
-            tokio::time::sleep(Limits::DESERTED).await;
-            let Some(client) = &self.client else { continue };
-            let mut over = [PollFd::new(client, PollFlags::RDHUP)];
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Of an answer that is on its way the client's end is noticed by itself.
-            let is_over = self.is_asked.load(Ordering::Relaxed)
-                && rustix::event::poll(&mut over, Some(&now)).is_ok_and(|count| count > 0);
-            if is_over && was_over {
-                return;
+async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Tunnel> {
+    let session = Session::new(client.as_fd().try_clone_to_owned().ok());
+    let opened = Mutex::new(None);
+    let answer = |request| answer(ctx, flow, request, &session, &opened);
+    match session.serve(ctx, client, &at_the_door(), answer).await {
+        Ok(Some(upgraded)) => upgraded.relay().await,
+        Ok(None) => {}
+        Err(error) => {
+            if let Some(refusal) = refused_by_library(&error) {
+                Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
             }
-            was_over = is_over;
+            return None;
         }
     }
-
-    /// Returns when the last plain request, whose answer may still be on its way, is permitted no longer.
-    async fn revoked(&self, ctx: &Arc<Context>) {
-        let mut current = None;
-        loop {
-            let ended = async {
-                match current.as_mut() {
-                    Some(tenure) => Tenure::ended(tenure, ctx).await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.tenured.notified() => {
-                    if let Some(mut newer) = self.tenure.lock().await.take() {
-                        current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
-                        current = Some(newer);
-                    }
-                }
-                refusal = ended => {
-                    current.iter().for_each(|tenure| revoked(ctx, tenure, &refusal));
-                    return;
-                }
-            }
-        }
-    }
+    let Opened { client, upstream, address, tenure, share } = opened.into_inner()?;
+    let parts = client.await.ok()?.downcast::<TokioIo<Linger<TcpStream>>>().ok()?;
+    let client = parts.io.into_inner().into_inner();
+    Some(Tunnel { client, surplus: parts.read_buf, upstream, address, tenure, share })
 }
 
-/// How heads are read: bounded in size and time; a client that has ended its sending still gets its answer.
-fn protocol() -> http1::Builder {
+/// How heads are read at the doors: bounded in size and time; a client that has ended its sending still gets its answer.
+fn at_the_door() -> http1::Builder {
     let mut protocol = http1::Builder::new();
     protocol
         .timer(TokioTimer::new())
@@ -151,8 +83,133 @@ fn protocol() -> http1::Builder {
         .max_buf_size(Limits::HEAD_BYTES)
         .half_close(true)
         .auto_date_header(false)
+        .preserve_header_case(true)
         .title_case_headers(true);
     protocol
+}
+
+/// Relays a connection as what it turns out to be; what its permit judges is looked at, and nothing else is relayed unseen.
+async fn relay(
+    ctx: &Context,
+    mut client: TcpStream,
+    surplus: Bytes,
+    mut upstream: TcpStream,
+    address: SocketAddr,
+    connection: &Arc<Connection>,
+) -> Result<(), Refusal> {
+    let permit = connection.permit();
+    if permit.skips_tls() {
+        return relay_unseen(ctx, connection, || opaque::relay(client, surplus, upstream, Bytes::new())).await;
+    }
+    let socket = client.as_fd().try_clone_to_owned().ok();
+    let Ok(found) = Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await else {
+        return Ok(());
+    };
+    let Detected { protocol, from_client, from_upstream } = found;
+    match protocol {
+        Protocol::Tls => {
+            let client = Prefixed::new(from_client, client);
+            Box::pin(relay_tls(ctx, client, socket, upstream, address, connection)).await
+        }
+        Protocol::Http1 => {
+            let inside = Inside { ctx, connection, scheme: Scheme::Http };
+            Box::pin(inside.serve(Prefixed::new(from_client, client), socket, upstream, address)).await;
+            Ok(())
+        }
+        Protocol::Http2 | Protocol::Other if permit.rules().is_some() => {
+            drop(upstream);
+            Box::pin(refuse_unseen(ctx, client, connection, &permit)).await;
+            Ok(())
+        }
+        Protocol::Http2 | Protocol::Other => {
+            relay_unseen(ctx, connection, || opaque::relay(client, from_client, upstream, from_upstream)).await
+        }
+    }
+}
+
+/// Relays what is inside TLS, opened on both sides.
+async fn relay_tls(
+    ctx: &Context,
+    client: Prefixed<TcpStream>,
+    socket: Option<OwnedFd>,
+    upstream: TcpStream,
+    address: SocketAddr,
+    connection: &Arc<Connection>,
+) -> Result<(), Refusal> {
+    let permit = connection.permit();
+    let Some((mut client, mut upstream)) = open_tls(ctx, client, upstream, connection).await else { return Ok(()) };
+    let found = Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await;
+    let Ok(Detected { protocol, from_client, from_upstream }) = found else { return Ok(()) };
+    match protocol {
+        Protocol::Http1 => {
+            let inside = Inside { ctx, connection, scheme: Scheme::Https };
+            inside.serve(Prefixed::new(from_client, client), socket, upstream, address).await;
+            Ok(())
+        }
+        Protocol::Tls | Protocol::Http2 | Protocol::Other if permit.rules().is_some() => {
+            drop(upstream);
+            refuse_unseen(ctx, client, connection, &permit).await;
+            Ok(())
+        }
+        Protocol::Tls | Protocol::Http2 | Protocol::Other => {
+            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
+            relay_unseen(ctx, connection, || opaque::copy(client, upstream)).await
+        }
+    }
+}
+
+/// Opens TLS on both sides at once. A client that cannot be served is told why inside its own.
+async fn open_tls(
+    ctx: &Context,
+    client: Prefixed<TcpStream>,
+    upstream: TcpStream,
+    connection: &Connection,
+) -> Option<(server::TlsStream<Prefixed<TcpStream>>, client::TlsStream<TcpStream>)> {
+    let host = &connection.target().host;
+    let record = || Record::of(&connection.callers(), connection.target().clone());
+    let Some(authority) = &ctx.authority else {
+        record().finish(Outcome::Refused(&Refusal::AuthorityUnavailable), &*ctx.denials);
+        return None;
+    };
+    let (client, refusal) = match tokio::join!(terminate(authority, host, client), ctx.trust.open(host, upstream)) {
+        (Ok((client, None)), Ok(upstream)) => {
+            return Some((client, upstream));
+        }
+        (Ok((client, None)), Err(refusal)) => (client, refusal),
+        (Ok((client, Some(other))), _) => (client, Refusal::AuthorityMismatch(other)),
+        (Err(refusal), _) => {
+            record().finish(Outcome::Refused(&refusal), &*ctx.denials);
+            return None;
+        }
+    };
+    refuse_all(ctx, client, &refusal, record()).await;
+    None
+}
+
+/// Relays bytes that nobody looks at, which takes a permit that judges nothing inside.
+async fn relay_unseen<F>(ctx: &Context, connection: &Connection, relay: impl FnOnce() -> F) -> Result<(), Refusal>
+where
+    F: Future<Output = std::io::Result<()>>,
+{
+    connection.begin(ctx, Does::Opaque).await?;
+    if let Some(observations) = &ctx.observations {
+        observations.add_opaque(&connection.callers().first().program.executable, connection.target());
+    }
+    // Which side broke off is nobody's decision; both learn of it by the end of their connection.
+    let _ = relay().await;
+    Ok(())
+}
+
+/// Tells a client that what it speaks cannot be judged, and its connection has rules for that.
+async fn refuse_unseen<C>(ctx: &Context, client: C, connection: &Connection, permit: &Permit)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let what = "the connection speaks neither TLS nor HTTP/1.1, and the policy has rules for its requests";
+    let refusal = Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) };
+    let record = Record::of(&connection.callers(), connection.target().clone());
+    reply::send_raw(Linger::new(client), &refusal, &record).await;
+    record.finish(Outcome::Refused(&refusal), &*ctx.denials);
 }
 
 /// Everything that must hold before anything is answered or dialled.
@@ -223,9 +280,10 @@ struct Decided {
 }
 
 impl Decided {
-    fn tenure(&self, target: Target, address: SocketAddr) -> Tenure {
-        let generations = (self.generations.clone(), self.permit.generation());
-        Tenure::new(self.callers.clone(), target, address.ip(), generations, self.unsearched)
+    /// What lasts of it, once it is connected to `address`.
+    fn tenure(self, address: SocketAddr) -> Tenure {
+        let connection = Arc::new(Connection::new(self.callers, self.permit, address.ip()));
+        Tenure::new(connection, self.generations, self.unsearched)
     }
 
     /// Whether another generation has come into force since.
@@ -239,19 +297,24 @@ async fn answer(
     flow: Flow,
     request: Request<Incoming>,
     session: &Session,
-) -> Result<Response<Body>, Infallible> {
-    let is_tunnel = request.method() == Method::CONNECT;
-    let (mut record, target) =
-        if is_tunnel { intake::connect::intake(&request) } else { intake::forward::intake(&request) };
-    session.is_asked.store(true, Ordering::Relaxed);
-    let answered = match target {
-        Err(refusal) => Err(refusal),
-        Ok(target) if is_tunnel => tunnel(ctx, flow, request, target, session, &mut record).await,
-        Ok(target) => forward(ctx, flow, request, target, session, &mut record).await,
+    opened: &Mutex<Option<Opened>>,
+) -> Option<Response<Body>> {
+    let (record, answered) = if request.method() == Method::CONNECT {
+        let (mut record, target) = intake::connect::intake(&request);
+        let answered = match target {
+            Ok(target) => tunnel(ctx, flow, request, target, opened, &mut record).await,
+            Err(refusal) => Err(refusal),
+        };
+        (record, answered)
+    } else {
+        let (mut record, origin) = intake::forward::intake(&request);
+        let answered = match origin {
+            Ok(origin) => Box::pin(forward(ctx, flow, request, origin, session, &mut record)).await,
+            Err(refusal) => Err(refusal),
+        };
+        (record, answered)
     };
-    session.is_asked.store(false, Ordering::Relaxed);
-    session.has_answered.store(true, Ordering::Relaxed);
-    Ok(match answered {
+    Some(match answered {
         Ok(response) => {
             record.finish(Outcome::Allowed, &*ctx.denials);
             response
@@ -266,70 +329,78 @@ async fn tunnel(
     flow: Flow,
     mut request: Request<Incoming>,
     target: Target,
-    session: &Session,
+    opened: &Mutex<Option<Opened>>,
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     let (decided, upstream, address, share) = loop {
         let (destination, decided) = approve(ctx, flow, &target, record).await?;
+        // Whether it has TLS inside nobody knows before the answer.
+        if ctx.authority.is_none() && !decided.permit.skips_tls() {
+            return Err(Refusal::AuthorityUnavailable);
+        }
         let (upstream, address, share) = dial(ctx, &destination, &decided.callers).await?;
         // Looking up and dialling take their time; what came into force meanwhile is asked as well.
         if !decided.is_outdated() {
             break (decided, upstream, address, share);
         }
     };
-    let approved = Approved { tenure: decided.tenure(target, address), share };
     let client = hyper::upgrade::on(&mut request);
-    *session.opened.lock().await = Some(Opened { client, upstream, approved });
+    *opened.lock().await = Some(Opened { client, upstream, address, tenure: decided.tenure(address), share });
     Ok(reply::established())
 }
 
-/// A plain-HTTP request: judged by itself, sent on, answered as the upstream answers.
+/// A request to the proxy itself: judged by itself, sent on, answered as the upstream answers.
 async fn forward(
     ctx: &Context,
     flow: Flow,
-    request: Request<Incoming>,
-    target: Target,
+    mut request: Request<Incoming>,
+    (scheme, target): (Scheme, Target),
     session: &Session,
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
-    let (mut destination, mut decided) = approve(ctx, flow, &target, record).await?;
+    let mut client = Some(hyper::upgrade::on(&mut request));
     let mut connection = session.upstream.lock().await;
     let (upstream, held) = &mut *connection;
-    let mut request = forward::rewrite(request, &target);
-    let mut kept = upstream.reusable(&target, &destination);
+    let mut may_reuse = true;
     loop {
-        let is_kept = kept.is_some();
-        let address = match kept.take() {
+        let (destination, decided) = approve(ctx, flow, &target, record).await?;
+        let (parts, body) = request.into_parts();
+        let admitted = admit(&decided.permit, &parts, record).await?;
+        if let Some(observations) = &ctx.observations {
+            let program = &decided.callers.first().program.executable;
+            observations.add_request(program, &target, parts.method.as_str(), admitted.path());
+        }
+        let does = Does::Request(parts.method.clone(), parts.uri.clone());
+        request = Request::from_parts(parts, body);
+        let origin = (scheme, target.clone());
+        let kept = if may_reuse { upstream.reusable(&origin, &destination) } else { None };
+        let address = match kept {
             Some(address) => address,
             None => {
                 // The one before is given back first, or a program with all of its connections could not change its mind.
                 *held = None;
-                let (stream, address, share) = dial(ctx, &destination, &decided.callers).await?;
-                upstream.keep(target.clone(), address, stream).await?;
+                let (stream, _, share) = dial(ctx, &destination, &decided.callers).await?;
+                let address = keep(ctx, upstream, origin, stream).await?;
                 *held = Some(share);
                 address
             }
         };
         if decided.is_outdated() {
-            (destination, decided) = approve(ctx, flow, &target, record).await?;
-            kept = upstream.reusable(&target, &destination);
             continue;
         }
-        session.judged_again_by(decided.tenure(target.clone(), address)).await;
-        request = match upstream.send(request).await {
-            Ok(response) => return Ok(response.map(Either::Right)),
+        let tenure = decided.tenure(address);
+        tenure.connection().begin(ctx, does).await?;
+        session.judged_again_by(tenure).await;
+        head::mark_forwarded(request.headers_mut(), scheme, &target);
+        request = match admitted.send(session, upstream, request, &mut client, record).await {
+            Ok(response) => return Ok(response),
             // An upstream may end a connection that it has not used for a while.
-            Err(NotAnswered::Unsent(unsent)) if is_kept => unsent,
+            Err(NotAnswered::Unsent(unsent)) if kept.is_some() => unsent,
             Err(NotAnswered::Unsent(_)) => return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned())),
             Err(NotAnswered::Failed(refusal)) => return Err(refusal),
         };
+        may_reuse = false;
     }
-}
-
-/// Reports that an open connection is permitted no longer.
-fn revoked(ctx: &Context, tenure: &Tenure, refusal: &Refusal) {
-    let record = Record::of(tenure.callers(), tenure.target().clone());
-    record.finish(Outcome::Revoked(refusal), &*ctx.denials);
 }
 
 fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
@@ -338,17 +409,13 @@ fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
     response
 }
 
-/// What a permitted connection holds until its end.
-struct Approved {
-    tenure: Tenure,
-    share: Share,
-}
-
 /// A permitted connection whose answer is on its way.
 struct Opened {
     client: OnUpgrade,
     upstream: TcpStream,
-    approved: Approved,
+    address: SocketAddr,
+    tenure: Tenure,
+    share: Share,
 }
 
 /// Both ends of a permitted connection, and what the client sent behind the head of its request.
@@ -356,32 +423,20 @@ struct Tunnel {
     client: TcpStream,
     surplus: Bytes,
     upstream: TcpStream,
-    approved: Approved,
-}
-
-/// What hyper answered by itself is a decision too. A client that went away asked for nothing.
-fn refused_by_hyper(ctx: &Context, error: &hyper::Error) {
-    let refusal = if error.is_parse_too_large() {
-        Refusal::RequestTooLarge
-    } else if error.is_parse() {
-        Refusal::BadRequest("the request is not HTTP/1.1")
-    } else if error.is_timeout() {
-        Refusal::BadRequest("the head of the request did not arrive in time")
-    } else {
-        return;
-    };
-    Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
+    address: SocketAddr,
+    tenure: Tenure,
+    share: Share,
 }
 
 /// Tells a client that there are too many connections already.
 pub async fn refuse_excess(ctx: Arc<Context>, client: TcpStream) {
     let ctx = &*ctx;
-    let answer = service_fn(|request: Request<Incoming>| async move {
-        let (record, _) = match *request.method() {
-            Method::CONNECT => intake::connect::intake(&request),
-            _ => intake::forward::intake(&request),
+    let answer = |request: Request<Incoming>| async move {
+        let record = match *request.method() {
+            Method::CONNECT => intake::connect::intake(&request).0,
+            _ => intake::forward::intake(&request).0,
         };
-        Ok::<_, Infallible>(refuse(ctx, &Refusal::LimitReached("too many connections at once"), record))
-    });
-    let _ = protocol().serve_connection(TokioIo::new(client), answer).await;
+        Some(refuse(ctx, &Refusal::LimitReached("too many connections at once"), record))
+    };
+    let _ = Session::default().serve(ctx, client, &at_the_door(), answer).await;
 }

@@ -1,8 +1,9 @@
 //! One connection's facts; the only place that reports what became of it.
 
 use crate::decide::connection::Permit;
+use crate::decide::request::{Judged, RequestPermit};
 use crate::identify::caller::{Caller, Callers};
-use crate::intake::Target;
+use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
 use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
 
@@ -19,13 +20,27 @@ pub trait DenialSink: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Record {
     request: String,
-    /// Method and path, where a request is judged and not a connection.
-    http: Option<(String, String)>,
+    /// The request, where one is judged and not a connection.
+    http: Option<Http>,
     target: Option<Target>,
     caller: Option<Caller>,
     policy: Option<String>,
+    /// How its request came to its leave.
+    judged: Option<Judged>,
     observed: Option<ReasonCode>,
     finished: bool,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+struct Http {
+    method: String,
+    path: String,
+    scheme: Scheme,
+    /// Its number inside its connection, from 1 on; `None` where it came by itself.
+    number: Option<u64>,
+    /// Whether it turned its connection into another one.
+    is_upgrade: bool,
 }
 
 /// What became of it.
@@ -45,14 +60,25 @@ impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
-        Self { request, http: None, target, caller: None, policy: None, observed: None, finished: false }
+        Self { request, http: None, target, caller: None, policy: None, judged: None, observed: None, finished: false }
     }
 
-    /// A record of a plain-HTTP request for `path` of `target`.
+    /// A record of a request for `path` of `target` that came by itself.
     #[must_use]
-    pub fn http(method: &str, path: &str, target: Target) -> Self {
+    pub fn http(method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
         let mut record = Self::new(format!("{method} {target}{path}"), Some(target));
-        record.http = Some((method.to_owned(), path.to_owned()));
+        let (method, path) = (method.to_owned(), path.to_owned());
+        record.http = Some(Http { method, path, scheme, number: None, is_upgrade: false });
+        record
+    }
+
+    /// A record of the request `number` for `path` inside a connection of `callers` to `target`.
+    #[must_use]
+    pub fn inside(number: u64, method: &str, path: &str, scheme: Scheme, callers: &Callers, target: Target) -> Self {
+        let mut record = Self::new(format!("{method} {path}"), Some(target));
+        record.called_by(callers.first().clone());
+        let (method, path) = (method.to_owned(), path.to_owned());
+        record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
         record
     }
 
@@ -93,6 +119,30 @@ impl Record {
         self.observed = permit.observed();
     }
 
+    /// Notes that its request was permitted, and how; `path` is what was judged.
+    pub fn request_permitted_by(&mut self, permit: &RequestPermit, path: &str) {
+        if permit.policy().is_some() {
+            self.policy = permit.policy().map(str::to_owned);
+        }
+        self.judged = Some(permit.judged().clone());
+        if let Some(http) = &mut self.http {
+            path.clone_into(&mut http.path);
+        }
+    }
+
+    /// Notes that the connection is another one from here on.
+    pub fn upgraded(&mut self) {
+        if let Some(http) = &mut self.http {
+            http.is_upgrade = true;
+        }
+    }
+
+    /// Method and path, where it is about a request.
+    #[must_use]
+    pub fn method_and_path(&self) -> Option<(&str, &str)> {
+        self.http.as_ref().map(|http| (http.method.as_str(), http.path.as_str()))
+    }
+
     /// Reports, and has what the policy refused counted.
     pub fn finish(mut self, outcome: Outcome<'_>, denials: &dyn DenialSink) {
         self.report(outcome);
@@ -105,7 +155,12 @@ impl Record {
 
     /// What a policy could change. Malformed requests, limits, and upstreams that are not there it could not.
     fn denial(&self, refusal: &Refusal) -> Option<Denial> {
-        let is_policys = matches!(refusal.code().stage(), DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf);
+        let request = match refusal {
+            Refusal::Request { rule, .. } => Some(rule.clone()),
+            _ => None,
+        };
+        let is_policys = request.is_some()
+            || matches!(refusal.code().stage(), DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf);
         let target = self.target.as_ref().filter(|_| is_policys)?;
         let program = self.caller.as_ref().map(|caller| &caller.program);
         Some(Denial {
@@ -116,6 +171,7 @@ impl Record {
             code: refusal.code(),
             reason: refusal.log_reason(),
             fix: refusal.fix(target, self.caller.as_ref()),
+            request,
         })
     }
 
@@ -123,29 +179,31 @@ impl Record {
         self.finished = true;
         let policy = self.policy.as_deref().unwrap_or("-");
         match outcome {
-            Outcome::Allowed => self.emit(&Event {
-                activity: "OPEN",
-                severity: if self.observed.is_some() { "MED" } else { "INFO" },
-                action: "ALLOWED",
-                policy,
-                engine: if self.observed.is_some() { "observe" } else { "opa" },
-                reason: "",
-                code: self.observed.map_or("", ReasonCode::as_str),
-                message: &format!("{} allowed", self.request),
-            }),
+            Outcome::Allowed => self.report_allowed(),
             Outcome::Refused(refusal) => {
                 let stage = refusal.code().stage();
                 let (activity, severity, action, policy) = match stage {
-                    // Permitted, but there was nobody there.
+                    // Permitted, but there was nobody there, or not who should be.
                     DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
+                    DenialStage::Tls => ("FAIL", "MED", "DENIED", policy),
+                    DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
                     _ => ("OPEN", "MED", "DENIED", "-"),
                 };
+                if matches!(refusal, Refusal::UnsolicitedUpgrade) {
+                    self.report_unsolicited();
+                }
                 self.emit(&Event {
                     activity,
                     severity,
                     action,
                     policy,
-                    engine: if stage == DenialStage::Ssrf { "ssrf" } else { "opa" },
+                    engine: match stage {
+                        DenialStage::Ssrf => "ssrf",
+                        DenialStage::L7 => "l7",
+                        DenialStage::Tls => "tls",
+                        _ => "opa",
+                    },
+                    decision: "deny",
                     reason: &refusal.log_reason(),
                     code: refusal.code().as_str(),
                     message: &refusal.detail(&self.request, self.target.as_ref()),
@@ -158,6 +216,7 @@ impl Record {
                 action: "DENIED",
                 policy: "-",
                 engine: "opa",
+                decision: "deny",
                 reason: &refusal.log_reason(),
                 code: refusal.code().as_str(),
                 message: &format!("{} closed", self.request),
@@ -168,6 +227,7 @@ impl Record {
                 action: "DENIED",
                 policy: "-",
                 engine: "-",
+                decision: "",
                 reason: "the connection ended before the decision",
                 code: "",
                 message: &format!("{} ended", self.request),
@@ -175,20 +235,76 @@ impl Record {
         }
     }
 
+    fn report_allowed(&self) {
+        let is_inside = self.http.as_ref().is_some_and(|http| http.number.is_some());
+        let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
+        let observed = self.observed.map_or("", ReasonCode::as_str);
+        let (engine, decision, reason, code) = match &self.judged {
+            _ if self.observed.is_some() => ("observe", "allow", "", observed),
+            Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
+            Some(Judged::Allowed) => ("l7", "allow", "", ""),
+            // No rule has seen it.
+            Some(Judged::Unseen) if is_inside => ("", "allow", "", ""),
+            Some(Judged::Unseen) | None => ("opa", "allow", "", ""),
+        };
+        let message = match &self.http {
+            Some(Http { number: Some(number), .. }) if engine.is_empty() => {
+                format!("HTTP_REQUEST {} credentials_injected=false request_num={number}", self.request)
+            }
+            Some(_) if engine == "l7" => format!("L7_REQUEST {decision} {} reason={reason}", self.request),
+            _ => format!("{} allowed", self.request),
+        };
+        self.emit(&Event {
+            activity: "OPEN",
+            severity: if self.observed.is_some() { "MED" } else { "INFO" },
+            action: if is_upgrade { "OTHER" } else { "ALLOWED" },
+            policy: self.policy.as_deref().unwrap_or("-"),
+            engine,
+            decision: if is_upgrade && decision == "allow" { "allow_upgrade" } else { decision },
+            reason,
+            code,
+            message: &message,
+        });
+    }
+
+    /// Somebody tried to make a way past the rules.
+    fn report_unsolicited(&self) {
+        tracing::info!(
+            target: AUDIT,
+            class = "FINDING",
+            activity = "BLOCKED",
+            severity = "HIGH",
+            title = "Unsolicited 101 Switching Protocols",
+            confidence = "high",
+            "Unsolicited 101 upgrade blocked: {}", self.request
+        );
+    }
+
     fn emit(&self, event: &Event<'_>) {
-        let binary = self.caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
+        // Whose the connection is its own line says.
+        let is_inside = self.http.as_ref().is_some_and(|http| http.number.is_some());
+        let binary = match &self.caller {
+            _ if is_inside => "",
+            Some(caller) => caller.program.executable.as_str(),
+            None => "-",
+        };
         let pid = self.caller.as_ref().map_or(0, |caller| caller.pid);
         let host = self.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
         let port = self.target.as_ref().map_or(0, |target| target.port);
-        let (class, activity, path) = match &self.http {
-            Some((method, path)) => ("HTTP", method.as_str(), path.as_str()),
-            None => ("NET", event.activity, ""),
+        let (class, activity, path, scheme, number) = match &self.http {
+            Some(Http { method, path, scheme, number, .. }) => {
+                ("HTTP", method.as_str(), path.as_str(), scheme.as_str(), number.unwrap_or(0))
+            }
+            None => ("NET", event.activity, "", "", 0),
         };
         tracing::info!(
             target: AUDIT,
             class,
             activity,
             path,
+            scheme,
+            number,
+            decision = event.decision,
             severity = event.severity,
             action = event.action,
             binary,
@@ -210,6 +326,7 @@ struct Event<'e> {
     action: &'static str,
     policy: &'e str,
     engine: &'static str,
+    decision: &'static str,
     reason: &'e str,
     code: &'static str,
     message: &'e str,

@@ -5,6 +5,7 @@ use openshell_policy::denial::{DenialStage, ReasonCode};
 use openshell_policy::proposal::is_one_program;
 
 use crate::decide::snapshot::{Matches, Nearest};
+use crate::http::target::TargetError;
 use crate::identify::caller::Caller;
 use crate::intake::Target;
 
@@ -14,13 +15,20 @@ use crate::intake::Target;
 #[expect(missing_docs, reason = "`code` and `log_reason` are the documentation of each")]
 pub enum Refusal {
     NotInPolicy { code: ReasonCode, reason: String, nearest: Option<Nearest> },
-    NotInThisBuild { what: &'static str, policy: Option<String> },
     PolicyChanged(String),
     CallerUnknown(String),
     CallerChanged(String),
     CallerAmbiguous([String; 2]),
     Address { code: ReasonCode, reason: String, has_list: bool, policy: Option<String> },
+    AuthorityUnavailable,
+    ClientTlsFailed(String),
+    UpstreamTlsInvalid(String),
+    AuthorityMismatch(String),
+    Request { code: ReasonCode, reason: String, policy: Option<String>, rule: (String, String) },
+    UnsupportedProtocol { what: &'static str, policy: Option<String> },
+    UnsolicitedUpgrade,
     BadRequest(&'static str),
+    Target(TargetError),
     RequestTooLarge,
     Engine(String),
     LimitReached(&'static str),
@@ -33,13 +41,18 @@ impl Refusal {
     #[must_use]
     pub fn code(&self) -> ReasonCode {
         match self {
-            Self::NotInPolicy { code, .. } | Self::Address { code, .. } => *code,
-            Self::NotInThisBuild { .. } => ReasonCode::NotInThisBuild,
+            Self::NotInPolicy { code, .. } | Self::Address { code, .. } | Self::Request { code, .. } => *code,
             Self::PolicyChanged(_) => ReasonCode::PolicyChanged,
             Self::CallerUnknown(_) => ReasonCode::CallerUnknown,
             Self::CallerChanged(_) => ReasonCode::CallerChanged,
             Self::CallerAmbiguous(_) => ReasonCode::CallerAmbiguous,
-            Self::BadRequest(_) => ReasonCode::BadRequest,
+            Self::AuthorityUnavailable => ReasonCode::AuthorityUnavailable,
+            Self::ClientTlsFailed(_) => ReasonCode::ClientTlsFailed,
+            Self::UpstreamTlsInvalid(_) => ReasonCode::UpstreamTlsInvalid,
+            Self::AuthorityMismatch(_) => ReasonCode::AuthorityMismatch,
+            Self::UnsupportedProtocol { .. } => ReasonCode::UnsupportedL7Protocol,
+            Self::UnsolicitedUpgrade => ReasonCode::UnsolicitedUpgrade,
+            Self::BadRequest(_) | Self::Target(_) => ReasonCode::BadRequest,
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
             Self::LimitReached(_) => ReasonCode::LimitReached,
@@ -53,7 +66,13 @@ impl Refusal {
     pub fn status(&self) -> StatusCode {
         match self.code().stage() {
             DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Bypass => StatusCode::FORBIDDEN,
-            DenialStage::L7 => StatusCode::BAD_REQUEST,
+            DenialStage::L7 if self.code() == ReasonCode::BadRequest => StatusCode::BAD_REQUEST,
+            DenialStage::L7 => StatusCode::FORBIDDEN,
+            DenialStage::Tls => match self {
+                Self::AuthorityUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+                Self::AuthorityMismatch(_) => StatusCode::MISDIRECTED_REQUEST,
+                _ => StatusCode::BAD_GATEWAY,
+            },
             DenialStage::Engine => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Limit if matches!(self, Self::RequestTooLarge) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             DenialStage::Limit => StatusCode::SERVICE_UNAVAILABLE,
@@ -68,7 +87,8 @@ impl Refusal {
             DenialStage::L4 | DenialStage::Identity | DenialStage::Bypass => "policy_denied",
             DenialStage::Ssrf => "ssrf_denied",
             DenialStage::Upstream => "upstream_unreachable",
-            DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),
+            DenialStage::L7 if matches!(self, Self::Request { .. }) => "policy_denied",
+            DenialStage::Tls | DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),
         }
     }
 
@@ -84,7 +104,27 @@ impl Refusal {
             | Self::CallerAmbiguous(_) => {
                 format!("{request} not permitted by policy")
             }
-            Self::NotInThisBuild { what, .. } => format!("{request} refused: {what}"),
+            Self::Request { reason, rule: (method, path), .. } => {
+                // The reason names what was asked for inside the connection; elsewhere the host belongs to it.
+                let is_inside = request.strip_prefix(method.as_str()).is_some_and(|rest| rest.trim_start() == path);
+                if is_inside { reason.clone() } else { format!("{request} denied by L7 policy") }
+            }
+            Self::UnsupportedProtocol { what, .. } => format!("{request} refused: {what}"),
+            Self::UnsolicitedUpgrade => "the upstream switched protocols unasked".to_owned(),
+            Self::AuthorityUnavailable => {
+                format!(
+                    "{request} refused: TLS could not be opened, as the trust files could not be written (--tls-dir)"
+                )
+            }
+            Self::ClientTlsFailed(why) => why.clone(),
+            Self::UpstreamTlsInvalid(why) => {
+                target.map_or_else(String::new, |target| format!("connection to {target} failed: ")) + why
+            }
+            Self::AuthorityMismatch(named) => {
+                let target = target.map(ToString::to_string).unwrap_or_default();
+                format!("the request is for {named}, and its connection is to {target}")
+            }
+            Self::Target(error) => error.to_string(),
             Self::Address { code, has_list, .. } => {
                 let method = request.split(' ').next().unwrap_or_default();
                 let what = match code {
@@ -111,7 +151,9 @@ impl Refusal {
     pub fn nearest_rule(&self) -> Option<&str> {
         match self {
             Self::NotInPolicy { nearest, .. } => nearest.as_ref().map(|nearest| nearest.name.as_str()),
-            Self::NotInThisBuild { policy, .. } | Self::Address { policy, .. } => policy.as_deref(),
+            Self::UnsupportedProtocol { policy, .. } | Self::Address { policy, .. } | Self::Request { policy, .. } => {
+                policy.as_deref()
+            }
             _ => None,
         }
     }
@@ -131,6 +173,20 @@ impl Refusal {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
                 Some(format!("{place}endpoints: add `allowed_ips` to {target}; the address is in the log"))
             }
+            Self::Request { code, policy, rule: (method, path), .. } => {
+                let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
+                let (method, path) = (flow_text(method), flow_text(&path.replace('*', "\\*")));
+                Some(match code {
+                    ReasonCode::RequestInDenyRules => {
+                        format!(
+                            "{place}endpoints: `deny_rules` of {target} match {method} {path}, and win over any rule"
+                        )
+                    }
+                    _ => format!(
+                        "{place}endpoints: add to the `rules` of {target} (or in place of its `access`) `- allow: {{method: {method}, path: {path}}}`"
+                    ),
+                })
+            }
             _ => None,
         }
     }
@@ -140,7 +196,13 @@ impl Refusal {
     pub fn log_reason(&self) -> String {
         match self {
             Self::NotInPolicy { reason, .. } | Self::Address { reason, .. } => reason.clone(),
-            Self::NotInThisBuild { what, .. } => (*what).to_owned(),
+            Self::Request { reason, .. } => reason.clone(),
+            Self::UnsupportedProtocol { what, .. } => (*what).to_owned(),
+            Self::UnsolicitedUpgrade => "101 Switching Protocols that nobody asked for".to_owned(),
+            Self::AuthorityUnavailable => "the trust files could not be written".to_owned(),
+            Self::ClientTlsFailed(why) | Self::UpstreamTlsInvalid(why) => why.clone(),
+            Self::AuthorityMismatch(named) => format!("the request names {named}"),
+            Self::Target(error) => error.to_string(),
             Self::PolicyChanged(reason) | Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {
                 format!("{one} and {other} hold the socket and are judged differently")

@@ -2,28 +2,146 @@
 //! whom it would refuse.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hyper::{Method, Uri};
 use tokio::sync::{oneshot, watch};
 
 use crate::context::{Context, Limits};
-use crate::decide::connection::judge;
+use crate::decide::connection::{Permit, judge, observe};
+use crate::decide::request;
+use crate::http::target::RequestTarget;
 use crate::identify::caller::Callers;
 use crate::identify::sweep::{Further, Owners};
 use crate::intake::Target;
 use crate::refusal::Refusal;
 use crate::resolve::guard;
 
-/// What a connection that lasts is judged by again.
+/// A permitted connection: whose it is, where it leads, and what it is permitted by now.
 #[derive(Debug)]
-pub struct Tenure {
-    callers: Callers,
+pub struct Connection {
+    callers: Mutex<Callers>,
     target: Target,
     address: IpAddr,
+    permit: Mutex<Arc<Permit>>,
+    does: Mutex<Does>,
+}
+
+/// What goes on in a connection, which a later generation must permit as well.
+#[derive(Clone, Debug)]
+pub enum Does {
+    /// Nothing yet, or between two requests.
+    Nothing,
+    /// Bytes that nobody looks at.
+    Opaque,
+    /// This request, or what it turned the connection into.
+    Request(Method, Uri),
+}
+
+impl Connection {
+    /// A connection of `callers` to the target of `permit`, at `address`.
+    #[must_use]
+    pub fn new(callers: Callers, permit: Permit, address: IpAddr) -> Self {
+        Self {
+            callers: Mutex::new(callers),
+            target: permit.target().clone(),
+            address,
+            permit: Mutex::new(Arc::new(permit)),
+            does: Mutex::new(Does::Nothing),
+        }
+    }
+
+    /// Who opened it.
+    #[must_use]
+    pub fn callers(&self) -> Callers {
+        lock(&self.callers).clone()
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What it was permitted by last.
+    #[must_use]
+    pub fn permit(&self) -> Arc<Permit> {
+        Arc::clone(&lock(&self.permit))
+    }
+
+    /// What it is permitted by now that it does something else, by the generation in force.
+    ///
+    /// # Errors
+    /// It is permitted no longer.
+    pub async fn begin(&self, ctx: &Context, does: Does) -> Result<Arc<Permit>, Refusal> {
+        *lock(&self.does) = does;
+        let permit = self.permit();
+        if permit.generation() == ctx.policy.load().generation() {
+            return Ok(permit);
+        }
+        self.judge(ctx, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
+    }
+
+    /// Judges it by the policy in force; `further` owners of its socket, who are new, also by what they run.
+    async fn judge(&self, ctx: &Context, further: Option<Owners>) -> Result<Arc<Permit>, Refusal> {
+        let (snapshot, identifier) = (ctx.policy.load(), Arc::clone(&ctx.identifier));
+        let mut callers = self.callers();
+        if let Some(owners) = &further {
+            callers = callers.with(owners.iter().map(|owner| owner.caller.clone()));
+        }
+        let (asking, target, address, does) =
+            (callers.clone(), self.target.clone(), self.address, lock(&self.does).clone());
+        let is_observed = ctx.observations.is_some();
+        let turn = Arc::clone(&ctx.turns).acquire_owned().await;
+        let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
+        let judged = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            // In a run that is observed nobody has more to lose.
+            let verify = || match further.as_ref().filter(|_| !is_observed) {
+                Some(owners) => owners.iter().try_for_each(|owner| identifier.verify_owner(owner)),
+                None => Ok(()),
+            };
+            let permit = match is_observed {
+                false => judge(&snapshot, &asking, &target, verify)?,
+                true => observe(&snapshot, &asking, &target, verify)?,
+            };
+            guard::check(&permit, vec![address])?;
+            still_permitted(&permit, &does)?;
+            Ok(Arc::new(permit))
+        });
+        let permit = judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))?;
+        *lock(&self.callers) = callers;
+        *lock(&self.permit) = Arc::clone(&permit);
+        Ok(permit)
+    }
+}
+
+/// Whether `permit` is also for what goes on already.
+fn still_permitted(permit: &Permit, does: &Does) -> Result<(), Refusal> {
+    match (permit.rules(), does) {
+        (None, _) | (_, Does::Nothing) => Ok(()),
+        (Some(_), Does::Opaque) => {
+            let what = "there are rules now for what is inside, which is not looked at";
+            Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) })
+        }
+        (Some(rules), Does::Request(method, uri)) => {
+            let target = RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?;
+            request::judge_now(permit, method, &target).map(drop)
+        }
+    }
+}
+
+/// What is behind these locks is whole at every moment.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a connection lasts.
+#[derive(Debug)]
+pub struct Tenure {
+    connection: Arc<Connection>,
     generations: watch::Receiver<u64>,
-    /// The generation that permitted it last.
-    generation: u64,
     /// Its socket, if not all processes were looked at and nobody has been asked to.
     unsearched: Option<u32>,
     /// Where the answer comes of who was asked to.
@@ -33,17 +151,11 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// Of a connection of `callers` to `target`, at `address`, permitted by `generation` of those that `generations` tells of.
-    /// `unsearched` is its socket, if not all processes were looked at.
+    /// Of `connection`, for which `generations` tells of what comes into force. `unsearched` is its socket, if not all processes
+    /// were looked at.
     #[must_use]
-    pub fn new(
-        callers: Callers,
-        target: Target,
-        address: IpAddr,
-        (generations, generation): (watch::Receiver<u64>, u64),
-        unsearched: Option<u32>,
-    ) -> Self {
-        Self { callers, target, address, generations, generation, unsearched, further: None, found: None }
+    pub fn new(connection: Arc<Connection>, generations: watch::Receiver<u64>, unsearched: Option<u32>) -> Self {
+        Self { connection, generations, unsearched, further: None, found: None }
     }
 
     /// Takes over what an earlier request of the same connection waits for: who else owns its socket concerns this one too.
@@ -52,20 +164,14 @@ impl Tenure {
         self.found = earlier.found;
     }
 
-    /// Who opened it.
+    /// What lasts.
     #[must_use]
-    pub fn callers(&self) -> &Callers {
-        &self.callers
-    }
-
-    /// Where it leads.
-    #[must_use]
-    pub fn target(&self) -> &Target {
-        &self.target
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     /// Returns when the connection may last no longer, with the reason. Nothing is lost if it is dropped and asked again.
-    pub async fn ended(&mut self, ctx: &Arc<Context>) -> Refusal {
+    pub async fn ended(&mut self, ctx: &Context) -> Refusal {
         loop {
             match self.next(ctx).await {
                 Ok(()) => {}
@@ -75,17 +181,16 @@ impl Tenure {
     }
 
     /// Waits for one thing to judge, and judges it.
-    async fn next(&mut self, ctx: &Arc<Context>) -> Result<(), Refusal> {
+    async fn next(&mut self, ctx: &Context) -> Result<(), Refusal> {
         if let Some(found) = self.found.clone() {
-            let callers = self.callers.with(found.iter().map(|owner| owner.caller.clone()));
-            self.judge(ctx, &callers, Some(found)).await?;
-            (self.callers, self.found) = (callers, None);
+            self.connection.judge(ctx, Some(found)).await?;
+            self.found = None;
             return Ok(());
         }
         if self.further.is_none() {
             self.further = self.unsearched.take().map(|inode| ctx.unsearched.add(inode));
         }
-        let (generations, generation) = (&mut self.generations, self.generation);
+        let (generations, generation) = (&mut self.generations, self.connection.permit().generation());
         let changed = async { generations.wait_for(|current| *current != generation).await.is_ok() };
         tokio::select! {
             changed = changed => {
@@ -100,32 +205,8 @@ impl Tenure {
                 return Ok(());
             }
         }
-        let callers = self.callers.clone();
-        self.judge(ctx, &callers, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
-    }
-
-    /// Judges `callers` by the policy in force, and `further` ones, who are new, also by what they run.
-    async fn judge(&mut self, ctx: &Arc<Context>, callers: &Callers, further: Option<Owners>) -> Result<(), Refusal> {
-        let (snapshot, identifier) = (ctx.policy.load(), Arc::clone(&ctx.identifier));
-        let generation = snapshot.generation();
-        // Nothing is refused in a run that is observed, and nobody has more to lose.
-        if ctx.observations.is_none() {
-            let (callers, target, address) = (callers.clone(), self.target.clone(), self.address);
-            let turn = Arc::clone(&ctx.turns).acquire_owned().await;
-            let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
-            let judged = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                let verify = || match &further {
-                    Some(owners) => owners.iter().try_for_each(|owner| identifier.verify_owner(owner)),
-                    None => Ok(()),
-                };
-                let permit = judge(&snapshot, &callers, &target, verify)?;
-                guard::check(&permit, vec![address]).map(drop)
-            });
-            judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))?;
-        }
-        self.generation = generation;
-        Ok(())
+        let judged = self.connection.judge(ctx, None).await;
+        judged.map(drop).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
     }
 }
 

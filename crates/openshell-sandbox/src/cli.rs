@@ -75,6 +75,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
+    /// Where the sandbox shows programs which certificates to trust
+    #[arg(long, value_name = "DIR", default_value = "/etc/openshell-tls")]
+    pub(crate) tls_dir: PathBuf,
+
+    /// Trust these certificates (PEM) of upstreams too, besides Mozilla's and the system's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) upstream_ca_file: Option<PathBuf>,
+
     /// The proxy's port on the sandbox's link
     #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) proxy_port: u16,
@@ -141,7 +149,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// A request's method; requests are not judged by this build
+    /// A request's method
     #[arg(long, value_name = "METHOD", requires = "path")]
     pub(crate) method: Option<String>,
 

@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) log_dir: PathBuf,
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) proxy_port: u16,
+    pub(crate) tls_dir: PathBuf,
+    pub(crate) upstream_ca_file: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
 }
@@ -73,6 +75,8 @@ impl Config {
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
             proxy_port: args.proxy_port,
+            tls_dir: std::path::absolute(args.tls_dir).context("--tls-dir")?,
+            upstream_ca_file: args.upstream_ca_file,
             proposals: args.proposals,
             observe: args.observe,
             environment: if args.clear_env { Environment::default() } else { environment },

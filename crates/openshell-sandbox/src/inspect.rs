@@ -2,8 +2,11 @@
 
 use std::process::ExitCode;
 
+use hyper::{Method, Uri};
 use openshell_policy::network::host::Host;
-use openshell_proxy::decide::connection::judge;
+use openshell_proxy::decide::connection::{Permit, judge};
+use openshell_proxy::decide::request::{self, Judged, RequestPermit};
+use openshell_proxy::http::target::RequestTarget;
 use openshell_proxy::identify::caller::{Caller, Callers, Program};
 use openshell_proxy::intake::Target;
 use openshell_proxy::refusal::Refusal;
@@ -24,7 +27,8 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Judges a connection as the proxy would, looks up its host as the proxy would, and says what comes of it; 1 if it is refused.
+/// Judges a connection as the proxy would, looks up its host as the proxy would, judges the request inside it if there is one,
+/// and says what comes of it; 1 if it is refused.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
     let source = Source { data: args.file, rules: args.policy_rules };
@@ -33,23 +37,41 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
     let caller = Caller { pid: 0, program };
     let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
-    let asked = format!("CONNECT {target}");
+    let request = match (&args.method, &args.path) {
+        (Some(method), Some(path)) => Some((Method::from_bytes(method.as_bytes())?, path.parse::<Uri>()?)),
+        _ => None,
+    };
+    let asked = match &request {
+        Some((method, uri)) => format!("{method} {target}{}", uri.path()),
+        None => format!("CONNECT {target}"),
+    };
     let judged = judge(&snapshot, &callers, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
         let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
         let destination = runtime.block_on(resolve(&resolver, &permit))?;
-        Ok((permit, destination))
+        let leave = request.map(|(method, uri)| judge_request(&permit, &method, &uri)).transpose()?;
+        Ok((permit, destination, leave))
     });
     match judged {
-        Ok((permit, destination)) => {
+        Ok((permit, destination, leave)) => {
             let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
-            let policy = permit.policy().unwrap_or("-");
+            let named = leave.as_ref().map_or_else(|| permit.policy(), RequestPermit::policy);
+            let policy = named.unwrap_or("-");
             answer(&format!(
                 "allowed: {asked} by {}, policy {policy}; {}",
                 caller.program.executable,
                 addresses.join(" ")
             ));
+            match leave.as_ref().map(RequestPermit::judged) {
+                Some(Judged::Audited { reason, .. }) => answer(&format!("  audit only: {reason}")),
+                Some(Judged::Unseen) => answer("  no rules judge its requests"),
+                Some(Judged::Allowed) => {}
+                None if permit.rules().is_some() => {
+                    answer("  its requests are judged; --method and --path ask about one")
+                }
+                None => {}
+            }
             Ok(ExitCode::SUCCESS)
         }
         Err(refusal) => {
@@ -64,4 +86,13 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Judges a request as the proxy would.
+fn judge_request(permit: &Permit, method: &Method, uri: &Uri) -> Result<RequestPermit, Refusal> {
+    let target = match permit.rules() {
+        Some(rules) => RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?,
+        None => RequestTarget::as_written(uri),
+    };
+    request::judge_now(permit, method, &target)
 }

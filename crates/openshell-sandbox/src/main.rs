@@ -14,6 +14,7 @@ mod reload;
 mod startup;
 mod tasks;
 mod terminal;
+mod trust;
 mod workload;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_proxy::decide::document::document;
-use openshell_proxy::observe::Observations;
+use openshell_proxy::observe::{Observation, Observations};
 use openshell_supervisor::resolve::resolve;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
@@ -61,6 +61,18 @@ impl Output {
     }
 }
 
+/// One endpoint as a line, with rules for the methods that were used; what the requests were for is a comment, as the next run
+/// may ask for other things of the same kind.
+fn observed_endpoint(seen: &Observation) -> String {
+    let rules = seen.methods.iter().map(|method| (method.clone(), "**".to_owned())).collect();
+    let mut text = format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules));
+    if !seen.paths.is_empty() {
+        let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
+        text.push_str(&format!("        # paths: {}\n", paths.join(" ")));
+    }
+    text
+}
+
 /// The smallest policy with which a run like the one that was observed passes: the parts of `started` that are not about the
 /// network, and what each program used of it.
 pub(crate) fn observed_policy(started: &Policy, observations: &Observations) -> String {
@@ -93,9 +105,7 @@ pub(crate) fn observed_policy(started: &Policy, observations: &Observations) -> 
             .filter(char::is_ascii_alphanumeric)
             .take(64)
             .collect();
-        let endpoints =
-            of_program.iter().map(|seen| format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal)));
-        let endpoints: String = endpoints.collect();
+        let endpoints: String = of_program.iter().map(observed_endpoint).collect();
         // The number keeps two programs of one name apart.
         text.push_str(&format!("  {name}_{}:\n    endpoints:\n{endpoints}", index + 1));
         text.push_str(&format!("    binaries:\n      - {{path: {}}}\n", quoted(program)));

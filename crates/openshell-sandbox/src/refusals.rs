@@ -73,7 +73,8 @@ mod tests {
 
     fn denial(host: String, binary: &str) -> Denial {
         let (code, fix) = (ReasonCode::EndpointNotInPolicy, Some("add `x`".to_owned()));
-        Denial { host, port: 443, binary: binary.to_owned(), ancestors: Vec::new(), code, reason: String::new(), fix }
+        let (binary, ancestors, reason) = (binary.to_owned(), Vec::new(), String::new());
+        Denial { host, port: 443, binary, ancestors, code, reason, fix, request: None }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use openshell_proxy::listener::Listener;
 use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tenure;
-use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof};
+use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof, Mount};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
@@ -46,6 +46,7 @@ use crate::outputs::{self, Output};
 use crate::refusals::Refusals;
 use crate::reload;
 use crate::tasks::Tasks;
+use crate::trust;
 use crate::workload;
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
@@ -146,7 +147,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
     let user = run_as::resolve(policy.run_as())?;
-    let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
+    let landlock = Request::new(policy.filesystem(), config.workdir.as_deref()).reading(&config.tls_dir);
     filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
     // file, and a signal ends it.
@@ -154,6 +155,10 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let mut signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let network = Network::create(config)?;
+    let mut tls = match network.proxy {
+        Some(_) => trust::Prepared::create(config, &run_dir)?,
+        None => trust::Prepared::default(),
+    };
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);
@@ -162,6 +167,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         user: &user,
         home: &home,
         proxy: network.proxy.map(SocketAddr::V4),
+        trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
+        has_java: tls.has_java,
     });
     note_isolation(&init);
     let listener = match network.proxy {
@@ -172,8 +179,13 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let refusals = Arc::new(Refusals::default());
     let results = Results::prepare(config, policy)?;
     let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
-    let confinement = confinement(config, landlock, &user, &network, &proof);
+    let mounts = std::mem::take(&mut tls.mounts);
+    let confinement = confinement(config, (landlock, mounts), &user, &network, &proof);
     let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
+    if let Some(why) = &enforced.not_mounted {
+        trust::unavailable(why);
+        tls.authority = None;
+    }
     let policy = Arc::new(CurrentPolicy::new(snapshot));
     let reload = Arc::new(Notify::new());
     tasks.spawn("policy reload", reload::run(config.policy.clone(), Arc::clone(&policy), Arc::clone(&reload)));
@@ -189,6 +201,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
             resolver: Arc::clone(&results.resolver),
+            authority: tls.authority,
+            trust: tls.trust,
             shares: Arc::default(),
             denials: Arc::clone(&refusals) as _,
             observations: results.observed.as_ref().map(|(_, observations)| Arc::clone(observations)),
@@ -326,9 +340,16 @@ impl Proof {
     }
 }
 
-fn confinement(config: &Config, landlock: Request, user: &User, network: &Network, proof: &Proof) -> Confinement {
+fn confinement(
+    config: &Config,
+    (landlock, mounts): (Request, Vec<Mount>),
+    user: &User,
+    network: &Network,
+    proof: &Proof,
+) -> Confinement {
     Confinement {
         landlock,
+        mounts,
         in_sight: config.workdir.clone(),
         credentials: user.credentials.clone(),
         sockets: network.sockets,

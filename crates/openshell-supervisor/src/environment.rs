@@ -48,7 +48,18 @@ pub struct Inputs<'i> {
     pub home: &'i Path,
     /// Where the proxy listens, if there is one.
     pub proxy: Option<SocketAddr>,
+    /// Where the files are that make the sandbox's authority known, if there is one…
+    pub trust: Option<&'i Path>,
+    /// …and whether one is for Java.
+    pub has_java: bool,
 }
+
+/// The certificate of the sandbox's authority alone, in PEM.
+pub const AUTHORITY_FILE: &str = "openshell-ca.pem";
+/// All certificates that are trusted, in PEM.
+pub const BUNDLE_FILE: &str = "ca-bundle.pem";
+/// The same for Java, in PKCS#12.
+pub const JAVA_STORE_FILE: &str = "truststore.p12";
 
 /// Computes the environment that every command in the sandbox gets.
 #[must_use]
@@ -70,7 +81,39 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         // Without it node's fetch goes direct, and is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
+    if let Some(folder) = inputs.trust {
+        BUNDLE_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
+        AUTHORITY_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
+        if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
+            let options = java_options(environment.get("JAVA_TOOL_OPTIONS"), folder, proxy);
+            environment.set("JAVA_TOOL_OPTIONS", options);
+        }
+    }
     environment
+}
+
+/// What a Java reads no other variable for: the proxy and the store, behind what the caller says (JVM Tool Interface,
+/// `JAVA_TOOL_OPTIONS`).
+fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr) -> OsString {
+    let mut options = before.map(OsStr::to_owned).unwrap_or_default();
+    let (host, port) = (proxy.ip(), proxy.port());
+    let ours = [
+        format!("-Djavax.net.ssl.trustStore={}", folder.join(JAVA_STORE_FILE).display()),
+        "-Djavax.net.ssl.trustStoreType=PKCS12".to_owned(),
+        "-Djavax.net.ssl.trustStorePassword=changeit".to_owned(),
+        format!("-Dhttp.proxyHost={host}"),
+        format!("-Dhttp.proxyPort={port}"),
+        format!("-Dhttps.proxyHost={host}"),
+        format!("-Dhttps.proxyPort={port}"),
+        "-Dhttp.nonProxyHosts=localhost|127.*|[::1]".to_owned(),
+    ];
+    for option in ours {
+        if !options.is_empty() {
+            options.push(" ");
+        }
+        options.push(option);
+    }
+    options
 }
 
 /// The user's own home if it exists and may be written, else `/sandbox`, else `/tmp`.
@@ -86,25 +129,25 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 const PROXY_VARIABLES: &[&str] =
     &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
-/// Variables that name trusted certificates; the caller's would point past the sandbox's own.
-const TRUST_VARIABLES: &[&str] = &[
+/// Variables that name all certificates that a program trusts; the caller's would point past the sandbox's own.
+const BUNDLE_VARIABLES: &[&str] = &[
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
-    "DENO_CERT",
     "GIT_SSL_CAINFO",
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     "NIX_SSL_CERT_FILE",
-    "NODE_EXTRA_CA_CERTS",
     "NPM_CONFIG_CAFILE",
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
     "SSL_CERT_FILE",
 ];
 
+/// Variables that name certificates which a program trusts besides its own.
+const AUTHORITY_VARIABLES: &[&str] = &["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
+
 /// Variables that lead to services of the caller's session, or tell where its shell was.
-const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_"];
+const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_", "SSL_CERT_DIR"];
 
 /// Ours, the loader's, the caller's session, sudo's.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
@@ -113,7 +156,10 @@ fn is_removed(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.to_ascii_lowercase().ends_with(b"_proxy")
         || PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
-        || TRUST_VARIABLES.iter().chain(SESSION_VARIABLES).any(|listed| bytes == listed.as_bytes())
+        || [BUNDLE_VARIABLES, AUTHORITY_VARIABLES, SESSION_VARIABLES]
+            .concat()
+            .iter()
+            .any(|listed| bytes == listed.as_bytes())
 }
 
 fn shell(user: &User) -> &Path {
@@ -136,7 +182,24 @@ mod tests {
     fn computed(caller: &[(&str, &str)]) -> Environment {
         let caller = Environment::new(caller.iter().map(|(name, value)| (name.into(), value.into())));
         let proxy = Some(([10, 200, 0, 1], 3128).into());
-        workload(&Inputs { caller: &caller, user: &user(), home: Path::new("/sandbox"), proxy })
+        let (home, trust) = (Path::new("/sandbox"), Some(Path::new("/etc/openshell-tls")));
+        workload(&Inputs { caller: &caller, user: &user(), home, proxy, trust, has_java: true })
+    }
+
+    #[test]
+    fn tls_01_every_programs_variable_names_what_it_should_trust() {
+        let environment =
+            computed(&[("JAVA_TOOL_OPTIONS", "-Xmx1g"), ("SSL_CERT_FILE", "/elsewhere"), ("DENO_CERT", "/x")]);
+        let value = |name| environment.get(name).and_then(|value| value.to_str()).unwrap();
+        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT"] {
+            assert_eq!(value(name), "/etc/openshell-tls/ca-bundle.pem", "{name}");
+        }
+        for name in ["NODE_EXTRA_CA_CERTS", "DENO_CERT"] {
+            assert_eq!(value(name), "/etc/openshell-tls/openshell-ca.pem", "{name}");
+        }
+        let java = value("JAVA_TOOL_OPTIONS");
+        assert!(java.starts_with("-Xmx1g -Djavax.net.ssl.trustStore=/etc/openshell-tls/truststore.p12 "), "{java}");
+        assert!(java.contains(" -Dhttps.proxyHost=10.200.0.1 -Dhttps.proxyPort=3128"), "{java}");
     }
 
     #[test]

@@ -139,6 +139,13 @@ impl Request {
         Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
     }
 
+    /// The same, and `path` may be read.
+    #[must_use]
+    pub fn reading(mut self, path: &Path) -> Self {
+        self.grants.push(Grant { path: path.to_owned(), access: PathAccess::Read, listed: false });
+        self
+    }
+
     /// The same without one path.
     #[cfg(test)]
     pub(crate) fn without(mut self, path: &str) -> Self {

@@ -8,7 +8,7 @@ use crate::{RAW, connect, policy, python, web};
 const GET: &str = "GET / HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
 
 fn ask(lab: &Lab, policy: &str, target: &str) -> Finished {
-    lab.sandbox(policy).python(RAW, &[&connect(target), GET])
+    lab.sandbox(policy).python(RAW, &[&connect(target), &GET.replace("web.test", target)])
 }
 
 /// The status line and the body of a refusal.
@@ -46,7 +46,7 @@ fn l4_02_log_03_what_the_policy_gives_is_reached_and_logged_once() {
     let finished = ask(&lab, &web(), "web.test:8080");
     assert!(finished.ok().starts_with("HTTP/1.1 200 Connection Established\r\n\r\nHTTP/1.1 200 OK"), "{finished:?}");
     assert!(finished.stdout.ends_with("hello"));
-    assert!(upstream.seen()[0].starts_with(b"GET / HTTP/1.1\r\nHost: web.test\r\n"));
+    assert!(upstream.seen()[0].starts_with(b"GET / HTTP/1.1\r\nHost: web.test:8080\r\n"));
     let events = finished.logged(" OCSF NET:");
     let expected = format!(" OCSF NET:OPEN [INFO] ALLOWED {}(2) -> web.test:8080 [policy:web engine:opa]", python());
     assert!(events.len() == 1 && events[0].ends_with(&expected), "{events:?}");
@@ -263,12 +263,6 @@ fn bytes_behind_a_connect_head_reach_the_upstream_when_it_is_permitted_and_only_
     let finished = lab.sandbox(&policy("{}")).python(RAW, &[&early, "late"]);
     assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{finished:?}");
     assert_eq!(upstream.seen().len(), 1);
-}
-
-#[test]
-fn what_this_build_cannot_judge_is_refused() {
-    let judged = web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: audit, access: full,");
-    refused(&judged, "web.test:8080", "not_in_this_build");
 }
 
 #[test]

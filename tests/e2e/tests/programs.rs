@@ -140,7 +140,7 @@ fn git_clones_what_its_policy_gives_and_is_told_why_not() {
     let path = folder.to_str().unwrap();
     let made = lab.shell(&format!(
         "cd {path} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=web.test \
-         -addext subjectAltName=DNS:web.test -keyout key.pem -out cert.pem 2>/dev/null && git init -q work && cd work && \
+         -addext subjectAltName=DNS:web.test -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out cert.pem 2>/dev/null && git init -q work && cd work && \
          git -c user.name=t -c user.email=t@lab.test commit -q --allow-empty -m first && cd .. && \
          git clone -q --bare work repo.git && git -C repo.git update-server-info && chmod -R a+rX ."
     ));
@@ -150,14 +150,16 @@ fn git_clones_what_its_policy_gives_and_is_told_why_not() {
         ));
     assert!(!made.contains("fatal") && !made.contains("cannot"), "{made}");
     let _server = lab.program(&["/usr/bin/python3", "-c", HTTPS, path]);
-    let git = "git -c http.sslCAInfo=/etc/ssl/lab.pem clone -q https://web.test/repo.git /tmp/e2e-git-clone && \
+    let git = "git clone -q https://web.test/repo.git /tmp/e2e-git-clone && \
                git -C /tmp/e2e-git-clone log --format=%s && rm -rf /tmp/e2e-git-clone";
     let remote = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
     let policy = |binary: &str| {
         let endpoint = "{host: web.test, port: 443, allowed_ips: [10.99.0.1]}";
         crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}}}"))
     };
-    let permitted = lab.sandbox(&policy(&remote)).sh(git);
+    let distrusted = lab.sandbox(&policy(&remote)).sh(git);
+    assert!(distrusted.stderr.contains("502") && distrusted.code() != 0, "{distrusted:?}");
+    let permitted = lab.sandbox(&policy(&remote)).args(&["--upstream-ca-file", "/etc/ssl/lab.pem"]).sh(git);
     assert_eq!(permitted.ok(), "first");
     let refused = lab.sandbox(&policy("/usr/bin/curl")).sh(git);
     assert!(refused.stderr.contains("response 403") && refused.code() != 0, "{refused:?}");

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use openshell_policy::address::AddressRange;
 use openshell_policy::denial::{DenialStage, ReasonCode};
-use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
 
+use crate::decide::request::RequestRules;
 use crate::decide::snapshot::{Matches, Nearest, Snapshot, Verdict};
 use crate::identify::caller::{Caller, Callers};
 use crate::intake::Target;
@@ -25,6 +26,12 @@ pub struct Permit {
     policy: Option<String>,
     generation: u64,
     addresses: PermittedAddresses,
+    /// What judges the requests inside.
+    rules: Option<Arc<RequestRules>>,
+    /// Whether TLS is left closed.
+    skips_tls: bool,
+    /// Whether the run is observed, and nothing refused that a policy could permit.
+    is_observed: bool,
     /// What it would have been refused for, where a run is observed instead.
     observed: Option<ReasonCode>,
 }
@@ -67,6 +74,24 @@ impl Permit {
         self.observed
     }
 
+    /// What judges the requests inside; `None` where nothing does.
+    #[must_use]
+    pub fn rules(&self) -> Option<&Arc<RequestRules>> {
+        self.rules.as_ref()
+    }
+
+    /// Whether TLS is left closed.
+    #[must_use]
+    pub fn skips_tls(&self) -> bool {
+        self.skips_tls
+    }
+
+    /// Whether the run is observed, and nothing refused that a policy could permit.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        self.is_observed
+    }
+
     pub(crate) fn addresses(&self) -> &PermittedAddresses {
         &self.addresses
     }
@@ -85,23 +110,24 @@ pub fn judge(
 ) -> Result<Permit, Refusal> {
     let verdict_on =
         |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::Engine(error.to_string()));
-    let verdict = verdict_on(callers.first())?;
+    let answer = verdict_on(callers.first())?;
     for other in callers.others() {
-        if !same(&verdict, &*verdict_on(other)?) {
+        if !same(&answer.verdict, &verdict_on(other)?.verdict) {
             let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
             return Err(Refusal::CallerAmbiguous(both));
         }
     }
-    match &*verdict {
+    match &answer.verdict {
         Verdict::Deny { nearest } => {
             let reason = snapshot.deny_reason(&callers.first().program, target);
             let reason = reason.map_err(|error| Refusal::Engine(error.to_string()))?;
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
         Verdict::Allow { policy, endpoints } => {
-            if endpoints.iter().any(|endpoint| endpoint.l7().is_some()) {
-                let what = "requests are judged inside this endpoint's connections, which this build cannot do yet";
-                return Err(Refusal::NotInThisBuild { what, policy: policy.clone() });
+            let skips_tls = endpoints.iter().any(|endpoint| endpoint.tls() == TlsMode::Skip);
+            if skips_tls && answer.rules.is_some() {
+                let what = "one endpoint says `tls: skip`, and another has rules for what is inside";
+                return Err(Refusal::UnsupportedProtocol { what, policy: policy.clone() });
             }
             // An address as the host is its own list, where the endpoint has none.
             let is_listed = |endpoint: &&Endpoint| !endpoint.allowed_ips().is_empty();
@@ -118,8 +144,16 @@ pub fn judge(
                 literal,
             };
             verify()?;
-            let generation = snapshot.generation();
-            Ok(Permit { target: target.clone(), policy: policy.clone(), generation, addresses, observed: None })
+            Ok(Permit {
+                target: target.clone(),
+                policy: policy.clone(),
+                generation: snapshot.generation(),
+                addresses,
+                rules: answer.rules.clone(),
+                skips_tls,
+                is_observed: false,
+                observed: None,
+            })
         }
     }
 }
@@ -137,18 +171,26 @@ pub fn observe(
 ) -> Result<Permit, Refusal> {
     let addresses = PermittedAddresses { any: true, public: true, listed: Vec::new(), literal: None };
     match judge(snapshot, callers, target, &verify) {
-        Ok(permit) => Ok(Permit { addresses, ..permit }),
+        Ok(permit) => Ok(Permit { addresses, is_observed: true, ..permit }),
         Err(refusal) if refusal.code().stage() == DenialStage::L4 => {
             verify()?;
-            let (target, generation, observed) = (target.clone(), snapshot.generation(), Some(refusal.code()));
-            Ok(Permit { target, policy: None, generation, addresses, observed })
+            Ok(Permit {
+                target: target.clone(),
+                policy: None,
+                generation: snapshot.generation(),
+                addresses,
+                rules: None,
+                skips_tls: false,
+                is_observed: true,
+                observed: Some(refusal.code()),
+            })
         }
         Err(refusal) => Err(refusal),
     }
 }
 
-fn same(one: &Arc<Verdict>, other: &Verdict) -> bool {
-    match (&**one, other) {
+fn same(one: &Verdict, other: &Verdict) -> bool {
+    match (one, other) {
         // What comes nearest may differ; a refusal is a refusal.
         (Verdict::Deny { .. }, Verdict::Deny { .. }) => true,
         (one, other) => one == other,

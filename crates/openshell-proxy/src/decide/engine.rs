@@ -20,7 +20,10 @@ pub enum Query {
     MatchedEndpointConfig,
     DenyReason,
     NearestPolicy,
+    MatchingPolicies,
     AllowRequest,
+    AllowingPolicy,
+    DenyingPolicy,
     RequestDenyReason,
     FilesystemPolicy,
     LandlockPolicy,
@@ -28,14 +31,17 @@ pub enum Query {
 }
 
 impl Query {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::NetworkAction,
         Self::MatchedNetworkPolicy,
         Self::MatchedEndpointConfigs,
         Self::MatchedEndpointConfig,
         Self::DenyReason,
         Self::NearestPolicy,
+        Self::MatchingPolicies,
         Self::AllowRequest,
+        Self::AllowingPolicy,
+        Self::DenyingPolicy,
         Self::RequestDenyReason,
         Self::FilesystemPolicy,
         Self::LandlockPolicy,
@@ -50,7 +56,10 @@ impl Query {
             Self::MatchedEndpointConfig => "matched_endpoint_config",
             Self::DenyReason => "deny_reason",
             Self::NearestPolicy => "nearest_policy",
+            Self::MatchingPolicies => "matching_policies",
             Self::AllowRequest => "allow_request",
+            Self::AllowingPolicy => "allowing_policy",
+            Self::DenyingPolicy => "denying_policy",
             Self::RequestDenyReason => "request_deny_reason",
             Self::FilesystemPolicy => "filesystem_policy",
             Self::LandlockPolicy => "landlock_policy",
@@ -123,17 +132,29 @@ impl Engine {
         Ok(Self { compiled, program, data })
     }
 
+    /// What the rules read.
+    #[must_use]
+    pub fn data(&self) -> &Value {
+        &self.data
+    }
+
+    /// The same rules over other data.
+    #[must_use]
+    pub fn over(&self, data: Value) -> Self {
+        Self { compiled: self.compiled.clone(), program: Arc::clone(&self.program), data }
+    }
+
     /// Asks one question after the other about the same input.
     ///
     /// # Errors
     /// The data conflicts with the rules.
-    pub fn about(&self, input: serde_json::Value) -> Result<Session, EngineError> {
+    pub fn about(&self, input: Value) -> Result<Session, EngineError> {
         let mut machine = RegoVM::new_with_policy(self.compiled.clone());
         machine.set_max_instructions(MAX_INSTRUCTIONS);
         machine.set_strict_builtin_errors(true);
         machine.load_program(Arc::clone(&self.program));
         machine.set_data(self.data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
-        machine.set_input(Value::from(input));
+        machine.set_input(input);
         Ok(Session { machine })
     }
 }

@@ -4,6 +4,7 @@ pub mod connection;
 pub mod current;
 pub mod document;
 pub mod engine;
+pub mod request;
 pub mod snapshot;
 
 #[cfg(test)]

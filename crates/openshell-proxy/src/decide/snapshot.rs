@@ -1,5 +1,6 @@
 //! One immutable generation of the policy, with the decisions already made by it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openshell_policy::network::endpoint::Endpoint;
@@ -8,11 +9,13 @@ use openshell_policy::violation::{Violations, Warning};
 use openshell_policy::yaml;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use serde_json::{Value, json};
+use regorus::Value;
+use serde_json::{Value as Json, json};
 
 use crate::context::Limits;
 use crate::decide::document::{Links, document};
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query};
+use crate::decide::request::{self, Remembered, RequestRules};
 use crate::identify::caller::Program;
 use crate::intake::Target;
 
@@ -36,15 +39,16 @@ pub struct Snapshot {
     engine: Engine,
     /// Whether arguments may count: the built-in rules only put them into reasons.
     is_built_in: bool,
-    decisions: Cache<Question, Arc<Verdict>, QuestionBytes>,
+    decisions: Cache<Question, Arc<Answer>, QuestionBytes>,
+    requests: Arc<Remembered>,
 }
 
 /// Weighs decisions by what the workload chooses of them.
 #[derive(Clone, Debug)]
 struct QuestionBytes;
 
-impl Weighter<Question, Arc<Verdict>> for QuestionBytes {
-    fn weight(&self, question: &Question, _: &Arc<Verdict>) -> u64 {
+impl Weighter<Question, Arc<Answer>> for QuestionBytes {
+    fn weight(&self, question: &Question, _: &Arc<Answer>) -> u64 {
         let program = &question.program;
         let texts = program.ancestors.iter().chain(&program.cmdline_paths).chain([&program.executable]);
         let bytes: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
@@ -57,6 +61,13 @@ impl Weighter<Question, Arc<Verdict>> for QuestionBytes {
 struct Question {
     program: Program,
     target: Target,
+}
+
+/// What is remembered of a connection: what the rules say about it, and what they say about its requests.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) verdict: Verdict,
+    pub(super) rules: Option<Arc<RequestRules>>,
 }
 
 /// What the rules say about a connection.
@@ -111,7 +122,8 @@ impl Snapshot {
         };
         let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
         let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, QuestionBytes);
-        Ok((Self { generation, policy, engine, is_built_in: rules.is_none(), decisions }, warnings))
+        let requests = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, request::QuestionBytes));
+        Ok((Self { generation, policy, engine, is_built_in: rules.is_none(), decisions, requests }, warnings))
     }
 
     /// Counts from 1; grows with every reload.
@@ -127,7 +139,7 @@ impl Snapshot {
     }
 
     /// What the rules say about `program` going to `target`; the same question is evaluated once.
-    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<Verdict>, EngineError> {
+    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<Answer>, EngineError> {
         let mut question = Question { program: program.clone(), target: target.clone() };
         if self.is_built_in {
             question.program.cmdline_paths.clear();
@@ -137,42 +149,89 @@ impl Snapshot {
 
     /// Why the rules refuse `program` going to `target`; empty where they do not say.
     pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
-        let mut reason = self.engine.about(input(program, target))?.ask_text(Query::DenyReason)?.unwrap_or_default();
+        let mut reason =
+            self.engine.about(Value::from(input(program, target)))?.ask_text(Query::DenyReason)?.unwrap_or_default();
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         Ok(reason)
     }
 
-    fn evaluate(&self, Question { program, target }: &Question) -> Result<Verdict, EngineError> {
-        let mut session = self.engine.about(input(program, target))?;
+    fn evaluate(&self, Question { program, target }: &Question) -> Result<Answer, EngineError> {
+        let mut session = self.engine.about(Value::from(input(program, target)))?;
         if session.ask(Query::NetworkAction)? != Some(json!("allow")) {
-            return Ok(Verdict::Deny { nearest: nearest(session.ask(Query::NearestPolicy)?) });
+            let nearest = nearest(session.ask(Query::NearestPolicy)?);
+            return Ok(Answer { verdict: Verdict::Deny { nearest }, rules: None });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
             Some(configs) => configs,
-            None => Value::Array(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect()),
+            None => Json::Array(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect()),
         };
-        let endpoints = yaml::endpoints(&endpoints.to_string()).map_err(|violations| EngineError::Answer {
+        let matching = session.ask(Query::MatchingPolicies)?;
+        let parsed = yaml::endpoints(&endpoints.to_string()).map_err(|violations| EngineError::Answer {
             query: "matched_endpoint_configs",
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;
-        Ok(Verdict::Allow { policy, endpoints })
+        let (engine, named) = match (&matching, &endpoints) {
+            (Some(Json::Array(matching)), Json::Array(endpoints)) if self.is_built_in => {
+                self.slice(matching, endpoints)
+            }
+            // What foreign rules read only they know.
+            _ => (self.engine.over(self.engine.data().clone()), policy.clone()),
+        };
+        let asked = (exec(program), network(target));
+        let rules = RequestRules::new(
+            (engine, self.is_built_in),
+            asked,
+            &parsed,
+            named.or_else(|| policy.clone()),
+            Arc::clone(&self.requests),
+        );
+        Ok(Answer { verdict: Verdict::Allow { policy, endpoints: parsed }, rules: rules.map(Arc::new) })
+    }
+
+    /// The rules over what they need for the requests of a connection that the policies `matching` permit at `endpoints`,
+    /// whatever else the policy holds; and the smallest key of a policy that judges requests.
+    fn slice(&self, matching: &[Json], endpoints: &[Json]) -> (Engine, Option<String>) {
+        let endpoints: Vec<Value> = endpoints.iter().cloned().map(Value::from).collect();
+        let data = self.engine.data();
+        let mut policies = BTreeMap::new();
+        let mut judging = None;
+        for name in matching.iter().cloned().map(Value::from) {
+            let policy = &data["network_policies"][&name];
+            let matched = policy["endpoints"].as_array().into_iter().flat_map(|all| all.iter());
+            let matched: Vec<Value> = matched.filter(|endpoint| endpoints.contains(endpoint)).cloned().collect();
+            let judges = matched.iter().any(|endpoint| endpoint["protocol"] == Value::from("rest"));
+            if let (true, None, Ok(name)) = (judges, &judging, name.as_string()) {
+                judging = Some(name.to_string());
+            }
+            let slice = [("endpoints", Value::from(matched)), ("binaries", policy["binaries"].clone())];
+            let slice: BTreeMap<Value, Value> =
+                slice.into_iter().map(|(key, value)| (Value::from(key), value)).collect();
+            policies.insert(name, Value::from(slice));
+        }
+        let data = BTreeMap::from([(Value::from("network_policies"), Value::from(policies))]);
+        (self.engine.over(Value::from(data)), judging)
     }
 }
 
-fn input(program: &Program, target: &Target) -> Value {
+fn input(program: &Program, target: &Target) -> Json {
+    json!({ "exec": exec(program), "network": network(target) })
+}
+
+fn exec(program: &Program) -> Json {
     json!({
-        "exec": {
-            "path": program.executable,
-            "ancestors": program.ancestors,
-            "cmdline_paths": program.cmdline_paths,
-        },
-        "network": { "host": target.host.to_string(), "port": target.port },
+        "path": program.executable,
+        "ancestors": program.ancestors,
+        "cmdline_paths": program.cmdline_paths,
     })
 }
 
-fn nearest(answer: Option<Value>) -> Option<Nearest> {
+fn network(target: &Target) -> Json {
+    json!({ "host": target.host.to_string(), "port": target.port })
+}
+
+fn nearest(answer: Option<Json>) -> Option<Nearest> {
     let answer = answer?;
     let matches = match answer.get("matches")?.as_str()? {
         "endpoint" => Matches::Endpoint,
@@ -187,7 +246,7 @@ fn nearest(answer: Option<Value>) -> Option<Nearest> {
 /// `policy` with the parts that take effect at start as the rules answer them.
 fn static_parts(engine: &Engine, policy: &Policy) -> Result<Policy, LoadError> {
     let mut whole = document(policy, &|_| None);
-    let mut session = engine.about(json!({}))?;
+    let mut session = engine.about(Value::from(json!({})))?;
     let parts = [
         (Query::FilesystemPolicy, "filesystem_policy"),
         (Query::LandlockPolicy, "landlock"),

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use hyper::Method;
 use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
 use serde_json::{Value, json};
@@ -7,7 +8,9 @@ use serde_json::{Value, json};
 use super::connection::{Permit, judge};
 use super::document::document;
 use super::engine::{BUILT_IN, Engine, Query};
+use super::request::{self, Judged};
 use super::snapshot::Snapshot;
+use crate::http::target::RequestTarget;
 use crate::identify::caller::{Caller, Callers, Program};
 use crate::intake::Target;
 use crate::refusal::Refusal;
@@ -186,12 +189,113 @@ fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
 }
 
 #[test]
-fn what_is_judged_inside_is_refused_by_this_build() {
-    let judged = web("{host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}");
-    check(&judged, "a.test:1", Err(ReasonCode::NotInThisBuild));
-    let twin =
-        web("{host: a.test, port: 1}, {host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}");
-    check(&twin, "a.test:1", Err(ReasonCode::NotInThisBuild));
+fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
+    let judged = "{host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}";
+    check(&web(judged), "a.test:1", Ok("web"));
+    let twin = web(&format!("{{host: \"*.a.test\", port: 1, tls: skip}}, {}", judged.replace("a.test", "b.a.test")));
+    check(&twin, "b.a.test:1", Err(ReasonCode::UnsupportedL7Protocol));
+    check(&twin, "c.a.test:1", Ok("web"));
+}
+
+/// What `permit` says to a request, with the policy that says it.
+fn asked(permit: &Permit, method: &str, target: &str) -> Result<(Option<String>, Judged), ReasonCode> {
+    let method = Method::from_bytes(method.as_bytes()).unwrap();
+    let slash = permit.rules().is_some_and(|rules| rules.allow_encoded_slash());
+    let target =
+        RequestTarget::canonical(&method, &target.parse().unwrap(), slash).map_err(|_| ReasonCode::BadRequest)?;
+    let leave = request::judge_now(permit, &method, &target).map_err(|refusal| refusal.code())?;
+    Ok((leave.policy().map(str::to_owned), leave.judged().clone()))
+}
+
+fn allowed(policy: &str) -> Result<(Option<String>, Judged), ReasonCode> {
+    Ok((Some(policy.to_owned()), Judged::Allowed))
+}
+
+#[test]
+fn l7_23_24_rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_named() {
+    let l7 = "host: a.test, port: 1, protocol: rest, enforcement: enforce";
+    let policies = format!(
+        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, \
+          b: {{endpoints: [{{{l7}, rules: [{{allow: {{method: GET, path: \"**\"}}}}]}}], {CURL}}}, \
+          c: {{endpoints: [{{{l7}, rules: [{{allow: {{method: POST, path: \"**\"}}}}], deny_rules: [{{method: GET, path: /x}}]}}], {CURL}}}, \
+          d: {{endpoints: [{{{l7}, access: full}}], binaries: [{{path: /usr/bin/wget}}]}}, \
+          e: {{endpoints: [{{{l2}, access: full}}], {CURL}}}}}",
+        l2 = l7.replace("port: 1", "port: 2"),
+    );
+    let permit = by_curl(&policies, "a.test:1").unwrap();
+    assert_eq!(permit.policy(), Some("a"));
+    assert_eq!(asked(&permit, "GET", "/y"), allowed("b"));
+    assert_eq!(asked(&permit, "POST", "/y"), allowed("c"));
+    assert_eq!(
+        asked(&permit, "DELETE", "/y"),
+        Err(ReasonCode::RequestNotInRules),
+        "other programs' rules do not count"
+    );
+    assert_eq!(asked(&permit, "GET", "/x"), Err(ReasonCode::RequestInDenyRules));
+    assert_eq!(asked(&permit, "GET", "/y/../x"), Err(ReasonCode::RequestInDenyRules));
+    assert_eq!(asked(&permit, "GET", "/x;v=1"), Err(ReasonCode::RequestInDenyRules), "as some servers read it");
+}
+
+#[test]
+fn l7_14_15_what_is_audited_passes_with_its_reason() {
+    let permit = by_curl(&web("{host: a.test, port: 1, protocol: rest, access: read-only}"), "a.test:1").unwrap();
+    let (policy, judged) = asked(&permit, "POST", "/a").unwrap();
+    assert_eq!(policy.as_deref(), Some("web"));
+    let reason = "POST /a not permitted by policy".to_owned();
+    assert_eq!(judged, Judged::Audited { code: ReasonCode::RequestNotInRules, reason });
+}
+
+#[test]
+fn l7_16_to_20_queries_are_judged_by_every_value() {
+    let endpoint = |query: &str| {
+        format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: /a, query: {query}}}}}]}}"
+        )
+    };
+    let versions = by_curl(&web(&endpoint("{ver: \"1*\"}")), "a.test:1").unwrap();
+    for (target, expected) in [
+        ("/a?ver=12", true),
+        ("/a?ver=2", false),
+        ("/a", false),
+        ("/a?ver=12&other=x", true),
+        ("/a?ver=12&ver=2", false),
+    ] {
+        assert_eq!(asked(&versions, "GET", target).is_ok(), expected, "{target}");
+    }
+    let letters = by_curl(&web(&endpoint("{q: {any: [\"a*\", \"b*\"]}}")), "a.test:1").unwrap();
+    for (target, expected) in [("/a?q=apple", true), ("/a?q=cherry", false), ("/a?q=a%00", false), ("/a?q=b%61", true)]
+    {
+        assert_eq!(asked(&letters, "GET", target).is_ok(), expected, "{target}");
+    }
+}
+
+#[test]
+fn an_encoded_slash_is_allowed_only_where_all_endpoints_allow_it() {
+    let endpoint = |slash| {
+        format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, access: full, allow_encoded_slash: {slash}}}"
+        )
+    };
+    let permit = by_curl(&web(&endpoint(true)), "a.test:1").unwrap();
+    assert_eq!(asked(&permit, "GET", "/@types%2fnode"), allowed("web"));
+    let both = by_curl(&web(&format!("{}, {}", endpoint(true), endpoint(false))), "a.test:1").unwrap();
+    assert_eq!(asked(&both, "GET", "/@types%2fnode"), Err(ReasonCode::BadRequest));
+}
+
+#[test]
+fn foreign_rules_judge_requests_too() {
+    let rules = r#"
+package openshell.sandbox
+import rego.v1
+network_action := "allow"
+matched_network_policy := "mine"
+matched_endpoint_config := {"host": "a.test", "ports": [1], "protocol": "rest", "enforcement": "enforce", "rules": [{"allow": {"method": "*", "path": "**"}}]}
+allow_request if { input.request.path == "/open"; input.exec.path == "/usr/bin/curl" }
+"#;
+    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
+    let permit = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap();
+    assert_eq!(asked(&permit, "GET", "/open"), allowed("mine"));
+    assert_eq!(asked(&permit, "GET", "/other"), Err(ReasonCode::RequestNotInRules));
 }
 
 #[test]
@@ -299,7 +403,7 @@ fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Opt
         "network": {"host": "a.test", "port": 1},
         "request": {"method": method, "path": path, "query_params": query},
     });
-    let mut session = engine.about(input).unwrap();
+    let mut session = engine.about(regorus::Value::from(input)).unwrap();
     let allowed = session.ask(Query::AllowRequest).unwrap() == Some(json!(true));
     (allowed, session.ask_text(Query::RequestDenyReason).unwrap())
 }

@@ -6,7 +6,9 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::http::response::Parts;
 use serde::Serialize;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -28,6 +30,14 @@ struct Content<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     binary: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     nearest_rule: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
@@ -36,7 +46,22 @@ struct Content<'r> {
 /// The answer to a refused request; the connection ends with it.
 #[must_use]
 pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
+    let (head, body) = content(refusal, record);
+    Response::from_parts(head, Either::Left(Full::from(body)))
+}
+
+fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
+    let judged = match refusal {
+        Refusal::Request { policy, rule: (method, path), .. } => {
+            Some((policy.as_deref(), method.as_str(), path.as_str()))
+        }
+        _ => None,
+    };
     let content = Content {
+        policy: judged.and_then(|(policy, ..)| policy),
+        rule: judged.map(|(_, method, path)| format!("{method} {path}")),
+        method: judged.map(|(_, method, _)| method),
+        path: judged.map(|(_, _, path)| path),
         error: refusal.error(),
         detail: refusal.detail(record.request(), record.target()),
         reason_code: refusal.code().as_str(),
@@ -49,13 +74,31 @@ pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
     };
     // Texts and numbers always have a JSON form.
     let body = serde_json::to_vec(&content).unwrap_or_default();
-    let mut response = Response::new(Either::Left(Full::from(body)));
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = refusal.status();
     // Clients that show nothing of the body show the status line.
     response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A key of a policy is always a field value.
+    if let Some(Ok(policy)) = judged.and_then(|(policy, ..)| policy.map(HeaderValue::from_str)) {
+        response.headers_mut().insert("X-OpenShell-Policy", policy);
+    }
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
+    response.into_parts()
+}
+
+/// Writes the answer to a refused connection that is no HTTP to the HTTP library.
+pub async fn send_raw(mut client: impl AsyncWrite + Unpin, refusal: &Refusal, record: &Record) {
+    let (head, body) = content(refusal, record);
+    let mut text = format!("HTTP/1.1 {} {}\r\n", head.status.as_u16(), refusal.code().as_str());
+    for (name, value) in &head.headers {
+        text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
+    }
+    text.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
+    // A client that has gone wants no answer.
+    let _ = client.write_all(text.as_bytes()).await;
+    let _ = client.write_all(&body).await;
+    let _ = client.shutdown().await;
 }
 
 /// The answer to a permitted CONNECT.

@@ -1,25 +1,25 @@
-//! The forward door (RFC 9112 §3.2.2): a plain-HTTP request in absolute form, its target, and its record.
+//! The forward door (RFC 9112 §3.2.2): a request in absolute form, its target, and its record.
 
 use hyper::Request;
-use hyper::header::TRANSFER_ENCODING;
 use openshell_policy::network::host::Host;
 
-use crate::intake::{Target, port};
+use crate::intake::{Scheme, Target, port};
 use crate::record::Record;
 use crate::refusal::Refusal;
 
-/// Reads where `request` wants to go, and begins its record. Refused is what is not in absolute form, or not http.
-pub fn intake<B>(request: &Request<B>) -> (Record, Result<Target, Refusal>) {
+/// Reads where `request` wants to go, and begins its record. Refused is what is not in absolute form. A request for https is
+/// sent inside TLS, as some clients leave that to their proxy.
+pub fn intake<B>(request: &Request<B>) -> (Record, Result<(Scheme, Target), Refusal>) {
     let (method, uri) = (request.method(), request.uri());
     let refused = |what| (Record::new(method.to_string(), None), Err(Refusal::BadRequest(what)));
     let Some(authority) = uri.authority() else {
         return refused("this is a proxy: send CONNECT host:port, or a request with an absolute http URL");
     };
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return refused("Use CONNECT for HTTPS URLs"),
-        _ => return refused("only http URLs can be requested without CONNECT"),
-    }
+    let scheme = match uri.scheme_str() {
+        Some("http") => Scheme::Http,
+        Some("https") => Scheme::Https,
+        _ => return refused("only http and https URLs can be requested"),
+    };
     if authority.as_str().contains('@') {
         return refused("the URL of a proxy request has no user information");
     }
@@ -30,14 +30,10 @@ pub fn intake<B>(request: &Request<B>) -> (Record, Result<Target, Refusal>) {
     let behind_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
     let port = match behind_host.strip_prefix(':') {
         Some(written) => port(written),
-        None => Some(80).filter(|_| behind_host.is_empty()),
+        None => Some(scheme.default_port()).filter(|_| behind_host.is_empty()),
     };
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
-    let codings = request.headers().get_all(TRANSFER_ENCODING);
-    if codings.iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-        return refused("the only transfer coding of a request is chunked");
-    }
     let target = Target { host, port };
     // What is behind the `?` may hold what no log should.
-    (Record::http(method.as_str(), uri.path(), target.clone()), Ok(target))
+    (Record::http(method.as_str(), uri.path(), scheme, target.clone()), Ok((scheme, target)))
 }

@@ -1,4 +1,7 @@
 //! What happens once both sides are connected.
 
-pub mod forward;
+pub mod http;
+pub mod linger;
 pub mod opaque;
+pub mod prefixed;
+pub mod upstream;

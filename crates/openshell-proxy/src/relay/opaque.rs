@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::pipe::{PipeFlags, SpliceFlags};
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
@@ -26,14 +26,15 @@ const LULL: Duration = Duration::from_millis(100);
 /// Bytes that a pipe takes: what the kernel allows everybody (pipe(7)).
 const PIPE: usize = 1024 * 1024;
 
-/// Relays between `client`, of which `surplus` was read already, and `upstream`. A side that ends its sending may still
-/// receive.
+/// Relays between `client`, of which `surplus` was read already, and `upstream`, of which `spoken` was. A side that ends its
+/// sending may still receive.
 ///
 /// # Errors
 /// Either side failed, or both were silent for [`Limits::IDLE`].
-pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStream) -> io::Result<()> {
+pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStream, spoken: Bytes) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
-    drop(surplus);
+    client.write_all(&spoken).await?;
+    drop((surplus, spoken));
     let moved = AtomicU64::new(0);
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
@@ -47,6 +48,18 @@ pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStrea
         done = both => done.map(drop),
         () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
     }
+}
+
+/// Relays between two streams that are more than sockets. As [`relay`], but that only the peers' sockets tell of their silence.
+///
+/// # Errors
+/// Either side failed.
+pub async fn copy<C, U>(mut client: C, mut upstream: U) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await.map(drop)
 }
 
 /// Moves what comes until its end, and passes the end on. While nothing comes it holds no buffer.

@@ -70,19 +70,31 @@ pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fie
 
 fn http(fields: &Fields) -> String {
     let get = |name| fields.get(name);
-    let port = if get("port") == "80" { String::new() } else { format!(":{}", get("port")) };
-    let line = format!(
-        "HTTP:{0} [{1}] {2} {3}({4}) -> {0} http://{5}{port}{6} [policy:{7} engine:{8}]",
+    let is_default = matches!((get("scheme"), get("port")), ("http", "80") | ("https", "443"));
+    let port = if is_default { String::new() } else { format!(":{}", get("port")) };
+    let who = match get("binary") {
+        "" => String::new(),
+        binary => format!("{}({}) -> ", word(binary), get("pid")),
+    };
+    let mut line = format!(
+        "HTTP:{0} [{1}] {2} {who}{0} {3}://{4}{port}{5}",
         word(get("activity")),
         get("severity"),
         get("action"),
-        word(get("binary")),
-        get("pid"),
+        get("scheme"),
         word(get("host")),
         word(get("path")),
-        word(get("policy")),
-        get("engine"),
     );
+    // Writing to a String cannot fail.
+    if !get("engine").is_empty() {
+        let _ = write!(line, " [policy:{} engine:{}]", word(get("policy")), get("engine"));
+    }
+    if matches!(get("decision"), "audit" | "allow_upgrade") {
+        let _ = write!(line, " [decision:{}]", get("decision"));
+    }
+    if get("number") != "0" {
+        let _ = write!(line, " [request:{}]", get("number"));
+    }
     with_reason(line, fields)
 }
 

@@ -24,6 +24,8 @@ use crate::seccomp::rules::{Sockets, rows};
 pub struct Confinement {
     /// Files.
     pub landlock: Request,
+    /// What is shown inside elsewhere than it lies.
+    pub mounts: Vec<Mount>,
     /// A path that stays in sight although it is not granted; the rest that is not granted is covered.
     pub in_sight: Option<PathBuf>,
     /// Identity.
@@ -34,6 +36,17 @@ pub struct Confinement {
     pub landlock_proof: LandlockProof,
     /// A listener of the supervisor that the fence must refuse; `None` where there is no fence.
     pub fence_probe: Option<SocketAddrV4>,
+}
+
+/// A file or folder of the supervisor's that is shown in place of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// What is shown.
+    pub source: PathBuf,
+    /// Where; it must exist.
+    pub place: PathBuf,
+    /// Whether something else fails without it.
+    pub is_needed: bool,
 }
 
 /// An act that succeeds unless Landlock refuses it. Init tries it as root, so that file modes decide nothing.
@@ -54,6 +67,8 @@ pub struct Enforced {
     pub not_proved: Option<String>,
     /// What is not granted and could not be covered, in words.
     pub not_covered: Vec<String>,
+    /// What is needed and could not be shown, in words.
+    pub not_mounted: Option<String>,
 }
 
 /// Why the confinement of all commands failed.
@@ -140,6 +155,8 @@ impl Confinement {
     pub(crate) fn enter(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), EnterError> {
         // A filter that cannot be compiled must stop the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
+        // Before paths are resolved, as what lies there by then is what is granted.
+        let not_mounted = self.mount();
         // The host's sockets are listed where the host's network is.
         let granted = self.landlock.resolve();
         let not_covered = cover(self.visible(&granted), self.credentials.uid);
@@ -152,7 +169,20 @@ impl Confinement {
         let elsewhere = Elsewhere { sockets_by_path: not_covered.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, elsewhere).map_err(EnterError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
-        Ok((Enforced { landlock, not_proved, not_covered }, filter))
+        Ok((Enforced { landlock, not_proved, not_covered, not_mounted }, filter))
+    }
+
+    fn mount(&self) -> Option<String> {
+        let mut failed = None;
+        for Mount { source, place, is_needed } in &self.mounts {
+            let mounted = rustix::mount::mount_bind(source, place);
+            if let Err(errno) = mounted
+                && *is_needed
+            {
+                failed = Some(format!("cannot show {} in the sandbox: {errno}", place.display()));
+            }
+        }
+        failed
     }
 
     /// What is granted, and the file that must be there for its refusal to prove something.

@@ -21,6 +21,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 fn confinement(fence_probe: Option<SocketAddrV4>) -> Confinement {
     Confinement {
+        mounts: Vec::new(),
         landlock: Request::new(&Filesystem::default(), None),
         in_sight: None,
         credentials: Credentials { uid: UID, gid: UID, groups: vec![UID] },

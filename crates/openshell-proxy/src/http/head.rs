@@ -1,0 +1,197 @@
+//! Heads of messages: what no two servers may read differently, and what leaves for the upstream.
+
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use hyper::http::request::Parts;
+use hyper::{Request, Version};
+use openshell_policy::network::host::Host;
+
+use crate::http::target::{RequestTarget, TargetError};
+use crate::intake::{Scheme, Target, port};
+use crate::refusal::Refusal;
+
+/// Checks that the body of a request has one length, whoever reads it. What else could be read in two ways the HTTP library
+/// refuses, or leaves out of what it hands on.
+///
+/// # Errors
+/// Another transfer coding than chunked, or more than one.
+pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
+        return Err(Refusal::BadRequest("the only transfer coding of a request is chunked"));
+    }
+    Ok(())
+}
+
+/// Checks that every value is text, as whoever judges the request takes it for.
+///
+/// # Errors
+/// One is not UTF-8.
+pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
+    let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
+    if headers.values().all(is_text) {
+        Ok(())
+    } else {
+        Err(Refusal::BadRequest("a header of the request is not UTF-8"))
+    }
+}
+
+/// Checks that a request inside a connection to `target` is for `target` (RFC 9112 §3.2).
+///
+/// # Errors
+/// It is for another host, port or scheme, or does not say which.
+pub fn check_authority(request: &Parts, scheme: Scheme, target: &Target) -> Result<(), Refusal> {
+    let mut named = request.headers.get_all(HOST).iter();
+    let host = match (named.next(), named.next()) {
+        (Some(host), None) => Some(host),
+        (None, _) if request.version == Version::HTTP_10 => None,
+        (None, _) => return Err(Refusal::BadRequest("the request has no Host")),
+        (Some(_), Some(_)) => return Err(Refusal::BadRequest("the request has more than one Host")),
+    };
+    if let Some(host) = host {
+        let host = host.to_str().map_err(|_| Refusal::BadRequest("the Host of the request is no host"))?;
+        agrees(host, target)?;
+    }
+    if let Some(other) = request.uri.scheme_str().filter(|written| !written.eq_ignore_ascii_case(scheme.as_str())) {
+        return Err(Refusal::AuthorityMismatch(format!("{other}: inside a connection for {}", scheme.as_str())));
+    }
+    request.uri.authority().map_or(Ok(()), |authority| agrees(authority.as_str(), target))
+}
+
+/// Whether `written`, a host with or without a port, is `target`.
+fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
+    let bracketed = written.rfind(']').map_or(0, |end| end + 1);
+    let colon = written.get(bracketed..).and_then(|rest| rest.rfind(':')).map(|at| at + bracketed);
+    let (host, number) = match colon.and_then(|at| written.split_at_checked(at)) {
+        Some((host, number)) => (host, Some(number.trim_start_matches(':'))),
+        None => (written, None),
+    };
+    let is_host = Host::parse(host).as_ref() == Ok(&target.host);
+    let is_port = number.is_none_or(|number| number.is_empty() || port(number) == Some(target.port));
+    if is_host && is_port { Ok(()) } else { Err(Refusal::AuthorityMismatch(written.to_owned())) }
+}
+
+/// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
+/// requests are judged only WebSockets are, which begin as a request does.
+#[must_use]
+pub fn upgrade_asked(headers: &HeaderMap, is_judged: bool) -> Option<HeaderValue> {
+    if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade")) {
+        return None;
+    }
+    let mut asked = headers.get_all(UPGRADE).iter();
+    let (Some(protocol), None) = (asked.next(), asked.next()) else { return None };
+    let name = protocol.to_str().ok()?.trim();
+    let may =
+        if is_judged { name.eq_ignore_ascii_case("websocket") } else { !name.to_ascii_lowercase().contains("h2c") };
+    may.then(|| protocol.clone())
+}
+
+/// `request` as the upstream gets it: for `uri`, without what concerns this connection alone, and framed anew.
+///
+/// # Errors
+/// None for a target that was made here.
+pub fn outgoing<B>(
+    mut request: Request<B>,
+    target: &RequestTarget,
+    upgrade: Option<&HeaderValue>,
+) -> Result<Request<B>, TargetError> {
+    *request.uri_mut() = target.to_uri()?;
+    *request.version_mut() = Version::HTTP_11;
+    let headers = request.headers_mut();
+    let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
+    remove_hop_by_hop(headers);
+    // The library frames what it sends, and waits for nobody's leave to. What is empty keeps its length, which some servers
+    // insist on.
+    if headers.get(CONTENT_LENGTH).is_none_or(|length| length != "0") {
+        headers.remove(CONTENT_LENGTH);
+    }
+    headers.remove(EXPECT);
+    let mut options = Vec::new();
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        options.push("TE");
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(UPGRADE, protocol.clone());
+        options.push("Upgrade");
+    }
+    if let Ok(options) = HeaderValue::try_from(options.join(", "))
+        && !options.is_empty()
+    {
+        headers.insert(CONNECTION, options);
+    }
+    Ok(request)
+}
+
+/// Says in `headers` that the request came through a proxy, and for which host (RFC 9112 §3.2.2).
+pub fn mark_forwarded(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
+    let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
+    // A host and a port are always a field value.
+    if let Ok(host) = HeaderValue::from_str(&host) {
+        headers.insert(HOST, host);
+    }
+    headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 openshell-sandbox"));
+}
+
+/// Whether `headers` say that the connection ends with this message.
+#[must_use]
+pub fn closes(version: Version, headers: &HeaderMap) -> bool {
+    let says = |option: &str| tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(option));
+    says("close") || (version == Version::HTTP_10 && !says("keep-alive"))
+}
+
+/// Removes what concerns one connection alone (RFC 9110 §7.6.1), and what is addressed to a proxy.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    const HOP_BY_HOP: [&str; 8] = [
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-authentication-info",
+        "te",
+        "upgrade",
+        "http2-settings",
+    ];
+    let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+        .filter_map(|name| name.parse().ok())
+        // What says where the message goes and ends is nobody's to take away.
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(CONNECTION);
+    headers.remove(TRANSFER_ENCODING);
+}
+
+fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::network::host::Host;
+
+    use super::agrees;
+    use crate::intake::Target;
+
+    #[test]
+    fn a_host_agrees_with_the_connection_or_not() {
+        let target = |host: &str, port| Target { host: Host::parse(host).unwrap(), port };
+        for written in ["web.test", "WEB.test:8443", "web.test.", "web.test:"] {
+            assert!(agrees(written, &target("web.test", 8443)).is_ok(), "{written}");
+        }
+        for written in ["web.test:443", "other.test", "web.test:8443:1", "web.test@x", "", "10.99.0.1", "[::1]"] {
+            assert!(agrees(written, &target("web.test", 8443)).is_err(), "{written}");
+        }
+        for written in ["[2001:db8::1]", "[2001:DB8:0::1]:8443"] {
+            assert!(agrees(written, &target("2001:db8::1", 8443)).is_ok(), "{written}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A connection whose end the other side gets to read.
+//!
+//! Closing a socket with unread bytes in it resets the connection (RFC 9112 §9.6), and an answer that is on its way, a refusal
+//! of a large upload above all, would be lost. So what still comes is read away for a moment first.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::context::Limits;
+
+/// A stream that lingers when it is shut down.
+#[derive(Debug)]
+pub struct Linger<S> {
+    stream: S,
+    /// Until when, and how much more is read; `None` while it is in use.
+    closing: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl<S> Linger<S> {
+    /// Over `stream`.
+    #[must_use]
+    pub fn new(stream: S) -> Self {
+        Self { stream, closing: None }
+    }
+
+    /// What it is over.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, closing } = self.get_mut();
+        if closing.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+            *closing = Some((Box::pin(sleep_until(Instant::now() + Limits::LINGER)), Limits::LINGER_BYTES));
+        }
+        let Some((until, left)) = closing else { return Poll::Ready(Ok(())) };
+        let mut buffer = [0; 4096];
+        while *left > 0 && until.as_mut().poll(cx).is_pending() {
+            let mut buffer = ReadBuf::new(&mut buffer);
+            match ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => *left = left.saturating_sub(buffer.filled().len()),
+                // The other side has ended too, one way or another.
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,65 @@
+//! A stream of which something was read before.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// `stream` behind `prefix`.
+#[derive(Debug)]
+pub struct Prefixed<S> {
+    prefix: Bytes,
+    stream: S,
+}
+
+impl<S> Prefixed<S> {
+    /// Reads `prefix`, then what `stream` gives.
+    #[must_use]
+    pub fn new(prefix: Bytes, stream: S) -> Self {
+        Self { prefix, stream }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { prefix, stream } = self.get_mut();
+        if prefix.is_empty() {
+            return Pin::new(stream).poll_read(cx, buf);
+        }
+        let part = prefix.split_to(prefix.remaining().min(buf.remaining()));
+        buf.put_slice(&part);
+        if prefix.is_empty() {
+            // The allocation behind it is as large as all that was read.
+            *prefix = Bytes::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

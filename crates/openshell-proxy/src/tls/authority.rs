@@ -1,0 +1,225 @@
+//! The sandbox's certificate authority: made at start, its key never outside this process's memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use openshell_policy::network::host::Host;
+use quick_cache::sync::Cache;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use time::{Duration, OffsetDateTime};
+
+use crate::context::Limits;
+
+/// Issues a certificate for every host that is opened.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// One key for all leaves: they live in the same process, and making keys costs.
+    leaf_key: KeyPair,
+    signing_key: Arc<dyn SigningKey>,
+    leaves: Cache<Leaf, Arc<CertifiedKey>>,
+    config: ServerConfig,
+}
+
+/// A host, and the month in which its certificate was issued, so that it never runs out.
+type Leaf = (Host, i64);
+
+/// How long a certificate may be old before another is issued.
+const LEAF_RENEWAL: Duration = Duration::days(30);
+
+/// How long a certificate is valid: clients accept at most 398 days.
+const LEAF_VALIDITY: Duration = Duration::days(90);
+
+/// How far the clocks of client and supervisor may differ.
+const SKEW: Duration = Duration::days(1);
+
+/// The versions that are spoken, both ways.
+pub(super) const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// The protocol inside TLS that can be judged (RFC 7301).
+pub(super) const ALPN: &[u8] = b"http/1.1";
+
+/// Why there is no authority, or no certificate.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum AuthorityError {
+    #[error("cannot make the sandbox's certificate authority")]
+    Make(#[source] rcgen::Error),
+    #[error("cannot issue a certificate")]
+    Issue(#[source] rcgen::Error),
+    #[error("the sandbox's certificate authority has a key that TLS cannot use")]
+    Key(#[source] rustls::Error),
+}
+
+/// The one crypto provider.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(default_provider())
+}
+
+impl Authority {
+    /// Makes an authority that no other sandbox has.
+    ///
+    /// # Errors
+    /// There is no randomness, or the keys cannot be made.
+    pub fn create() -> Result<Self, AuthorityError> {
+        let now = OffsetDateTime::now_utc();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = name("OpenShell Sandbox CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(3650));
+        let key = KeyPair::generate().map_err(AuthorityError::Make)?;
+        let issuer = CertifiedIssuer::self_signed(params, key).map_err(AuthorityError::Make)?;
+        let leaf_key = KeyPair::generate().map_err(AuthorityError::Make)?;
+        let provider = provider();
+        let der = PrivateKeyDer::Pkcs8(leaf_key.serialize_der().into());
+        let signing_key = provider.key_provider.load_private_key(der).map_err(AuthorityError::Key)?;
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(VERSIONS);
+        let config = config.map_err(AuthorityError::Key)?.with_no_client_auth();
+        let mut config = config.with_cert_resolver(Arc::new(Nothing));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
+        Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::LEAVES), config })
+    }
+
+    /// The authority's own certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        self.issuer.der()
+    }
+
+    /// The same in PEM (RFC 7468).
+    #[must_use]
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// What a TLS server is for clients that have asked for `host`.
+    ///
+    /// # Errors
+    /// No certificate can be issued for it.
+    pub fn server(&self, host: &Host) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let resolver = Arc::new(Only(self.leaf(host, OffsetDateTime::now_utc())?));
+        // What is shared between all hosts is behind pointers.
+        let mut config = self.config.clone();
+        config.cert_resolver = resolver;
+        Ok(Arc::new(config))
+    }
+
+    /// The certificate for `host`, issued once for all who ask at the same time.
+    fn leaf(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<CertifiedKey>, AuthorityError> {
+        let month = now.unix_timestamp() / LEAF_RENEWAL.whole_seconds();
+        self.leaves.get_or_insert_with(&(host.clone(), month), || self.issue(host, now).map(Arc::new))
+    }
+
+    fn issue(&self, host: &Host, now: OffsetDateTime) -> Result<CertifiedKey, AuthorityError> {
+        let text = host.to_string();
+        let mut params = CertificateParams::default();
+        // A common name has at most 64 characters (RFC 5280, A.1); what counts is the alternative name.
+        params.distinguished_name = name(text.get(..64).unwrap_or(&text));
+        params.subject_alt_names = vec![match host {
+            Host::Address(address) => SanType::IpAddress(*address),
+            Host::Name(_) => SanType::DnsName(text.as_str().try_into().map_err(AuthorityError::Issue)?),
+        }];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = (now - SKEW, now + LEAF_VALIDITY);
+        let leaf = params.signed_by(&self.leaf_key, &*self.issuer).map_err(AuthorityError::Issue)?;
+        let chain = vec![leaf.der().clone(), self.certificate().clone()];
+        Ok(CertifiedKey::new(chain, Arc::clone(&self.signing_key)))
+    }
+}
+
+fn name(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, "OpenShell");
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+impl fmt::Debug for Authority {
+    /// Its keys are nobody's to see.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// Before the host is known there is no certificate.
+#[derive(Debug)]
+struct Nothing;
+
+impl ResolvesServerCert for Nothing {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+}
+
+/// One host's certificate.
+#[derive(Debug)]
+struct Only(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for Only {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use openshell_policy::network::host::Host;
+    use time::{Duration, OffsetDateTime};
+
+    use super::Authority;
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_host_has_one_certificate_until_it_is_renewed() {
+        let authority = Authority::create().unwrap();
+        let now = OffsetDateTime::now_utc();
+        let first = authority.leaf(&host("a.test"), now).unwrap();
+        assert!(Arc::ptr_eq(&first, &authority.leaf(&host("A.test."), now).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &authority.leaf(&host("b.test"), now).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &authority.leaf(&host("a.test"), now + Duration::days(31)).unwrap()));
+    }
+
+    #[test]
+    fn a_million_hosts_leave_no_more_certificates_than_there_is_room_for() {
+        let authority = Authority::create().unwrap();
+        let now = OffsetDateTime::now_utc();
+        for n in 0..3 * crate::context::Limits::LEAVES {
+            authority.leaf(&host(&format!("h{n}.test")), now).unwrap();
+        }
+        assert!(authority.leaves.len() <= crate::context::Limits::LEAVES);
+    }
+
+    #[test]
+    fn addresses_and_long_names_have_certificates_too() {
+        let authority = Authority::create().unwrap();
+        let long = format!("{}.{}.test", "a".repeat(60), "b".repeat(60));
+        for text in ["10.99.0.1", "2001:db8::1", &long] {
+            assert!(authority.server(&host(text)).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tls_03_two_sandboxes_have_two_authorities_and_show_no_keys() {
+        let (one, other) = (Authority::create().unwrap(), Authority::create().unwrap());
+        assert_ne!(one.pem(), other.pem());
+        assert_eq!(format!("{one:?}"), "Authority { .. }");
+    }
+}

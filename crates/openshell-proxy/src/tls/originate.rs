@@ -1,0 +1,86 @@
+//! TLS towards the upstream, verified as if the client had no proxy.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use openshell_policy::network::host::Host;
+use rustls::client::Resumption;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::context::Limits;
+use crate::refusal::Refusal;
+use crate::tls::authority::{ALPN, VERSIONS, provider};
+use crate::tls::trust::certificates;
+
+/// Which upstreams are trusted: those of Mozilla's roots, of the system's, and of what the operator adds.
+#[derive(Debug, Default)]
+pub struct Trust {
+    bundles: Vec<Vec<u8>>,
+    /// Made when it is first needed: reading hundreds of certificates takes longer than the rest of a start.
+    config: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
+}
+
+impl Trust {
+    /// Trusts Mozilla's roots and the certificates of `bundles`, each in PEM.
+    #[must_use]
+    pub fn new(bundles: Vec<Vec<u8>>) -> Self {
+        Self { bundles, config: OnceLock::new() }
+    }
+
+    fn config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
+        let made = self.config.get_or_init(|| {
+            let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+            let all: Vec<CertificateDer<'static>> =
+                self.bundles.iter().flat_map(|bundle| certificates(bundle)).collect();
+            // Systems keep some that no verifier can read.
+            roots.add_parsable_certificates(all);
+            let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
+            let mut config = config.with_root_certificates(roots).with_no_client_auth();
+            config.alpn_protocols = vec![ALPN.to_vec()];
+            config.resumption = Resumption::in_memory_sessions(Limits::LEAVES);
+            Ok(Arc::new(config))
+        });
+        made.clone()
+    }
+
+    /// Opens TLS to `host` on `stream`.
+    ///
+    /// # Errors
+    /// The upstream is not who it should be, speaks no TLS, or takes too long.
+    pub async fn open(&self, host: &Host, stream: TcpStream) -> Result<TlsStream<TcpStream>, Refusal> {
+        let invalid = |why: String| Refusal::UpstreamTlsInvalid(why);
+        let config = self.config().map_err(|error| invalid(error.to_string()))?;
+        let name = match host {
+            Host::Address(address) => ServerName::from(*address),
+            Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| invalid(error.to_string()))?,
+        };
+        match timeout(Limits::CONNECT_DEADLINE, TlsConnector::from(config).connect(name, stream)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(invalid(said(&error))),
+            Err(_) => Err(Refusal::UpstreamTimeout),
+        }
+    }
+}
+
+/// What a verifier objects to, as people say it.
+fn said(error: &io::Error) -> String {
+    use CertificateError as E;
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let what = match cause {
+        Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
+            E::Expired | E::ExpiredContext { .. } => "the certificate has expired",
+            E::NotValidYet | E::NotValidYetContext { .. } => "the certificate is not valid yet",
+            E::NotValidForName | E::NotValidForNameContext { .. } => "the certificate is for another name",
+            E::UnknownIssuer => "the certificate's issuer is not trusted (--upstream-ca-file adds one)",
+            _ => return error.to_string(),
+        },
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => "the upstream ended the handshake",
+        _ => return error.to_string(),
+    };
+    what.to_owned()
+}

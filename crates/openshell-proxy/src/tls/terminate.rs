@@ -1,0 +1,61 @@
+//! TLS towards the client, by a certificate of the sandbox's authority for exactly the host that it asked for.
+
+use std::io;
+
+use openshell_policy::network::host::Host;
+use rustls::AlertDescription as Alert;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::context::Limits;
+use crate::refusal::Refusal;
+use crate::tls::authority::Authority;
+
+/// Opens TLS on `stream`, whose client has asked for `host`. The second value is what the client asks for inside, if that is
+/// another host (RFC 6066 §3).
+///
+/// # Errors
+/// The client breaks off, offers nothing that can be judged, or takes too long.
+pub async fn terminate<S>(
+    authority: &Authority,
+    host: &Host,
+    stream: S,
+) -> Result<(TlsStream<S>, Option<String>), Refusal>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let handshake = async {
+        let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let asked = start.client_hello().server_name().map(str::to_owned);
+        let other = asked.filter(|name| Host::parse(name).as_ref() != Ok(host));
+        let config = authority.server(host).map_err(io::Error::other)?;
+        Ok((start.into_stream(config).await?, other))
+    };
+    match timeout(Limits::HEAD_DEADLINE, handshake).await {
+        Ok(opened) => opened.map_err(|error| Refusal::ClientTlsFailed(said(&error))),
+        Err(_) => Err(Refusal::ClientTlsFailed("the handshake took too long".to_owned())),
+    }
+}
+
+/// Why the handshake failed, and what to do.
+fn said(error: &io::Error) -> String {
+    const DISTRUST: &str = "the client does not trust the sandbox's authority: it should read SSL_CERT_FILE, \
+        NODE_EXTRA_CA_CERTS or what its variable is, or its endpoint have `tls: skip`";
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {
+            DISTRUST.to_owned()
+        }
+        Some(rustls::Error::NoApplicationProtocol) => {
+            "the client offers no HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
+        }
+        // Some clients tell by leaving.
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => {
+            format!("the client ended the handshake; perhaps {DISTRUST}")
+        }
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,130 @@
+//! What the workload's programs are told to trust: files in the sandbox's own folder, shown to it where programs look.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use openshell_proxy::tls::authority::Authority;
+use openshell_proxy::tls::originate::Trust;
+use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
+use openshell_supervisor::confine::Mount;
+use openshell_supervisor::environment::{AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE};
+use openshell_supervisor::resolve::resolve;
+use openshell_supervisor::run_dir::RunDir;
+
+use crate::config::Config;
+use crate::logging;
+
+/// A bundle larger than this is none.
+const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The sandbox's authority, and what makes it known.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    /// `None` where it could not be made known, or nothing is opened.
+    pub(crate) authority: Option<Authority>,
+    /// Which upstreams are trusted.
+    pub(crate) trust: Trust,
+    /// Where its files are shown.
+    pub(crate) mounts: Vec<Mount>,
+    /// Whether one of them is for Java.
+    pub(crate) has_java: bool,
+}
+
+impl Prepared {
+    /// Makes the authority, and its files in `run_dir`.
+    ///
+    /// # Errors
+    /// There is no authority, or what the operator adds cannot be read. Files that cannot be written are a warning.
+    pub(crate) fn create(config: &Config, run_dir: &RunDir) -> anyhow::Result<Self> {
+        let authority = Authority::create()?;
+        let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
+        let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
+        let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
+        let has_java = has_java(&config.environment);
+        match write(config, run_dir, &authority, &bundles, has_java) {
+            Ok(mounts) => Ok(Self { authority: Some(authority), trust: Trust::new(bundles), mounts, has_java }),
+            Err(error) => {
+                unavailable(&format!("{error:#}"));
+                Ok(Self { trust: Trust::new(bundles), ..Self::default() })
+            }
+        }
+    }
+}
+
+/// Says that TLS cannot be opened.
+pub(crate) fn unavailable(why: &str) {
+    let message = format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
+    logging::config_event("DEGRADED", "HIGH", &message);
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = read(path).with_context(|| format!("--upstream-ca-file {} cannot be read", path.display()))?;
+    if certificates(&bytes).next().is_none() {
+        bail!("--upstream-ca-file {} holds no certificate in PEM", path.display());
+    }
+    Ok(bytes)
+}
+
+/// Writes the files, and says where they are to be shown: in `--tls-dir`, and instead of the system's own bundle, which is all
+/// that some programs read.
+fn write(
+    config: &Config,
+    run_dir: &RunDir,
+    authority: &Authority,
+    bundles: &[Vec<u8>],
+    has_java: bool,
+) -> anyhow::Result<Vec<Mount>> {
+    let bundles: Vec<&[u8]> = bundles.iter().map(Vec::as_slice).collect();
+    let folder = run_dir.path().join("tls");
+    DirBuilder::new().mode(0o755).create(&folder)?;
+    // Whatever the caller's umask is.
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+    let java = if has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
+    let files = [(AUTHORITY_FILE, authority.pem().into_bytes()), (BUNDLE_FILE, bundle(&bundles, authority))];
+    for (name, content) in files.into_iter().chain(java) {
+        let path = folder.join(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+    }
+    let place = ensure(&config.tls_dir).with_context(|| format!("cannot make {}", config.tls_dir.display()))?;
+    let everything = folder.join(BUNDLE_FILE);
+    let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
+    let mut mounts: Vec<_> =
+        systems.map(|place| Mount { source: everything.clone(), place, is_needed: false }).collect();
+    mounts.dedup_by(|one, other| one.place == other.place);
+    mounts.push(Mount { source: folder, place, is_needed: true });
+    Ok(mounts)
+}
+
+/// The folder `path`, made if it is missing.
+fn ensure(path: &Path) -> io::Result<PathBuf> {
+    match resolve(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
+            let made = ensure(parent)?.join(name);
+            match DirBuilder::new().mode(0o755).create(&made) {
+                // Another sandbox was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(made),
+                result => result.map(|()| made),
+            }
+        }
+        result => result,
+    }
+}
+
+/// Whether there is a Java for which its own store is needed.
+fn has_java(environment: &Environment) -> bool {
+    let home = environment.get("JAVA_HOME").map(|home| Path::new(home).join("bin"));
+    let path = environment.get("PATH").map(std::env::split_paths);
+    let folders = path.into_iter().flatten().chain(home).chain([PathBuf::from("/usr/bin")]);
+    folders.into_iter().any(|folder| folder.join("java").exists())
+}
