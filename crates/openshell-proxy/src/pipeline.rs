@@ -171,16 +171,30 @@ async fn open_tls(
         record().finish(Outcome::Refused(&Refusal::AuthorityUnavailable), &*ctx.denials);
         return None;
     };
-    let (client, refusal) = match tokio::join!(terminate(authority, host, client), ctx.trust.open(host, upstream)) {
-        (Ok((client, None)), Ok(upstream)) => {
-            return Some((client, upstream));
+    let (terminated, originated) = (terminate(authority, host, client), ctx.trust.open(host, upstream));
+    tokio::pin!(terminated, originated);
+    let mut early = None;
+    // Without a client there is nobody to wait for the upstream.
+    let terminated = loop {
+        tokio::select! {
+            terminated = &mut terminated => break terminated,
+            upstream = &mut originated, if early.is_none() => early = Some(upstream),
         }
-        (Ok((client, None)), Err(refusal)) => (client, refusal),
-        (Ok((client, Some(other))), _) => (client, Refusal::AuthorityMismatch(other)),
-        (Err(refusal), _) => {
+    };
+    let (client, upstream) = match terminated {
+        Ok((client, None)) => match early {
+            Some(upstream) => (client, upstream),
+            None => (client, originated.await),
+        },
+        Ok((client, Some(other))) => (client, Err(Refusal::AuthorityMismatch(other))),
+        Err(refusal) => {
             record().finish(Outcome::Refused(&refusal), &*ctx.denials);
             return None;
         }
+    };
+    let refusal = match upstream {
+        Ok(upstream) => return Some((client, upstream)),
+        Err(refusal) => refusal,
     };
     refuse_all(ctx, client, &refusal, record()).await;
     None

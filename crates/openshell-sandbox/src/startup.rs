@@ -147,7 +147,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
     let user = run_as::resolve(policy.run_as())?;
-    let landlock = Request::new(policy.filesystem(), config.workdir.as_deref()).reading(&config.tls_dir);
+    let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
     // file, and a signal ends it.
@@ -180,6 +180,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let results = Results::prepare(config, policy)?;
     let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let mounts = std::mem::take(&mut tls.mounts);
+    let landlock = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
     let confinement = confinement(config, (landlock, mounts), &user, &network, &proof);
     let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
     if let Some(why) = &enforced.not_mounted {

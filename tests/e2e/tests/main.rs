@@ -10,11 +10,15 @@ mod lacking;
 mod leftovers;
 mod logs;
 mod network;
+mod origin;
 mod policy;
 mod process;
 mod programs;
+mod relay;
 mod reload;
+mod requests;
 mod terminal;
+mod tls;
 mod tools;
 
 /// A policy for the tests' user, with `network_policies` as given.

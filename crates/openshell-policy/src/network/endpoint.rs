@@ -43,12 +43,12 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Reads the word of a policy.
+    /// Reads the word of a policy, in any case.
     ///
     /// # Errors
     /// Any other word.
     pub fn parse(word: &str) -> Result<Self, Fault> {
-        match word {
+        match word.to_ascii_lowercase().as_str() {
             "rest" => Ok(Self::Rest),
             "sql" => Ok(Self::Sql),
             _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "rest, sql" }),

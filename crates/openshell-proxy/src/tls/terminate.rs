@@ -42,8 +42,8 @@ where
 
 /// Why the handshake failed, and what to do.
 fn said(error: &io::Error) -> String {
-    const DISTRUST: &str = "the client does not trust the sandbox's authority: it should read SSL_CERT_FILE, \
-        NODE_EXTRA_CA_CERTS or what its variable is, or its endpoint have `tls: skip`";
+    // Short enough for a log line.
+    const DISTRUST: &str = "untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`";
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {
@@ -54,7 +54,7 @@ fn said(error: &io::Error) -> String {
         }
         // Some clients tell by leaving.
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {
-            format!("the client ended the handshake; perhaps {DISTRUST}")
+            format!("the client left; perhaps {DISTRUST}")
         }
         _ => error.to_string(),
     }

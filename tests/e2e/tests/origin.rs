@@ -1,0 +1,76 @@
+//! An origin on the tests' host, plain and inside TLS, with an authority of its own.
+
+use std::path::PathBuf;
+
+use lab::Lab;
+use lab::host::Program;
+use serde_json::Value;
+
+/// The origin, plain at port 8080 and inside TLS at the others.
+pub(crate) struct Origin {
+    folder: PathBuf,
+    _program: Program,
+}
+
+/// Makes an authority, and certificates: a good one, one that has run out, one for another name, and one that nobody issued.
+const CERTIFICATES: &str = "
+cd \"$1\"
+key() { openssl ecparam -genkey -name prime256v1 -noout -out $1.key; }
+issue() {
+  key $1
+  openssl req -new -key $1.key -subj /CN=$2 |
+    openssl x509 -req -CA authority.pem -CAkey authority.key -days $3 -extfile name.$1 -out $1.pem
+}
+key authority
+openssl req -x509 -key authority.key -subj /CN=lab -days 2 -out authority.pem
+echo subjectAltName=DNS:web.test,IP:10.99.0.1 | tee name.good name.expired > name.unknown
+echo subjectAltName=DNS:other.test > name.other
+issue good web.test 2
+issue expired web.test -1
+issue other other.test 2
+key unknown
+openssl req -x509 -key unknown.key -subj /CN=web.test -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:web.test -days 2 -out unknown.pem
+chmod a+r *
+";
+
+impl Origin {
+    /// Starts it.
+    pub(crate) fn start(lab: &Lab) -> Self {
+        let folder = lab.folder("origin");
+        let script = lab.file("certificates.sh", CERTIFICATES);
+        let made = lab.shell(&format!("sh -e {} {} 2>&1 >/dev/null", script.display(), folder.display()));
+        assert!(folder.join("unknown.pem").exists(), "{made}");
+        let program = lab.file("origin.py", include_str!("data/origin.py"));
+        let ports = ["8080", "443:good", "8443:good", "8444:expired", "8445:other", "8446:unknown"];
+        let words = [&["/usr/bin/python3", program.to_str().unwrap(), folder.to_str().unwrap()][..], &ports].concat();
+        Self { _program: lab.program(&words), folder }
+    }
+
+    /// The file with its authority.
+    pub(crate) fn authority(&self) -> String {
+        self.folder.join("authority.pem").display().to_string()
+    }
+
+    /// The requests so far: method, target, headers, length of the body, trailers.
+    pub(crate) fn seen(&self) -> Vec<Value> {
+        let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Their methods and targets.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        self.seen().iter().map(|seen| format!("{} {}", text(&seen[0]), text(&seen[1]))).collect()
+    }
+}
+
+/// A policy that gives `binaries` the origin at all its ports, judged as `rules` say.
+pub(crate) fn policy(binaries: &[&str], rules: &str) -> String {
+    let endpoint =
+        format!("{{host: web.test, ports: [8080, 443, 8443, 8444, 8445, 8446], allowed_ips: [10.99.0.1], {rules}}}");
+    let binaries: Vec<_> = binaries.iter().map(|path| format!("{{path: {path}}}")).collect();
+    crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}", binaries.join(", ")))
+}
+
+/// Rules that are enforced.
+pub(crate) const FULL: &str = "protocol: rest, enforcement: enforce, access: full";

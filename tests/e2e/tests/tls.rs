@@ -1,0 +1,226 @@
+//! TLS, opened by an authority of the sandbox's own.
+
+use lab::{Finished, Lab, Sandbox};
+
+use crate::origin::{FULL, Origin, policy};
+
+const READ_ONLY: &str = "protocol: rest, enforcement: enforce, access: read-only";
+
+fn sandbox<'l>(lab: &'l Lab, origin: &Origin, rules: &str) -> Sandbox<'l> {
+    let python = crate::python();
+    let curl = ["/usr/bin/curl", "/usr/bin/openssl", python.as_str()];
+    lab.sandbox(&policy(&curl, rules)).args(&["--upstream-ca-file", &origin.authority()])
+}
+
+fn curl(lab: &Lab, origin: &Origin, rules: &str, arguments: &str) -> Finished {
+    sandbox(lab, origin, rules).sh(&format!("curl -sS --suppress-connect-headers {arguments}; echo"))
+}
+
+#[test]
+fn requests_inside_tls_are_judged_and_answered_inside_tls() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let finished = curl(&lab, &origin, READ_ONLY, "-i https://web.test/hello https://web.test/two -X GET");
+    assert_eq!(finished.ok().matches("HTTP/1.1 200 OK").count(), 2, "{finished:?}");
+    assert_eq!(origin.asked(), ["GET /hello", "GET /two"]);
+    let finished = curl(&lab, &origin, READ_ONLY, "-i https://web.test/hello -d body");
+    assert!(finished.ok().starts_with("HTTP/1.1 403 request_not_in_rules"), "{finished:?}");
+    assert_eq!(origin.asked().len(), 2);
+    let line = "HTTP:POST [MED] DENIED POST https://web.test/hello [policy:web engine:l7] [request:1]";
+    assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished.logged("HTTP:GET [INFO] ALLOWED GET https://web.test/two [policy:web engine:l7] [request:2]").len(),
+        1
+    );
+}
+
+#[test]
+fn tls_01_02_03_the_files_are_there_for_every_program_and_hold_no_key() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let script = "
+        for name in SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS; do eval echo \\$$name; done
+        ls -ld /etc/openshell-tls/* | cut -d' ' -f1,3
+        cmp $SSL_CERT_FILE /etc/ssl/certs/ca-certificates.crt && echo same
+        openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -subject
+        openssl verify -CAfile $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS | sed 's/.*: //'
+        openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -fingerprint
+        grep -rl 'PRIVATE KEY' /etc/openshell-tls
+        touch /etc/openshell-tls/x; rm -f $SSL_CERT_FILE; true";
+    let host = std::fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap();
+    let runs: Vec<_> = (0..2).map(|_| sandbox(&lab, &origin, FULL).sh(script)).collect();
+    let lines: Vec<_> = runs[0].ok().lines().collect();
+    assert_eq!(&lines[..3], ["/etc/openshell-tls/ca-bundle.pem"; 3]);
+    assert_eq!(lines[3], "/etc/openshell-tls/openshell-ca.pem");
+    assert!(lines[4..].iter().filter(|line| line.starts_with("-rw-r--r-- root")).count() >= 2, "{lines:?}");
+    assert!(lines.contains(&"same"), "what reads only the system's bundle is told as well: {:?}", runs[0]);
+    assert!(lines.contains(&"subject=O = OpenShell, CN = OpenShell Sandbox CA"), "{lines:?}");
+    assert!(lines.contains(&"OK") && !lines.iter().any(|line| line.contains("PRIVATE")), "{lines:?}");
+    let fingerprints = runs.iter().map(|run| run.stdout.lines().find(|line| line.contains("ingerprint")).unwrap());
+    let fingerprints: Vec<_> = fingerprints.collect();
+    assert_ne!(fingerprints[0], fingerprints[1]);
+    assert!(runs[0].stderr.contains("ermission denied") || runs[0].stderr.contains("Read-only"), "{:?}", runs[0]);
+    assert_eq!(std::fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap(), host);
+    assert_eq!(lab.shell("ls -A /run/openshell"), "", "the files end with the sandbox");
+}
+
+#[test]
+fn tls_04_05_the_certificate_is_for_exactly_the_host_that_was_asked_for() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let show = "openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2,http/1.1 \
+                -CAfile $SSL_CERT_FILE -verify_return_error -x509_strict </dev/null 2>&1 | tee /tmp/openshell-tls-$$ | grep -E 'ALPN|Verif'
+                openssl x509 -noout -subject -ext subjectAltName,extendedKeyUsage,basicConstraints,authorityKeyIdentifier \
+                < /tmp/openshell-tls-$$; rm /tmp/openshell-tls-$$";
+    let finished = sandbox(&lab, &origin, FULL).sh(show);
+    let shown = finished.ok();
+    for text in [
+        "ALPN protocol: http/1.1",
+        "Verification: OK",
+        "CN = web.test",
+        "DNS:web.test\n",
+        "Server Authentication",
+        "CA:FALSE",
+    ] {
+        assert!(shown.contains(text), "no {text:?} in {shown}\n{finished:?}");
+    }
+    assert!(shown.contains("Authority Key Identifier"), "strict verifiers want it: {shown}");
+    let only_h2 = "openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2 </dev/null 2>&1 | grep -c 'no application protocol'";
+    let finished = sandbox(&lab, &origin, FULL).sh(only_h2);
+    assert_eq!(finished.ok(), "1");
+    assert_eq!(finished.logged("[reason:the client offers no HTTP/1.1 (ALPN)").len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn tls_06_an_upstream_that_is_not_who_it_should_be_is_said_inside_tls_and_sent_nothing() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    for (port, reason) in [(8444, "has expired"), (8445, "is for another name"), (8446, "issuer is not trusted")] {
+        let finished = curl(&lab, &origin, FULL, &format!("-i https://web.test:{port}/secret"));
+        assert!(finished.ok().starts_with("HTTP/1.1 502 upstream_tls_invalid\r\n"), "{finished:?}");
+        assert!(finished.stdout.contains(reason), "{finished:?}");
+        assert_eq!(finished.logged(&format!("web.test:{port} [policy:- engine:tls]")).len(), 1, "{}", finished.log);
+    }
+    assert_eq!(origin.asked().len(), 0);
+    let distrusted = lab.sandbox(&policy(&["/usr/bin/curl"], FULL)).sh("curl -sS -i https://web.test/x");
+    assert!(distrusted.stdout.contains("issuer is not trusted (--upstream-ca-file adds one)"), "{distrusted:?}");
+    let plain = curl(&lab, &origin, FULL, "-i https://web.test:8080/x");
+    assert!(plain.ok().starts_with("HTTP/1.1 502 upstream_tls_invalid"), "an upstream without TLS: {plain:?}");
+}
+
+#[test]
+fn tls_07_what_skips_tls_sees_the_upstreams_own_certificate() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let issuer =
+        "--http1.1 -kv -w 'code=%{http_code}' https://web.test/x 2>&1 | grep -oE 'issuer.*|code=.*' | tr -d '\\n'";
+    let finished = curl(&lab, &origin, "tls: skip", issuer);
+    assert!(finished.ok().contains("CN=lab") && finished.ok().contains("code=200"), "{finished:?}");
+    assert_eq!(finished.logged("HTTP:").len(), 0);
+    let finished = curl(&lab, &origin, FULL, issuer);
+    assert!(finished.ok().contains("O=OpenShell") && finished.ok().contains("code=200"), "twin: {finished:?}");
+    let opened = curl(&lab, &origin, FULL, "--cacert /etc/ssl/certs/ISRG_Root_X1.pem https://web.test/x");
+    assert!(opened.stderr.contains("certificate"), "{opened:?}");
+    let line = "[reason:untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`]";
+    assert_eq!(opened.logged(line).len(), 1, "{}", opened.log);
+    assert_eq!(opened.logged("[code:client_tls_failed]").len(), 1);
+}
+
+#[test]
+fn a_name_inside_that_is_not_the_one_that_was_asked_for_is_misdirected() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let program = "
+import os, socket, ssl, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+def ask(name, host_header, trickle=False):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:443 HTTP/1.1\\r\\nHost: web.test:443\\r\\n\\r\\n')
+    assert b' 200 ' in s.recv(4096)
+    context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
+    context.check_hostname = False
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    def pump(action):
+        while True:
+            try: return action()
+            except ssl.SSLWantReadError: pass
+            finally:
+                data = outgoing.read()
+                for start in range(0, len(data), 1 if trickle else 1 << 20): s.sendall(data[start:start + (1 if trickle else 1 << 20)])
+            incoming.write(s.recv(65536))
+    pump(tls.do_handshake)
+    tls.write(f'GET /x HTTP/1.1\\r\\nHost: {host_header}\\r\\n\\r\\n'.encode())
+    print(pump(lambda: tls.read(4096)).split(b' ')[1].decode())
+ask('web.test', 'web.test')
+ask(None, 'web.test')
+ask('WEB.test', 'WEB.TEST:443')
+ask('web.test', 'web.test', True)
+ask('other.test', 'web.test')
+ask('other.test', 'other.test')
+ask('web.test', 'other.test')
+";
+    let finished = sandbox(&lab, &origin, FULL).python(program, &[]);
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        ["200", "200", "200", "200", "421", "421", "421"],
+        "{finished:?}"
+    );
+    assert_eq!(finished.logged("[code:authority_mismatch]").len(), 3, "{}", finished.log);
+    assert_eq!(origin.asked().len(), 4);
+}
+
+#[test]
+fn tls_09_where_programs_cannot_be_told_connections_that_need_it_are_refused() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let blocked = lab.file("a file", "");
+    let place = format!("{}/tls", blocked.display());
+    let finished =
+        sandbox(&lab, &origin, FULL).args(&["--tls-dir", &place]).sh("echo runs; curl -sS -i https://web.test/x");
+    assert!(finished.stdout.starts_with("runs\nHTTP/1.1 503 authority_unavailable"), "{finished:?}");
+    assert!(finished.stderr.contains("see --tls-dir"), "{finished:?}");
+    let skipped = sandbox(&lab, &origin, "tls: skip").args(&["--tls-dir", &place]);
+    let skipped = skipped.sh("curl --http1.1 -sSk https://web.test/x");
+    assert_eq!(skipped.ok(), "hello");
+    let elsewhere = lab.folder("tls").join("here");
+    let elsewhere = sandbox(&lab, &origin, FULL).args(&["--tls-dir", elsewhere.to_str().unwrap()]);
+    let elsewhere = elsewhere.sh("echo $SSL_CERT_FILE; curl -sS https://web.test/x");
+    assert!(elsewhere.ok().ends_with("/tls/here/ca-bundle.pem\nhello"), "{elsewhere:?}");
+}
+
+#[test]
+fn an_authority_file_that_is_none_is_said_at_the_start() {
+    let lab = Lab::with_web();
+    let empty = lab.file("empty.pem", "nothing").display().to_string();
+    for (file, said) in [("/no/such.pem", "cannot be read"), (empty.as_str(), "holds no certificate in PEM")] {
+        let finished = lab.sandbox(&crate::policy("{}")).args(&["--upstream-ca-file", file]).sh("true");
+        assert!(
+            finished.code() == 1 && finished.stderr.contains(&format!("--upstream-ca-file {file} {said}")),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
+fn fwd_07_a_request_for_https_is_sent_inside_tls_by_the_same_policy() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let line = |method: &str, url: &str| {
+        format!("{method} {url} HTTP/1.1\\r\\nHost: web.test\\r\\nConnection: close\\r\\n\\r\\n")
+    };
+    let ask = |request: &str| sandbox(&lab, &origin, READ_ONLY).python(crate::RAW, &[request]);
+    let finished = ask(&line("GET", "https://web.test/x?q=1"));
+    assert!(finished.ok().starts_with("HTTP/1.1 200 OK") && finished.ok().ends_with("hello"), "{finished:?}");
+    assert_eq!(origin.asked(), ["GET /x?q=1"]);
+    let refused = ask(&line("POST", "https://web.test/x"));
+    assert!(refused.stdout.starts_with("HTTP/1.1 403 request_not_in_rules"), "FWD-04: {refused:?}");
+    assert!(
+        refused.stdout.contains("POST web.test:443/x denied by L7 policy")
+            && refused.stdout.to_lowercase().contains("x-openshell-policy: web"),
+        "{refused:?}"
+    );
+    let bad = ask(&line("GET", "https://web.test:8444/x"));
+    assert!(bad.stdout.starts_with("HTTP/1.1 502 upstream_tls_invalid"), "{bad:?}");
+    assert_eq!(origin.asked().len(), 1);
+}
