@@ -114,6 +114,8 @@ impl Limits {
     pub const CMDLINE_PATH_BYTES: usize = 256;
     /// Bytes of one process's arguments that are looked at.
     pub const CMDLINE_BYTES: usize = 16 * 1024;
+    /// Time that open connections have when the sandbox ends: their clients are gone, and most notice that at once.
+    pub const DRAIN: Duration = Duration::from_millis(250);
     /// Pause after an accept that failed, doubled up to the second value while it goes on.
     pub const ACCEPT_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 }

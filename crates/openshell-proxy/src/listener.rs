@@ -5,7 +5,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::context::{Context, Limits};
@@ -28,8 +28,9 @@ impl Listener {
         Ok(Self { socket: TcpListener::bind(address).await? })
     }
 
-    /// Accepts for ever. No error ends it: what keeps accept from working may pass.
-    pub async fn run(self, ctx: Arc<Context>) {
+    /// Accepts until it is `stopped`, and then gives open connections a moment, so that what has become of each is reported. No
+    /// error ends it: what keeps accept from working may pass.
+    pub async fn run(self, ctx: Arc<Context>, mut stopped: oneshot::Receiver<()>) {
         let places = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
@@ -39,7 +40,11 @@ impl Listener {
             while let Some(ended) = connections.try_join_next() {
                 note_panic(ended);
             }
-            let (client, peer) = match self.socket.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                _ = &mut stopped => break,
+            };
+            let (client, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("Proxy accept error: {error}");
@@ -76,6 +81,8 @@ impl Listener {
                 note_unanswered(unanswered);
             }
         }
+        let all = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Limits::DRAIN, all).await;
     }
 }
 

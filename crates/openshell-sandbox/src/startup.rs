@@ -57,8 +57,8 @@ pub(crate) struct Sandbox {
     pub(crate) environment: Environment,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
-    /// Ends the reports of attempts to go past the proxy, once the last one is written.
-    pub(crate) reports: Option<Reports>,
+    /// Ends what reports on the workload, once the last report is written.
+    pub(crate) reports: Vec<Reports>,
     /// What is written at the end.
     pub(crate) results: Results,
     /// Has the policy read again.
@@ -129,13 +129,28 @@ async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<
     found
 }
 
-/// Reports of attempts to go past the proxy, which may come after the end of who made them.
+/// Reports on the workload, of connections and of attempts to go past the proxy, which may come after its end.
 pub(crate) struct Reports {
     stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<()>,
 }
 
 impl Reports {
+    /// Those of a task that goes on until it is told to stop.
+    fn of<F>(tasks: &mut Tasks, name: &'static str, task: impl FnOnce(oneshot::Receiver<()>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ((stop, stopped), (done, ended)) = (oneshot::channel(), oneshot::channel());
+        let task = task(stopped);
+        tasks.spawn(name, async move {
+            task.await;
+            drop(done);
+            pending().await
+        });
+        Self { stop, ended }
+    }
+
     /// Returns when what there is to report is reported, or has taken too long.
     pub(crate) async fn finish(self) {
         drop(self.stop);
@@ -178,7 +193,8 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let identifier = network.identifier(&init)?.map(Arc::new);
     let refusals = Arc::new(Refusals::default());
     let results = Results::prepare(config, policy)?;
-    let reports = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
+    let bypass = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
+    let mut reports = Vec::from_iter(bypass);
     let mounts = std::mem::take(&mut tls.mounts);
     let landlock = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
     let confinement = confinement(config, (landlock, mounts), &user, &network, &proof);
@@ -211,7 +227,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         };
         let context = Arc::new(context);
         tasks.spawn("sweep", tenure::sweep(Arc::clone(&context)));
-        tasks.spawn("proxy", listener.run(context));
+        reports.push(Reports::of(&mut tasks, "proxy", |stopped| listener.run(context, stopped)));
     }
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
     Ok(Sandbox {
@@ -284,15 +300,7 @@ impl Network {
             Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, denials)?)
         });
         match monitor {
-            Ok(monitor) => {
-                let ((stop, stopped), (done, ended)) = (oneshot::channel::<()>(), oneshot::channel::<()>());
-                tasks.spawn("bypass monitor", async move {
-                    monitor.run(stopped).await;
-                    drop(done);
-                    pending().await
-                });
-                Some(Reports { stop, ended })
-            }
+            Ok(monitor) => Some(Reports::of(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
             Err(error) => {
                 let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
                 logging::config_event("DEGRADED", "MED", &message);

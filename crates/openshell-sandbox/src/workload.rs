@@ -51,7 +51,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     // Every process is gone before the terminal is taken back, and before anything that was made for them.
     sandbox.launcher.end();
     drop(terminal);
-    if let Some(reports) = sandbox.reports.take() {
+    for reports in std::mem::take(&mut sandbox.reports) {
         reports.finish().await;
     }
     if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
