@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
+mod clients;
 mod explain;
 mod files;
 mod forward;

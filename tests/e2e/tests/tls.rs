@@ -68,10 +68,10 @@ fn tls_01_02_03_the_files_are_there_for_every_program_and_hold_no_key() {
 fn tls_04_05_the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let show = "openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2,http/1.1 \
-                -CAfile $SSL_CERT_FILE -verify_return_error -x509_strict </dev/null 2>&1 | tee /tmp/openshell-tls-$$ | grep -E 'ALPN|Verif'
+    let show = "f=$(mktemp); openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2,http/1.1 \
+                -CAfile $SSL_CERT_FILE -verify_return_error -x509_strict </dev/null 2>&1 | tee $f | grep -E 'ALPN|Verif'
                 openssl x509 -noout -subject -ext subjectAltName,extendedKeyUsage,basicConstraints,authorityKeyIdentifier \
-                < /tmp/openshell-tls-$$; rm /tmp/openshell-tls-$$";
+                < $f; rm $f";
     let finished = sandbox(&lab, &origin, FULL).sh(show);
     let shown = finished.ok();
     for text in [

@@ -1,0 +1,244 @@
+//! Real clients, which know nothing of the proxy but what their environment says, against an origin inside TLS whose requests
+//! are judged: what they may do works as it does without a proxy, what they may not is refused by a 403 that they can read.
+
+use lab::{Finished, Lab};
+
+use crate::origin::{Origin, policy};
+
+/// What is judged: everything may be read and uploaded, and only that.
+const RULES: &str = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"**\"}}, \
+                     {allow: {method: POST, path: /upload}}, {allow: {method: PUT, path: /upload}}]";
+
+/// Runs `script` where the programs `binaries` may reach the origin.
+fn run(lab: &Lab, origin: &Origin, binaries: &[&str], script: &str) -> Finished {
+    let real: Vec<_> = binaries.iter().map(|path| std::fs::canonicalize(path).unwrap().display().to_string()).collect();
+    let real: Vec<_> = real.iter().map(String::as_str).collect();
+    lab.sandbox(&policy(&real, RULES)).args(&["--upstream-ca-file", &origin.authority()]).sh(script)
+}
+
+#[track_caller]
+fn check(binaries: &[&str], script: &str, expected: &[&str]) {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let finished = run(&lab, &origin, binaries, script);
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    assert!(!finished.log.contains("client_tls_failed"), "{}", finished.log);
+}
+
+#[test]
+fn curl_and_wget_read_upload_and_are_refused() {
+    let script = "
+        curl -sS https://web.test/hello https://web.test/trailers; echo
+        head -c 3000000 /dev/zero | curl -sS -T - https://web.test/upload -H 'Expect: 100-continue'; echo
+        curl -sS -X DELETE https://web.test/x -w '%{http_code}' -o /dev/null; echo
+        wget -qO- https://web.test/hello; echo
+        wget -qO- https://web.test/hello --method=DELETE || echo wget $?";
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let finished = run(&lab, &origin, &["/usr/bin/curl", "/usr/bin/wget"], script);
+    let lines: Vec<_> = finished.ok().lines().collect();
+    assert_eq!([lines[0], lines[2], lines[3], lines[4]], ["hellohello", "403", "hello", "wget 8"], "{finished:?}");
+    assert_eq!(origin.seen().iter().find(|seen| seen[0] == "PUT").unwrap()[3], 3_000_000);
+}
+
+#[test]
+fn python_clients_read_upload_and_are_refused() {
+    let script = r#"d=$(mktemp -d); cat > $d/clients.py <<'END'
+import asyncio, requests, httpx, aiohttp, urllib.request
+url = 'https://web.test'
+with requests.Session() as s:
+    print('requests', s.get(url + '/hello').text, s.post(url + '/upload', data=b'x' * 100000).status_code, s.delete(url).status_code)
+    print(s.delete(url).json()['reason_code'])
+with httpx.Client() as c:
+    print('httpx', c.get(url + '/trailers').text, c.post(url + '/upload', content=(b'x' * 1000 for _ in range(9))).status_code, c.delete(url).status_code)
+async def main():
+    async with aiohttp.ClientSession(trust_env=True) as s:
+        async with s.get(url + '/hello') as r: text = await r.text()
+        async with s.delete(url) as r: print('aiohttp', text, r.status)
+asyncio.run(main())
+print('urllib', urllib.request.urlopen(url + '/close').read())
+END
+/usr/bin/python3 $d/clients.py; rm -r $d"#;
+    let expected = [
+        "requests hello 200 403",
+        "request_not_in_rules",
+        "httpx hello 200 403",
+        "aiohttp hello 403",
+        "urllib b'until the end'",
+    ];
+    check(&["/usr/bin/python3"], script, &expected);
+}
+
+#[test]
+fn node_clients_read_upload_and_are_refused() {
+    let script = r#"cd /tmp && NODE_PATH=/usr/share/nodejs node -e "
+const https = require('https'), axios = require('axios'), { HttpsProxyAgent } = require('https-proxy-agent');
+(async () => {
+  const agent = new (HttpsProxyAgent || require('https-proxy-agent'))(process.env.HTTPS_PROXY);
+  const got = (path, method) => new Promise((done, failed) => https.request('https://web.test' + path, { agent, method: method || 'GET' }, r => {
+    let text = ''; r.on('data', d => text += d); r.on('end', () => done(r.statusCode + ' ' + text.slice(0, 5))); }).on('error', failed).end());
+  console.log('https', await got('/hello'), (await got('/x', 'DELETE')).slice(0, 3));
+  const a = await axios.get('https://web.test/hello'); console.log('axios', a.status, a.data);
+  const d = await axios.delete('https://web.test/x', { validateStatus: null }); console.log('axios', d.status, d.data.reason_code);
+})().catch(e => console.log(String(e), e.cause));""#;
+    check(&["/usr/bin/node"], script, &["https 200 hello 403", "axios 200 hello", "axios 403 request_not_in_rules"]);
+}
+
+#[test]
+fn java_finds_its_store_and_its_proxy() {
+    let script = r#"d=$(mktemp -d); cd $d && cat > Client.java <<'END'
+import java.net.URI;
+import java.net.http.*;
+public class Client {
+    public static void main(String[] words) throws Exception {
+        var client = HttpClient.newHttpClient();
+        for (var method : new String[] {"GET", "DELETE"}) {
+            var request = HttpRequest.newBuilder(URI.create("https://web.test/hello")).method(method, HttpRequest.BodyPublishers.noBody()).build();
+            var answer = client.send(request, HttpResponse.BodyHandlers.ofString());
+            System.out.println(answer.statusCode() + " " + answer.body().length());
+        }
+        var plain = new java.net.URL("https://web.test/hello").openConnection();
+        System.out.println(new String(plain.getInputStream().readAllBytes()));
+    }
+}
+END
+java Client.java 2>/dev/null | sed 's/^403 .*/403/'; cd /; rm -r $d"#;
+    check(&["/usr/bin/java"], script, &["200 5", "403", "hello"]);
+}
+
+#[test]
+fn websockets_are_opened_and_echoed() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let server = lab.file(
+        "server.js",
+        "const s = require('https').createServer({ cert: require('fs').readFileSync(process.argv[2] + '/good.pem'), key: require('fs').readFileSync(process.argv[2] + '/good.key') });
+         const w = new (require('ws').WebSocketServer)({ server: s, handleProtocols: p => [...p][0] });
+         w.on('connection', c => c.on('message', (m, binary) => c.send(m, { binary })));
+         s.listen(8447, '10.99.0.1', () => console.log('ready'));",
+    );
+    let folder = std::path::Path::new(&origin.authority()).parent().unwrap().display().to_string();
+    let _server = lab.program(&[
+        "/usr/bin/env",
+        "NODE_PATH=/usr/share/nodejs",
+        "/usr/bin/node",
+        server.to_str().unwrap(),
+        &folder,
+    ]);
+    let client = r#"cd /tmp && NODE_PATH=/usr/share/nodejs node -e "
+const { HttpsProxyAgent } = require('https-proxy-agent');
+const agent = new (HttpsProxyAgent || require('https-proxy-agent'))(process.env.HTTPS_PROXY);
+const open = (path) => { const w = new (require('ws'))('wss://web.test:8447' + path, ['chat'], { agent, perMessageDeflate: true });
+  w.on('open', () => w.send('x'.repeat(100000)));
+  w.on('message', m => { console.log(w.protocol, m.length); w.close(); });
+  w.on('unexpected-response', (q, r) => console.log(r.statusCode));
+  w.on('error', e => console.log(e.message)); };
+open(process.argv[1]);" "#;
+    let node = std::fs::canonicalize("/usr/bin/node").unwrap().display().to_string();
+    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /chat}}]";
+    let policy = policy(&[&node], rules).replace("8446]", "8446, 8447]");
+    let ask = |path: &str| {
+        let sandbox = lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]);
+        sandbox.sh(&format!("{client}{path}"))
+    };
+    let opened = ask("/chat");
+    assert_eq!(opened.ok(), "chat 100000", "{opened:?}");
+    assert_eq!(
+        opened
+            .logged(
+                "HTTP:GET [INFO] OTHER GET https://web.test:8447/chat [policy:web engine:l7] [decision:allow_upgrade]"
+            )
+            .len(),
+        1
+    );
+    let refused = ask("/other");
+    assert!(refused.ok().starts_with("403"), "{refused:?}");
+}
+
+#[test]
+fn git_pushes_fifty_megabytes_and_clones_them() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let folder = lab.folder("repositories");
+    let path = folder.display();
+    let made = lab.shell(&format!("git init -q --bare {path}/repo.git && git -C {path}/repo.git config http.receivepack true && chmod -R a+rwX {path}"));
+    assert_eq!(made, "");
+    // Git's own server, as a CGI program behind Python's.
+    let server = lab.file(
+        "git.py",
+        r"
+import http.server, os, ssl, subprocess, sys
+root, certificates = sys.argv[1:]
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def answer(self):
+        path, _, query = self.path.partition('?')
+        body = b''
+        if self.headers.get('Transfer-Encoding') == 'chunked':
+            while size := int(self.rfile.readline(), 16): body += self.rfile.read(size); self.rfile.readline()
+            self.rfile.readline()
+        else: body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        environment = dict(os.environ, GIT_PROJECT_ROOT=root, GIT_HTTP_EXPORT_ALL='1', PATH_INFO=path, QUERY_STRING=query, REQUEST_METHOD=self.command,
+            CONTENT_TYPE=self.headers.get('Content-Type', ''), CONTENT_LENGTH=str(len(body)), REMOTE_USER='x', HTTP_CONTENT_ENCODING=self.headers.get('Content-Encoding', ''))
+        output = subprocess.run(['git', '-c', 'safe.directory=*', 'http-backend'], input=body, env=environment, stdout=subprocess.PIPE).stdout
+        head, _, content = output.partition(b'\r\n\r\n')
+        fields = [line.split(': ', 1) for line in head.decode().split('\r\n')]
+        status = next((int(value.split()[0]) for name, value in fields if name == 'Status'), 200)
+        self.send_response(status)
+        for name, value in fields:
+            if name != 'Status': self.send_header(name, value)
+        self.send_header('Content-Length', str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+    do_GET = do_POST = answer
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(('10.99.0.1', 8447), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(certificates + '/good.pem', certificates + '/good.key')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print('ready', flush=True)
+server.serve_forever()
+",
+    );
+    let certificates = std::path::Path::new(&origin.authority()).parent().unwrap().display().to_string();
+    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap(), &path.to_string(), &certificates]);
+    let remote = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
+    let script = "
+        d=$(mktemp -d); trap \"rm -rf $d\" EXIT; set -e; cd $d; export HOME=$d
+        git init -q one; cd one; git config user.name t; git config user.email t@lab.test
+        head -c 50000000 /dev/urandom > large; git add large; git commit -qm large
+        git push -q https://web.test:8447/repo.git HEAD:refs/heads/main; cd ..
+        git clone -q -b main https://web.test:8447/repo.git two; cmp one/large two/large && echo same";
+    let rules = |push: bool| {
+        let read = "{allow: {method: GET, path: \"/repo.git/**\"}}, {allow: {method: POST, path: \"/repo.git/git-upload-pack\"}}";
+        let write = if push { ", {allow: {method: POST, path: \"/repo.git/git-receive-pack\"}}" } else { "" };
+        let rules = format!("protocol: rest, enforcement: enforce, rules: [{read}{write}]");
+        policy(&[&remote], &rules).replace("8446]", "8446, 8447]")
+    };
+    let run = |policy: &str| lab.sandbox(policy).args(&["--upstream-ca-file", &origin.authority()]).sh(script);
+    let refused = run(&rules(false));
+    assert!(refused.stderr.contains("403") && refused.code() != 0, "{refused:?}");
+    assert_eq!(refused.logged("[code:request_not_in_rules]").len(), 1, "{}", refused.log);
+    assert_eq!(run(&rules(true)).ok(), "same");
+}
+
+#[test]
+fn a_gigabyte_goes_up_and_down_unchanged() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let size = 1_u64 << 30;
+    let script = format!(
+        "curl -sS https://web.test/big?{size} | sha256sum
+         head -c {size} /dev/zero | curl -sS -T - https://web.test/upload; echo; head -c {size} /dev/zero | sha256sum"
+    );
+    let finished = run(&lab, &origin, &["/usr/bin/curl"], &script);
+    let digests: Vec<_> = finished.ok().lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let block: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(256);
+    assert_eq!(size % block.len() as u64, 0);
+    let expected = lab.shell(&format!(
+        "/usr/bin/python3 -c 'import hashlib; d = hashlib.sha256(); b = bytes(range(256)) * 4096\nfor _ in range({}): d.update(b)\nprint(d.hexdigest())'",
+        size >> 20
+    ));
+    assert_eq!(digests[0], expected.trim(), "{finished:?}");
+    assert_eq!(digests[1], digests[2]);
+}
