@@ -190,22 +190,32 @@ request_deny_reason := sprintf("%s %s not permitted by policy", [input.request.m
 request_matches(rule) if {
 	method_matches(rule.method, input.request.method)
 	request_path_matches(rule.path)
-	every key, matcher in object.get(rule, "query", {}) {
-		count(input.request.query_params[key]) > 0
-		every value in input.request.query_params[key] {
-			value_matches(matcher, value)
-		}
-	}
+	count(unmatched(object.get(rule, "query", {}))) == 0
+}
+
+# The keys of which a request has no value, or one that does not match.
+unmatched(query) := [key |
+	some key, matcher in query
+	not all_values_match(matcher, object.get(input.request.query_params, key, []))
+]
+
+all_values_match(matcher, values) if {
+	count(values) > 0
+	count([value | some value in values; not value_matches(matcher, value)]) == 0
 }
 
 # A deny rule hits as soon as one value of a repeated key matches.
 request_hits(rule) if {
 	method_matches(rule.method, input.request.method)
 	request_path_matches(rule.path)
-	every key, matcher in object.get(rule, "query", {}) {
-		some_value_matches(matcher, input.request.query_params[key])
-	}
+	count(untouched(object.get(rule, "query", {}))) == 0
 }
+
+# The keys of which a request has no value that matches.
+untouched(query) := [key |
+	some key, matcher in query
+	not some_value_matches(matcher, object.get(input.request.query_params, key, []))
+]
 
 some_value_matches(matcher, values) if {
 	some value in values

@@ -154,6 +154,13 @@ pub struct Denial {
     pub request: Option<(String, String)>,
 }
 
+impl Denial {
+    /// The request, if another rule could allow it: what a deny rule refuses none does.
+    fn could_be_allowed(&self) -> Option<(String, String)> {
+        self.request.clone().filter(|_| self.code == ReasonCode::RequestNotInRules)
+    }
+}
+
 /// Refusals of one host and port to one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialSummary {
@@ -161,7 +168,7 @@ pub struct DenialSummary {
     pub first: Denial,
     /// How many there were.
     pub count: u64,
-    /// Methods and paths of the requests among them, the first [`Denials::SAMPLES`] different ones.
+    /// Methods and paths of the requests among them that no rule allowed, the first [`Denials::SAMPLES`] different ones.
     pub requests: BTreeSet<(String, String)>,
 }
 
@@ -186,7 +193,7 @@ impl Denials {
         if let Some(known) = self.summaries.get_mut(&key) {
             known.count += 1;
             if known.requests.len() < Self::SAMPLES {
-                known.requests.extend(denial.request);
+                known.requests.extend(denial.could_be_allowed());
             }
         } else if self.summaries.len() == Self::SUMMARIES {
             self.others += 1;
@@ -197,7 +204,7 @@ impl Denials {
                 room = rest.unwrap_or(0);
                 rest.is_some()
             });
-            let requests = denial.request.clone().into_iter().collect();
+            let requests = denial.could_be_allowed().into_iter().collect();
             self.summaries.insert(key, DenialSummary { first: denial, count: 1, requests });
         }
     }
@@ -254,10 +261,14 @@ mod tests {
     #[test]
     fn of_many_requests_twenty_are_kept_and_all_are_counted() {
         let mut denials = Denials::default();
+        let refused =
+            |code, n| Denial { code, request: Some(("GET".to_owned(), format!("/{n}"))), ..denial("a", "/1") };
+        denials.add(refused(ReasonCode::RequestInDenyRules, 1000));
         for n in 0..100 {
-            denials.add(Denial { request: Some(("GET".to_owned(), format!("/{n}"))), ..denial("a", "/1") });
+            denials.add(refused(ReasonCode::RequestNotInRules, n));
         }
         let summary = denials.summaries()[0];
-        assert_eq!((summary.count, summary.requests.len()), (100, Denials::SAMPLES));
+        assert_eq!((summary.count, summary.requests.len()), (101, Denials::SAMPLES));
+        assert!(!summary.requests.iter().any(|(_, path)| path == "/1000"), "what a deny rule refuses is not proposed");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::address::AddressClass;
-use crate::denial::{DenialStage, DenialSummary, ReasonCode};
+use crate::denial::{DenialStage, DenialSummary};
 
 /// A rule that would have permitted what was refused, for somebody to look at.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,9 +64,8 @@ pub fn propose<'s>(
 ) -> Vec<Proposal> {
     let could_be = |summary: &&DenialSummary| {
         let denial = &summary.first;
-        let could_be = matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf)
-            // What a deny rule refuses no other rule permits.
-            || denial.code == ReasonCode::RequestNotInRules;
+        let could_be =
+            matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf) || !summary.requests.is_empty();
         could_be && is_one_program(&denial.binary) && !is_never_reachable(&denial.host)
     };
     let mut proposals: Vec<_> =

@@ -48,7 +48,8 @@ pub struct Context {
 pub struct Limits;
 
 impl Limits {
-    /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each.
+    /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each; at three, as those are whose
+    /// requests are judged, the last of them wait.
     pub const CONNECTIONS: usize = 4_096;
     /// Connections at once of one program, so that it leaves some to the others.
     pub const CONNECTIONS_A_PROGRAM: usize = 1_024;
@@ -60,6 +61,8 @@ impl Limits {
     pub const INSPECTED_HEAD_BYTES: usize = 16 * 1024;
     /// …and its lines; more than any client sends.
     pub const HEAD_LINES: usize = 128;
+    /// Bytes that an upstream sends before its answer, interim ones included; far more than any answer's head.
+    pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Lines of an upstream's answer: it may be more generous than clients are.
     pub const ANSWER_LINES: usize = 256;
     /// Time for the other side to read what was said last…

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::context::Limits;
 
@@ -41,8 +41,10 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     }
     // Servers skip empty lines before a request (RFC 9112 §2.2).
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-    request_line(bytes.get(blank..).unwrap_or_default())
-        .or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(Protocol::Other))
+    let line = bytes.get(blank..).unwrap_or_default();
+    // A line without end that began as a request's is refused as one that is too long.
+    let as_it_began = if line.contains(&b' ') { Protocol::Http1 } else { Protocol::Other };
+    request_line(line).or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(as_it_began))
 }
 
 /// Whether `bytes`, of which [`protocol`] is not certain, are the beginning of what clients usually say. Where no rule depends on
@@ -122,7 +124,7 @@ pub struct Detected {
 /// `upstream` that speaks first settles it, and so does a client that leaves it open.
 ///
 /// # Errors
-/// Either failed; or the client ended, or left it open, where that will not do.
+/// Either failed; or the client said nothing, where that will not do.
 pub async fn detect(
     client: &mut (impl AsyncRead + Unpin),
     surplus: Bytes,
@@ -138,6 +140,7 @@ pub async fn detect(
             from_upstream: from_upstream.freeze(),
         })
     };
+    let mut deadline = None;
     loop {
         if let Some(protocol) = protocol(&from_client) {
             return Ok(Detected { protocol, from_client: from_client.freeze(), from_upstream: Bytes::new() });
@@ -148,7 +151,10 @@ pub async fn detect(
         let patience = match (from_client.is_empty(), may_be_opaque) {
             (true, _) => Limits::IDLE,
             (false, true) => Limits::UNDECIDED,
-            (false, false) => Limits::HEAD_DEADLINE,
+            (false, false) => {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
+                deadline.saturating_duration_since(Instant::now())
+            }
         };
         // What is still silent takes no more than it must.
         from_client.reserve(1024);
@@ -164,10 +170,11 @@ pub async fn detect(
         };
         match more? {
             Some(1..) => {}
-            Some(0) | None if may_be_opaque => return opaque(from_client, from_upstream),
-            Some(0) if from_client.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(0) => return opaque(from_client, from_upstream),
-            None => return Err(io::ErrorKind::TimedOut.into()),
+            // Whoever says nothing asks for nothing.
+            Some(0) | None if from_client.is_empty() && !may_be_opaque => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Some(0) | None => return opaque(from_client, from_upstream),
         }
     }
 }
@@ -224,5 +231,6 @@ mod tests {
     fn a_line_without_end_is_something_else_in_the_end() {
         assert_eq!(protocol(&[b'A'; 1000]), None);
         assert_eq!(protocol(&[b'A'; 16 * 1024]), Some(Protocol::Other));
+        assert_eq!(protocol(&[b"GET /".as_slice(), &[b'a'; 16 * 1024]].concat()), Some(Protocol::Http1));
     }
 }

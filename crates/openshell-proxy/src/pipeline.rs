@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, watch};
 use tokio_rustls::{client, server};
@@ -26,10 +26,11 @@ use crate::identify::caller::Callers;
 use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::http::{Inside, Session, admit, keep, refuse_all, refused_by_library, revoked};
+use crate::relay::http::{Inside, admit, keep, refuse_all};
 use crate::relay::linger::Linger;
 use crate::relay::opaque;
 use crate::relay::prefixed::Prefixed;
+use crate::relay::session::{Session, revoked};
 use crate::relay::upstream::NotAnswered;
 use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
@@ -58,15 +59,11 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Tunnel> {
     let session = Session::new(client.as_fd().try_clone_to_owned().ok());
     let opened = Mutex::new(None);
     let answer = |request| answer(ctx, flow, request, &session, &opened);
-    match session.serve(ctx, client, &at_the_door(), answer).await {
-        Ok(Some(upgraded)) => upgraded.relay().await,
-        Ok(None) => {}
-        Err(error) => {
-            if let Some(refusal) = refused_by_library(&error) {
-                Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
-            }
-            return None;
+    if let Err(refusal) = session.serve(ctx, client, &at_the_door(), answer).await {
+        if let Some(refusal) = refusal {
+            Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
         }
+        return None;
     }
     let Opened { client, upstream, address, tenure, share } = opened.into_inner()?;
     let parts = client.await.ok()?.downcast::<TokioIo<Linger<TcpStream>>>().ok()?;
@@ -101,18 +98,21 @@ async fn relay(
     if permit.skips_tls() {
         return relay_unseen(ctx, connection, || opaque::relay(client, surplus, upstream, Bytes::new())).await;
     }
-    let socket = client.as_fd().try_clone_to_owned().ok();
     let Ok(found) = Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await else {
         return Ok(());
     };
     let Detected { protocol, from_client, from_upstream } = found;
+    // The policy may have changed while the client was silent.
+    let permit = connection.permit();
+    let socket = || client.as_fd().try_clone_to_owned().ok();
     match protocol {
         Protocol::Tls => {
+            let socket = socket();
             let client = Prefixed::new(from_client, client);
             Box::pin(relay_tls(ctx, client, socket, upstream, address, connection)).await
         }
         Protocol::Http1 => {
-            let inside = Inside { ctx, connection, scheme: Scheme::Http };
+            let (inside, socket) = (Inside { ctx, connection, scheme: Scheme::Http }, socket());
             Box::pin(inside.serve(Prefixed::new(from_client, client), socket, upstream, address)).await;
             Ok(())
         }
@@ -137,9 +137,12 @@ async fn relay_tls(
     connection: &Arc<Connection>,
 ) -> Result<(), Refusal> {
     let permit = connection.permit();
-    let Some((mut client, mut upstream)) = open_tls(ctx, client, upstream, connection).await else { return Ok(()) };
+    let Some((mut client, mut upstream)) = Box::pin(open_tls(ctx, client, upstream, connection)).await else {
+        return Ok(());
+    };
     let found = Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await;
     let Ok(Detected { protocol, from_client, from_upstream }) = found else { return Ok(()) };
+    let permit = connection.permit();
     match protocol {
         Protocol::Http1 => {
             let inside = Inside { ctx, connection, scheme: Scheme::Https };
@@ -219,11 +222,15 @@ async fn refuse_unseen<C>(ctx: &Context, client: C, connection: &Connection, per
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let what = "the connection speaks neither TLS nor HTTP/1.1, and the policy has rules for its requests";
+    let what = "the policy has rules for the requests of this connection, and it does not speak HTTP/1.1";
     let refusal = Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) };
     let record = Record::of(&connection.callers(), connection.target().clone());
-    reply::send_raw(Linger::new(client), &refusal, &record).await;
+    let answer = reply::raw(&refusal, &record);
     record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+    // A client that has gone wants no answer.
+    let mut client = Linger::new(client, Arc::default());
+    let _ = client.write_all(&answer).await;
+    let _ = client.shutdown().await;
 }
 
 /// Everything that must hold before anything is answered or dialled.

@@ -119,15 +119,22 @@ impl Record {
         self.observed = permit.observed();
     }
 
-    /// Notes that its request was permitted, and how; `path` is what was judged.
-    pub fn request_permitted_by(&mut self, permit: &RequestPermit, path: &str) {
+    /// Notes which path is judged.
+    pub fn asks_for(&mut self, path: &str) {
+        if let Some(http) = &mut self.http {
+            path.clone_into(&mut http.path);
+            let target = self.target.as_ref().filter(|_| http.number.is_none());
+            let target = target.map(ToString::to_string).unwrap_or_default();
+            self.request = format!("{} {target}{path}", http.method);
+        }
+    }
+
+    /// Notes that its request was permitted, and how.
+    pub fn request_permitted_by(&mut self, permit: &RequestPermit) {
         if permit.policy().is_some() {
             self.policy = permit.policy().map(str::to_owned);
         }
         self.judged = Some(permit.judged().clone());
-        if let Some(http) = &mut self.http {
-            path.clone_into(&mut http.path);
-        }
     }
 
     /// Notes that the connection is another one from here on.
@@ -137,10 +144,10 @@ impl Record {
         }
     }
 
-    /// Method and path, where it is about a request.
+    /// Whether it is about a request inside a connection.
     #[must_use]
-    pub fn method_and_path(&self) -> Option<(&str, &str)> {
-        self.http.as_ref().map(|http| (http.method.as_str(), http.path.as_str()))
+    pub fn is_inside(&self) -> bool {
+        self.http.as_ref().is_some_and(|http| http.number.is_some())
     }
 
     /// Reports, and has what the policy refused counted.
@@ -179,7 +186,7 @@ impl Record {
         self.finished = true;
         let policy = self.policy.as_deref().unwrap_or("-");
         match outcome {
-            Outcome::Allowed => self.report_allowed(),
+            Outcome::Allowed => self.report_allowed(""),
             Outcome::Refused(refusal) => {
                 let stage = refusal.code().stage();
                 let (activity, severity, action, policy) = match stage {
@@ -206,7 +213,7 @@ impl Record {
                     decision: "deny",
                     reason: &refusal.log_reason(),
                     code: refusal.code().as_str(),
-                    message: &refusal.detail(&self.request, self.target.as_ref()),
+                    message: &refusal.detail(self),
                 });
             }
             Outcome::Revoked(refusal) => self.emit(&Event {
@@ -221,6 +228,8 @@ impl Record {
                 code: refusal.code().as_str(),
                 message: &format!("{} closed", self.request),
             }),
+            // It may have been sent already, and done what it does.
+            Outcome::Aborted if self.judged.is_some() => self.report_allowed("the client left before the answer"),
             Outcome::Aborted => self.emit(&Event {
                 activity: "FAIL",
                 severity: "LOW",
@@ -235,17 +244,16 @@ impl Record {
         }
     }
 
-    fn report_allowed(&self) {
-        let is_inside = self.http.as_ref().is_some_and(|http| http.number.is_some());
+    fn report_allowed(&self, remark: &'static str) {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
         let observed = self.observed.map_or("", ReasonCode::as_str);
         let (engine, decision, reason, code) = match &self.judged {
-            _ if self.observed.is_some() => ("observe", "allow", "", observed),
+            _ if self.observed.is_some() => ("observe", "allow", remark, observed),
             Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
-            Some(Judged::Allowed) => ("l7", "allow", "", ""),
+            Some(Judged::Allowed) => ("l7", "allow", remark, ""),
             // No rule has seen it.
-            Some(Judged::Unseen) if is_inside => ("", "allow", "", ""),
-            Some(Judged::Unseen) | None => ("opa", "allow", "", ""),
+            Some(Judged::Unseen) if self.is_inside() => ("", "allow", remark, ""),
+            Some(Judged::Unseen) | None => ("opa", "allow", remark, ""),
         };
         let message = match &self.http {
             Some(Http { number: Some(number), .. }) if engine.is_empty() => {
@@ -281,10 +289,7 @@ impl Record {
     }
 
     fn emit(&self, event: &Event<'_>) {
-        // Whose the connection is its own line says.
-        let is_inside = self.http.as_ref().is_some_and(|http| http.number.is_some());
         let binary = match &self.caller {
-            _ if is_inside => "",
             Some(caller) => caller.program.executable.as_str(),
             None => "-",
         };

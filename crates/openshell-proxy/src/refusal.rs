@@ -8,6 +8,7 @@ use crate::decide::snapshot::{Matches, Nearest};
 use crate::http::target::TargetError;
 use crate::identify::caller::Caller;
 use crate::intake::Target;
+use crate::record::Record;
 
 /// Why a connection is refused. What the workload learns of it is said by the methods; what only the log may hold (an
 /// address that a name has, an internal error) is said by [`Self::log_reason`] alone.
@@ -92,10 +93,10 @@ impl Refusal {
         }
     }
 
-    /// What was refused, for people; `request` is what was asked for, such as `CONNECT example.com:443`, and `target` where
-    /// to.
+    /// What was refused, for people, of what `record` is of.
     #[must_use]
-    pub fn detail(&self, request: &str, target: Option<&Target>) -> String {
+    pub fn detail(&self, record: &Record) -> String {
+        let (request, target) = (record.request(), record.target());
         match self {
             Self::NotInPolicy { .. }
             | Self::PolicyChanged(_)
@@ -104,11 +105,8 @@ impl Refusal {
             | Self::CallerAmbiguous(_) => {
                 format!("{request} not permitted by policy")
             }
-            Self::Request { reason, rule: (method, path), .. } => {
-                // The reason names what was asked for inside the connection; elsewhere the host belongs to it.
-                let is_inside = request.strip_prefix(method.as_str()).is_some_and(|rest| rest.trim_start() == path);
-                if is_inside { reason.clone() } else { format!("{request} denied by L7 policy") }
-            }
+            Self::Request { reason, .. } if record.is_inside() => reason.clone(),
+            Self::Request { .. } => format!("{request} denied by L7 policy"),
             Self::UnsupportedProtocol { what, .. } => format!("{request} refused: {what}"),
             Self::UnsolicitedUpgrade => "the upstream switched protocols unasked".to_owned(),
             Self::AuthorityUnavailable => {

@@ -23,7 +23,7 @@ use crate::resolve::guard;
 pub struct Connection {
     callers: Mutex<Callers>,
     target: Target,
-    address: IpAddr,
+    address: Mutex<IpAddr>,
     permit: Mutex<Arc<Permit>>,
     does: Mutex<Does>,
 }
@@ -31,11 +31,11 @@ pub struct Connection {
 /// What goes on in a connection, which a later generation must permit as well.
 #[derive(Clone, Debug)]
 pub enum Does {
-    /// Nothing yet, or between two requests.
+    /// Nothing yet.
     Nothing,
     /// Bytes that nobody looks at.
     Opaque,
-    /// This request, or what it turned the connection into.
+    /// This request, also when it has been answered, or what it turned the connection into.
     Request(Method, Uri),
 }
 
@@ -46,7 +46,7 @@ impl Connection {
         Self {
             callers: Mutex::new(callers),
             target: permit.target().clone(),
-            address,
+            address: Mutex::new(address),
             permit: Mutex::new(Arc::new(permit)),
             does: Mutex::new(Does::Nothing),
         }
@@ -70,15 +70,24 @@ impl Connection {
         Arc::clone(&lock(&self.permit))
     }
 
+    /// Notes that it leads to another address of its target from now on.
+    pub fn moved_to(&self, address: IpAddr) {
+        *lock(&self.address) = address;
+    }
+
     /// What it is permitted by now that it does something else, by the generation in force.
     ///
     /// # Errors
     /// It is permitted no longer.
     pub async fn begin(&self, ctx: &Context, does: Does) -> Result<Arc<Permit>, Refusal> {
-        *lock(&self.does) = does;
+        *lock(&self.does) = does.clone();
         let permit = self.permit();
         if permit.generation() == ctx.policy.load().generation() {
-            return Ok(permit);
+            // A request is judged next; nobody judges what is not looked at.
+            return match does {
+                Does::Opaque => still_permitted(&permit, &does).map(|()| permit),
+                Does::Nothing | Does::Request(..) => Ok(permit),
+            };
         }
         self.judge(ctx, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
     }
@@ -87,11 +96,12 @@ impl Connection {
     async fn judge(&self, ctx: &Context, further: Option<Owners>) -> Result<Arc<Permit>, Refusal> {
         let (snapshot, identifier) = (ctx.policy.load(), Arc::clone(&ctx.identifier));
         let mut callers = self.callers();
-        if let Some(owners) = &further {
-            callers = callers.with(owners.iter().map(|owner| owner.caller.clone()));
+        let new = further.iter().flat_map(|owners| owners.iter()).map(|owner| owner.caller.clone()).collect::<Vec<_>>();
+        if !new.is_empty() {
+            callers = callers.with(new.iter().cloned());
         }
         let (asking, target, address, does) =
-            (callers.clone(), self.target.clone(), self.address, lock(&self.does).clone());
+            (callers, self.target.clone(), *lock(&self.address), lock(&self.does).clone());
         let is_observed = ctx.observations.is_some();
         let turn = Arc::clone(&ctx.turns).acquire_owned().await;
         let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
@@ -111,8 +121,13 @@ impl Connection {
             Ok(Arc::new(permit))
         });
         let permit = judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))?;
-        *lock(&self.callers) = callers;
-        *lock(&self.permit) = Arc::clone(&permit);
+        // Another judgement may have ended meanwhile; nobody whom it found is forgotten.
+        let mut callers = lock(&self.callers);
+        *callers = callers.with(new.into_iter());
+        let mut known = lock(&self.permit);
+        if known.generation() <= permit.generation() {
+            *known = Arc::clone(&permit);
+        }
         Ok(permit)
     }
 }

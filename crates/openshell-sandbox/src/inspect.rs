@@ -48,9 +48,9 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let judged = judge(&snapshot, &callers, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
+        let leave = request.map(|(method, uri)| judge_request(&permit, &method, &uri)).transpose()?;
         let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
         let destination = runtime.block_on(resolve(&resolver, &permit))?;
-        let leave = request.map(|(method, uri)| judge_request(&permit, &method, &uri)).transpose()?;
         Ok((permit, destination, leave))
     });
     match judged {

@@ -177,14 +177,6 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);
-    let environment = environment::workload(&Inputs {
-        caller: &config.environment,
-        user: &user,
-        home: &home,
-        proxy: network.proxy.map(SocketAddr::V4),
-        trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
-        has_java: tls.has_java,
-    });
     note_isolation(&init);
     let listener = match network.proxy {
         Some(address) => Some(bind_proxy(address).await?),
@@ -203,6 +195,14 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         trust::unavailable(why);
         tls.authority = None;
     }
+    let environment = environment::workload(&Inputs {
+        caller: &config.environment,
+        user: &user,
+        home: &home,
+        proxy: network.proxy.map(SocketAddr::V4),
+        trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
+        has_java: tls.has_java,
+    });
     let policy = Arc::new(CurrentPolicy::new(snapshot));
     let reload = Arc::new(Notify::new());
     tasks.spawn("policy reload", reload::run(config.policy.clone(), Arc::clone(&policy), Arc::clone(&reload)));

@@ -62,8 +62,8 @@ pub(crate) fn unavailable(why: &str) {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    File::open(path)?.take(BUNDLE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BUNDLE_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
 fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -100,6 +100,7 @@ fn write(
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> =
         systems.map(|place| Mount { source: everything.clone(), place, is_needed: false }).collect();
+    mounts.sort_by(|one, other| one.place.cmp(&other.place));
     mounts.dedup_by(|one, other| one.place == other.place);
     mounts.push(Mount { source: folder, place, is_needed: true });
     Ok(mounts)

@@ -3,10 +3,17 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where the servers of the benchmark are.
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// Where the servers of the benchmark are: as they are, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
+pub(crate) const TLS_TARGET: &str = "10.99.0.1:8443";
 
 /// Runs one task inside or outside a sandbox and prints its result, a number.
 pub(crate) fn run(words: &[String]) {
@@ -16,6 +23,50 @@ pub(crate) fn run(words: &[String]) {
             let _idle = Idle::new(number(2));
             median(number(1), || connection(TARGET))
         }
+        Some("tls-requests") => {
+            let tls = Tls::new();
+            median(number(1), || timed(|| tls.open().fetch("/")))
+        }
+        // Requests in one open connection, for one path or for another one each time.
+        Some("paths") => {
+            let mut connection = open_as(words.get(1).map(String::as_str));
+            let paths = number(3).max(1);
+            let path = |n: usize| if paths == 1 { "/".to_owned() } else { format!("/p{}", n % paths) };
+            // What is remembered of one path is no measure of another.
+            connection.fetch("/warm");
+            let times = (0..number(2)).map(|n| timed(|| connection.fetch(&path(n))).as_secs_f64());
+            median_of(times.collect())
+        }
+        // Answers of some bytes a second, over some connections at once.
+        Some("throughput") => {
+            let (how, path) = (words[1].clone(), format!("/{}", words[3]));
+            let threads = (0..number(2)).map(|_| {
+                let (how, path) = (how.clone(), path.clone());
+                std::thread::spawn(move || {
+                    let mut connection = open_as(Some(&how));
+                    connection.fetch(&path);
+                    let start = Instant::now();
+                    let mut count = 0_u32;
+                    while start.elapsed() < Duration::from_secs(2) {
+                        connection.fetch(&path);
+                        count += 1;
+                    }
+                    f64::from(count) / start.elapsed().as_secs_f64()
+                })
+            });
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
+        }
+        Some("tls-bytes") => {
+            let mut connection = open_as(Some("tls"));
+            timed(|| connection.fetch(&format!("/{}", number(1)))).as_secs_f64()
+        }
+        // How long events are on their way: the median, or what one in a hundred exceeds.
+        Some("events") => {
+            let mut connection = open_as(words.get(1).map(String::as_str));
+            let mut delays = connection.events(number(2));
+            delays.sort_by(f64::total_cmp);
+            delays[delays.len() * number(3) / 100]
+        }
         Some("processes") => {
             let _idle = Idle::new(number(2));
             median_of((0..number(1)).map(|_| by_new_process()).collect())
@@ -23,13 +74,11 @@ pub(crate) fn run(words: &[String]) {
         Some("tunnel") => {
             let to = words.get(2).map_or(TARGET, String::as_str);
             let mut stream = open(to);
-            median(number(1), || request(&mut stream, "/"))
+            median(number(1), || timed(|| stream.fetch("/")))
         }
         Some("bytes") => {
             let mut stream = open(TARGET);
-            let start = Instant::now();
-            fetch(&mut stream, &format!("/{}", number(1)));
-            start.elapsed().as_secs_f64()
+            timed(|| stream.fetch(&format!("/{}", number(1)))).as_secs_f64()
         }
         Some("tunnels") => {
             let held: Vec<_> = (0..number(1)).map(|_| open(TARGET)).collect();
@@ -48,7 +97,7 @@ pub(crate) fn run(words: &[String]) {
             println!("ready");
             let mut times = Vec::new();
             while !input.is_finished() {
-                times.push(request(&mut stream, "/").as_secs_f64());
+                times.push(timed(|| stream.fetch("/")).as_secs_f64());
             }
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
@@ -75,8 +124,12 @@ fn median_of(mut times: Vec<f64>) -> f64 {
 
 /// A new connection and one request.
 fn connection(to: &str) -> Duration {
+    timed(|| open(to).fetch("/"))
+}
+
+fn timed(act: impl FnOnce()) -> Duration {
     let start = Instant::now();
-    fetch(&mut open(to), "/");
+    act();
     start.elapsed()
 }
 
@@ -85,56 +138,136 @@ fn by_new_process() -> f64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
 }
 
-fn open(to: &str) -> TcpStream {
-    let Some(proxy) = std::env::var("HTTPS_PROXY").ok().and_then(|url| url.strip_prefix("http://").map(str::to_owned))
-    else {
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_nodelay(true).unwrap();
-        return stream;
-    };
-    let mut stream = TcpStream::connect(proxy).unwrap();
+fn dial(to: &str) -> TcpStream {
+    let proxy = std::env::var("HTTPS_PROXY").ok().and_then(|url| url.strip_prefix("http://").map(str::to_owned));
+    let mut stream = TcpStream::connect(proxy.as_deref().unwrap_or(to)).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
-    let head = head(&mut stream);
-    assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+    if proxy.is_some() {
+        stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
+        // Nothing comes behind it before something is asked.
+        let mut head = [0; 4096];
+        let filled = stream.read(&mut head).unwrap();
+        let head = String::from_utf8_lossy(&head[..filled]);
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    }
     stream
 }
 
-fn request(stream: &mut TcpStream, path: &str) -> Duration {
-    let start = Instant::now();
-    fetch(stream, path);
-    start.elapsed()
+fn open(to: &str) -> Connection<TcpStream> {
+    Connection::new(dial(to))
 }
 
-fn fetch(stream: &mut TcpStream, path: &str) {
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n").as_bytes()).unwrap();
-    let head = String::from_utf8(head(stream)).unwrap();
-    let mut left: usize = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap();
-    let mut buffer = vec![0; 256 * 1024];
-    while left > 0 {
-        let most = left.min(buffer.len());
-        let read = stream.read(&mut buffer[..most]).unwrap();
-        assert!(read > 0, "the stream ended early");
-        left -= read;
+fn open_as(how: Option<&str>) -> Connection<Box<dyn Stream>> {
+    match how {
+        Some("tls") => Connection::new(Box::new(Tls::new().open().stream)),
+        _ => Connection::new(Box::new(dial(TARGET))),
     }
 }
 
-/// Reads up to the blank line and nothing behind it.
-fn head(stream: &mut TcpStream) -> Vec<u8> {
-    let (mut head, mut peeked) = (Vec::new(), [0; 4096]);
-    loop {
-        let seen = stream.peek(&mut peeked).unwrap();
-        assert!(seen > 0, "the stream ended early: {}", String::from_utf8_lossy(&head));
-        let before = head.len();
-        head.extend(&peeked[..seen]);
-        let end = head.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4);
-        let used = end.map_or(seen, |end| end - before);
-        stream.read_exact(&mut peeked[..used]).unwrap();
-        if let Some(end) = end {
-            head.truncate(end);
-            return head;
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// A client that trusts what SSL_CERT_FILE names, and makes a whole handshake each time.
+struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    fn new() -> Self {
+        let mut roots = RootCertStore::empty();
+        let bundle = std::env::var("SSL_CERT_FILE").unwrap();
+        roots.add_parsable_certificates(CertificateDer::pem_file_iter(bundle).unwrap().map(Result::unwrap));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        Self(Arc::new(config))
+    }
+
+    fn open(&self) -> Connection<StreamOwned<ClientConnection, TcpStream>> {
+        let name = ServerName::try_from("10.99.0.1").unwrap();
+        let tls = ClientConnection::new(Arc::clone(&self.0), name).unwrap();
+        Connection::new(StreamOwned::new(tls, dial(TLS_TARGET)))
+    }
+}
+
+/// HTTP/1.1 on a stream, with what was read of it.
+struct Connection<S> {
+    stream: S,
+    buffer: Vec<u8>,
+    read: usize,
+    filled: usize,
+}
+
+impl<S: Read + Write> Connection<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, buffer: vec![0; 256 * 1024], read: 0, filled: 0 }
+    }
+
+    fn ask(&mut self, path: &str) {
+        self.stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 10.99.0.1\r\n\r\n").as_bytes()).unwrap();
+    }
+
+    fn fetch(&mut self, path: &str) {
+        self.ask(path);
+        let mut left = None;
+        loop {
+            let line = self.line();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(length) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                left = Some(length.parse::<usize>().unwrap());
+            }
+        }
+        let mut left = left.unwrap();
+        while left > 0 {
+            if self.read == self.filled {
+                self.fill();
+            }
+            let used = left.min(self.filled - self.read);
+            self.read += used;
+            left -= used;
         }
     }
+
+    /// The delays of `count` events that say when they were sent.
+    fn events(&mut self, count: usize) -> Vec<f64> {
+        self.ask(&format!("/events{count}"));
+        while !self.line().is_empty() {}
+        let mut delays = Vec::new();
+        while delays.len() < count {
+            if let Some(sent) = self.line().strip_prefix("data: ") {
+                delays.push(now() - sent.parse::<f64>().unwrap());
+            }
+        }
+        delays
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        loop {
+            if self.read == self.filled {
+                self.fill();
+            }
+            let byte = self.buffer[self.read];
+            self.read += 1;
+            match byte {
+                b'\n' => return String::from_utf8(line).unwrap(),
+                b'\r' => {}
+                byte => line.push(byte),
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        self.filled = self.stream.read(&mut self.buffer).unwrap();
+        self.read = 0;
+        assert!(self.filled > 0, "the stream ended early");
+    }
+}
+
+/// Seconds, by the clock that all processes share.
+pub(crate) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 /// Processes that do nothing; ended when this is dropped.

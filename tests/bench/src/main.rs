@@ -21,7 +21,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("client") => client::run(&words[1..]),
-        Some("server") => server::run(),
+        Some("server") => server::run(words[1].as_ref()),
         _ => report(&words),
     }
 }
@@ -47,6 +47,17 @@ const ROWS: &[Row] = &[
     ("process: new process a connection, 1,000 idle", process),
     ("tunnel: small requests / plain relay", tunnel),
     ("bytes: 1 GiB through a tunnel, speed / direct", bytes),
+    ("tls: new TLS tunnel + request / direct", tls),
+    ("inspected: request, plain, one path / direct", |name| inspected(name, "plain", 1)),
+    ("inspected: request, plain, 10,000 paths / direct", |name| inspected(name, "plain", 10_000)),
+    ("inspected: request, TLS, one path / direct", |name| inspected(name, "tls", 1)),
+    ("inspected: request, TLS, 10,000 paths / direct", |name| inspected(name, "tls", 10_000)),
+    ("inspected: 10,000 paths, 1,000 policies / few", inspected_policies),
+    ("rate: 16 connections, plain, a second / direct", |name| rate(name, "plain", "16", "2")),
+    ("rate: 16 connections, TLS, a second / direct", |name| rate(name, "tls", "16", "2")),
+    ("rate: 64 KiB, 4 connections, TLS / direct", |name| rate(name, "tls", "4", "65536")),
+    ("tls-bytes: 1 GiB, speed / direct", tls_bytes),
+    ("events: delay, p50 and p99", events),
     ("memory", memory),
     ("reload: 1,000 policies", reload),
 ];
@@ -75,14 +86,29 @@ fn this() -> String {
 /// A host with the servers running.
 fn host() -> (Lab, Program) {
     let lab = Lab::with_web();
-    let server = lab.program(&[&this(), "server"]);
+    let server = lab.program(&[&this(), "server", &certificate(&lab)]);
     (lab, server)
 }
 
-/// A policy that gives the client its servers, among `count` others.
+/// Where the server's certificate is.
+fn certificate(lab: &Lab) -> String {
+    lab.folder("server").join("certificate.pem").display().to_string()
+}
+
+/// A policy that gives the client its servers, unseen, among `count` others.
 fn policy(count: usize) -> String {
+    policy_with(count, "tls: skip")
+}
+
+/// The same, with rules for its requests.
+fn judged(count: usize) -> String {
+    let rules = "{allow: {method: GET, path: \"/**\"}}, {allow: {method: POST, path: \"/api/**\", query: {v: \"1*\"}}}";
+    policy_with(count, &format!("protocol: rest, enforcement: enforce, rules: [{rules}]"))
+}
+
+fn policy_with(count: usize, words: &str) -> String {
     let this = this();
-    let endpoints = "[{host: 10.99.0.1, ports: [8080, 8081]}]";
+    let endpoints = format!("[{{host: 10.99.0.1, ports: [8080, 8081, 8443], {words}}}]");
     let others: String = (0..count)
         .map(|n| {
             format!("  p{n}: {{endpoints: [{{host: h{n}.test, port: 443}}, {{host: \"*.h{n}.test\", port: 443}}], binaries: [{{path: /usr/bin/b{n}}}]}}\n")
@@ -95,12 +121,14 @@ fn policy(count: usize) -> String {
 
 fn inside(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
     let this = this();
-    let finished = lab.sandbox(policy).run(&[&[&this, "client"], task].concat());
+    let certificate = certificate(lab);
+    let sandbox = lab.sandbox(policy).args(&["--upstream-ca-file", &certificate]);
+    let finished = sandbox.run(&[&[&this, "client"], task].concat());
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
 
 fn outside(lab: &Lab, task: &[&str]) -> f64 {
-    let printed = lab.shell(&format!("{} client {}", this(), task.join(" ")));
+    let printed = lab.shell(&format!("SSL_CERT_FILE={} {} client {}", certificate(lab), this(), task.join(" ")));
     printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 
@@ -172,6 +200,57 @@ fn bytes(name: &str) {
     let task = ["bytes", "1073741824"];
     // Speeds, so the larger the better.
     pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+}
+
+fn tls(name: &str) {
+    let (lab, _server) = host();
+    let (policy, task) = (judged(10), ["tls-requests", "300"]);
+    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn inspected(name: &str, how: &str, paths: usize) {
+    let (lab, _server) = host();
+    let (policy, paths) = (judged(10), paths.to_string());
+    let task = ["paths", how, "10000", &paths];
+    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn inspected_policies(name: &str) {
+    let (lab, _server) = host();
+    let (few, many) = (judged(10), judged(1000));
+    let measure = |policy: &str| inside(&lab, policy, &["paths", "plain", "10000", "10000"]);
+    pairs(name, MILLI, || measure(&few), || measure(&many));
+}
+
+fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
+    let (lab, _server) = host();
+    let (policy, task) = (judged(10), ["throughput", how, connections, bytes]);
+    pairs(name, 1.0, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn tls_bytes(name: &str) {
+    let (lab, _server) = host();
+    let (policy, task) = (judged(10), ["tls-bytes", "1073741824"]);
+    pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+}
+
+fn events(_: &str) {
+    let (lab, _server) = host();
+    let policy = judged(10);
+    for (name, how, part) in [
+        ("plain, p50", "plain", "50"),
+        ("plain, p99", "plain", "99"),
+        ("TLS, p50", "tls", "50"),
+        ("TLS, p99", "tls", "99"),
+    ] {
+        let task = ["events", how, "500", part];
+        pairs(
+            &format!("events: delay, {name} / direct"),
+            MILLI,
+            || outside(&lab, &task),
+            || inside(&lab, &policy, &task),
+        );
+    }
 }
 
 /// Resident memory of the supervisor, in KiB: after a hundred requests, and with a thousand idle tunnels.

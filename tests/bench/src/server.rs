@@ -1,41 +1,75 @@
 //! The upstream, and a relay without logic as the floor of what any proxy costs.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use crate::client::TARGET;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::client::{TARGET, TLS_TARGET, now};
 
 /// Where the relay listens.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";
 
-/// Serves for ever: `GET /N` is answered with N bytes, anything else with two.
-pub(crate) fn run() {
+/// Serves for ever: `GET /N` is answered with N bytes, `GET /eventsN` with N events, anything else with two bytes. Its certificate
+/// goes to `certificate`.
+pub(crate) fn run(certificate: &Path) {
     let (upstream, relay) = (TcpListener::bind(TARGET).unwrap(), TcpListener::bind(RELAY).unwrap());
+    let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
     thread::spawn(move || relay.incoming().for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap())))));
+    thread::spawn(move || {
+        for client in tls.incoming().map(Result::unwrap) {
+            client.set_nodelay(true).unwrap();
+            let config = Arc::clone(&config);
+            thread::spawn(move || serve(StreamOwned::new(ServerConnection::new(config).unwrap(), client)));
+        }
+    });
     println!("ready");
-    upstream.incoming().for_each(|client| drop(thread::spawn(move || serve(client.unwrap()))));
+    for client in upstream.incoming().map(Result::unwrap) {
+        client.set_nodelay(true).unwrap();
+        thread::spawn(move || serve(client));
+    }
+}
+
+fn config(certificate: &Path) -> Arc<ServerConfig> {
+    let key = KeyPair::generate().unwrap();
+    let issued = CertificateParams::new(["10.99.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
+    std::fs::write(certificate, issued.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    Arc::new(config.with_no_client_auth().with_single_cert(vec![issued.der().clone()], key).unwrap())
 }
 
 /// Ends with its client; what the client breaks off is no concern of the server's.
-fn serve(mut client: TcpStream) {
-    client.set_nodelay(true).unwrap();
-    let mut requests = BufReader::new(client.try_clone().unwrap());
+fn serve(mut client: impl Read + Write) {
     let block = vec![0; 256 * 1024];
-    let mut first = String::new();
+    let (mut pending, mut buffer) = (Vec::new(), [0; 16 * 1024]);
     loop {
-        first.clear();
-        if requests.read_line(&mut first).unwrap_or(0) == 0 {
-            return;
-        }
-        let mut line = String::new();
-        while line != "\r\n" {
-            line.clear();
-            if requests.read_line(&mut line).unwrap_or(0) == 0 {
+        let end = loop {
+            if let Some(end) = pending.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            match client.read(&mut buffer) {
+                Ok(filled @ 1..) => pending.extend_from_slice(&buffer[..filled]),
+                _ => return,
+            }
+        };
+        let head: Vec<u8> = pending.drain(..end).collect();
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let path = head.split(' ').nth(1).unwrap_or("/").get(1..).unwrap_or("").to_owned();
+        if let Some(count) = path.strip_prefix("events").and_then(|count| count.parse::<usize>().ok()) {
+            if events(&mut client, count).is_err() {
                 return;
             }
+            continue;
         }
-        let wanted = first.split(' ').nth(1).and_then(|path| path[1..].parse::<usize>().ok());
+        let wanted = path.parse::<usize>().ok();
         let mut left = wanted.unwrap_or(2);
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").into_bytes();
         if wanted.is_none() {
@@ -53,6 +87,17 @@ fn serve(mut client: TcpStream) {
             left -= most;
         }
     }
+}
+
+fn events(client: &mut impl Write, count: usize) -> std::io::Result<()> {
+    client.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    for _ in 0..count {
+        thread::sleep(Duration::from_millis(2));
+        let event = format!("data: {:.9}\n\n", now());
+        client.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes())?;
+        client.flush()?;
+    }
+    client.write_all(b"0\r\n\r\n")
 }
 
 fn pass_on(client: TcpStream) {

@@ -158,7 +158,7 @@ fn tun_15_16_an_upgrade_is_judged_as_a_request_and_then_relayed() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let upgrade = r"
-s.sendall(b'GET /upgrade HTTP/1.1\r\nHost: web.test:8080\r\nConnection: keep-alive, Upgrade\r\nUpgrade: PROTOCOL\r\n\r\n')
+s.sendall(b'GET /upgrade HTTP/1.1\r\nHost: web.test:8080\r\nConnection: keep-alive, Upgrade\r\nUpgrade: PROTOCOL\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n')
 head = until(b'\r\n\r\n')
 print(head.split(b'\r\n')[0].decode())
 if b' 101 ' in head:
@@ -178,6 +178,10 @@ if b' 101 ' in head:
     {
         let finished = tunnel(&lab, rules, &upgrade.replace("PROTOCOL", protocol));
         assert!(finished.ok().starts_with(&format!("HTTP/1.1 {status}")), "{protocol}: {finished:?}");
+    }
+    // Half a handshake is none.
+    for half in [websocket.replace("Sec-WebSocket-Key: x\\r\\n", ""), websocket.replace("b'GET", "b'POST")] {
+        assert!(tunnel(&lab, FULL, &half).ok().starts_with("HTTP/1.1 200"));
     }
     let before = origin.seen().len();
     let denied = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /other}}]";
@@ -265,4 +269,84 @@ for tls in (False, True):
         .args(&["--upstream-ca-file", &origin.authority()])
         .python(&format!("{TUNNEL}{program}"), &[]);
     assert_eq!(finished.ok(), "0\n0");
+}
+
+#[test]
+fn a_body_of_unknown_length_arrives_whatever_the_method() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let program = r"
+for method in (b'GET', b'DELETE', b'POST'):
+    s.sendall(method + b' /upload HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n')
+    print(hashlib.sha256(b'hello').hexdigest().encode() in until(hashlib.sha256(b'hello').hexdigest().encode()))
+s.sendall(b'GET /hello HTTP/1.0\r\n\r\n'); print(b'hello' in until(b'[end]'))
+";
+    assert_eq!(tunnel(&lab, FULL, program).ok(), "True\nTrue\nTrue\nTrue");
+    let seen = origin.seen();
+    assert!(seen[..3].iter().all(|seen| seen[3] == 5), "{seen:?}");
+    assert_eq!(seen[3][2]["host"], "web.test:8080", "HTTP/1.0 need not say it, HTTP/1.1 must: {seen:?}");
+}
+
+#[test]
+fn a_malformed_body_is_the_clients_fault() {
+    let lab = Lab::with_web();
+    let _origin = Origin::start(&lab);
+    let program = r"
+s.sendall(b'POST /upload HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\n\r\nnot a size\r\nhello\r\n0\r\n\r\n')
+print(until(b'[end]')[:25])
+";
+    assert_eq!(tunnel(&lab, FULL, program).ok(), "b'HTTP/1.1 400 bad_request\\r'");
+}
+
+#[test]
+fn an_upstream_that_never_stops_announcing_is_given_up_and_holds_nobody_up() {
+    let lab = Lab::with_web();
+    let _origin = Origin::start(&lab);
+    let flood = "
+import socket, threading
+def serve(c):
+    c.recv(4096)
+    try:
+        while True: c.sendall(b'HTTP/1.1 103 Early\\r\\n\\r\\n' * 1000)
+    except OSError: pass
+l = socket.create_server(('10.99.0.1', 8447))
+print('ready', flush=True)
+while True: threading.Thread(target=serve, args=l.accept()[:1], daemon=True).start()
+";
+    let _flood = lab.program(&["/usr/bin/python3", "-c", flood]);
+    let program = r"
+def flooded():
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:8447 HTTP/1.1\r\nHost: web.test:8447\r\n\r\n')
+    assert b' 200 ' in s.recv(4096)
+    s.sendall(b'GET / HTTP/1.1\r\nHost: web.test:8447\r\n\r\n')
+    return s
+all = [flooded() for _ in range(4)]
+start = time.monotonic()
+s.sendall(b'GET /hello HTTP/1.1\r\nHost: web.test:8080\r\n\r\n'); print(until(b'hello')[-5:], time.monotonic() - start < 15)
+for s in all: s.settimeout(60); print(until(b'\r\n').split(b'\r\n')[0].decode())
+";
+    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
+    let expected = [
+        "b'hello' True",
+        "HTTP/1.1 502 upstream_unreachable",
+        "HTTP/1.1 502 upstream_unreachable",
+        "HTTP/1.1 502 upstream_unreachable",
+        "HTTP/1.1 502 upstream_unreachable",
+    ];
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+}
+
+#[test]
+fn a_request_whose_client_leaves_is_logged_as_what_it_was() {
+    let lab = Lab::with_web();
+    let _origin = Origin::start(&lab);
+    let program = r"
+s.sendall(b'POST /silent HTTP/1.1\r\nHost: web.test:8080\r\nContent-Length: 6\r\n\r\nSECRET')
+time.sleep(0.5)
+";
+    let finished = tunnel(&lab, FULL, program);
+    let line = "HTTP:POST [INFO] ALLOWED POST http://web.test:8080/silent [policy:web engine:l7] [request:1]";
+    assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
 }

@@ -35,18 +35,28 @@ struct Running<'l> {
     policy: PathBuf,
     folder: PathBuf,
     started: Started<'l>,
-    _upstream: Upstream,
+    _upstream: Option<Upstream>,
 }
 
 impl<'l> Running<'l> {
     fn start(lab: &'l Lab, tunnels: usize) -> Self {
-        let upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
-        let policy = lab.file("policy.yaml", crate::web());
+        Self::start_as(lab, TUNNELS, tunnels)
+    }
+
+    /// As `program` opens them.
+    fn start_as(lab: &'l Lab, program: &str, tunnels: usize) -> Self {
+        let echo = lab.echo("10.99.0.1:8080".parse().unwrap());
+        Self { _upstream: Some(echo), ..Self::start_under(lab, &crate::web(), program, tunnels) }
+    }
+
+    /// Under `policy`, to an upstream that is there already.
+    fn start_under(lab: &'l Lab, policy: &str, program: &str, tunnels: usize) -> Self {
+        let policy = lab.file("policy.yaml", policy);
         let folder = lab.folder("work");
         let words = ["--policy-data", policy.to_str().unwrap(), "--workdir", folder.to_str().unwrap()];
-        let command = ["/usr/bin/python3", "-c", TUNNELS, &tunnels.to_string()];
+        let command = ["/usr/bin/python3", "-c", program, &tunnels.to_string()];
         let started = Sandbox::bare(lab).args(&words).start(&command);
-        let running = Self { lab, policy, folder, started, _upstream: upstream };
+        let running = Self { lab, policy, folder, started, _upstream: None };
         running.until(|| running.folder.join("ready").exists());
         running
     }
@@ -142,4 +152,60 @@ fn what_waits_for_the_next_start_is_named_and_the_rest_is_taken() {
     assert_eq!(finished.ok(), "0 HTTP/1.1 403 no_network_policies");
     let [line] = finished.logged("CONFIG:UNCHANGED [MED]")[..] else { panic!("{}", finished.log) };
     assert!(line.ends_with("in force from the next start on only: filesystem_policy, landlock, process"), "{line}");
+}
+
+#[test]
+fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
+    let judged = crate::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
+    let lab = Lab::with_web();
+    let running = Running::start(&lab, 1);
+    running.reload(&judged, LOADED);
+    let silent = running.finish();
+    assert_eq!(silent.ok(), "0 HTTP/1.1 200 Connection Established");
+    assert_eq!(silent.logged("[code:unsupported_l7_protocol]").len(), 1, "{}", silent.log);
+    let lab = Lab::with_web();
+    let running = Running::start_as(
+        &lab,
+        &TUNNELS
+            .replace("open('ready'", "[s.sendall(b'y') for s, _ in held]; [s.recv(16) for s, _ in held]; open('ready'"),
+        1,
+    );
+    running.reload(&judged, LOADED);
+    running.until(|| running.log().contains("[code:policy_changed]"));
+    assert_eq!(running.finish().ok(), "0 HTTP/1.1 200 Connection Established");
+}
+
+#[test]
+fn a_stream_that_no_rule_allows_any_more_ends_at_either_door() {
+    let lab = Lab::with_web();
+    let origin = crate::origin::Origin::start(&lab);
+    let rules = |path: &str| {
+        let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
+        crate::origin::policy(&[&crate::python()], &rules)
+    };
+    let streams = r"
+import os, socket, time
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+tunnel, door = (socket.create_connection((host, int(port)), 20) for _ in range(2))
+tunnel.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
+assert b' 200 ' in tunnel.recv(4096)
+tunnel.sendall(b'GET /sse?0,60 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
+door.sendall(b'GET http://web.test:8080/upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n')
+for s, text in ((tunnel, b'data: '), (door, b'first')):
+    data = b''
+    while text not in data: data += s.recv(4096)
+open('ready', 'w').close()
+start = time.monotonic()
+for s in (tunnel, door):
+    try:
+        while s.recv(4096): pass
+    except ConnectionError: pass
+print('ended', time.monotonic() - start < 10)
+";
+    let running = Running::start_under(&lab, &rules("\"**\""), streams, 0);
+    running.reload(&rules("/other"), LOADED);
+    let finished = running.finish();
+    assert_eq!(finished.ok(), "ended True", "{finished:?}");
+    assert_eq!(finished.logged("[code:policy_changed]").len(), 2, "{}", finished.log);
+    assert_eq!(origin.asked(), ["GET /sse?0,60", "GET /upgrade"]);
 }

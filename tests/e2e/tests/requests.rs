@@ -98,6 +98,9 @@ fn l7_16_to_22_queries_are_matched_and_sent_byte_for_byte() {
         ("GET /?ver=12&other=x", "200"),
         ("GET /?ver=12&ver=2", "403"),
         ("GET /?v%65r=1%32", "200"),
+        ("GET /?VER=12", "403"),
+        ("GET /?other=12", "403"),
+        ("GET /?ver[]=12", "403"),
         ("GET /?ver=1%zz", "400"),
         ("GET /?ver=1%00", "400"),
     ];
@@ -287,7 +290,8 @@ fn tun_18_19_21_the_path_that_was_judged_is_the_one_that_is_sent() {
 fn a_request_for_another_host_is_misdirected() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
-    let hosts = ["other.test", "web.test:81", "10.99.0.1:8080", "web.test:8080@other.test"];
+    let forged = "x] [code:allowed] ALLOWED";
+    let hosts = [forged, "web.test:81", "10.99.0.1:8080", "web.test:8080@other.test"];
     let mut tunnels: Vec<_> =
         hosts.iter().map(|host| format!("GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n")).collect();
     tunnels.push("GET http://other.test/ HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n".to_owned());
@@ -296,6 +300,7 @@ fn a_request_for_another_host_is_misdirected() {
     assert_eq!(finished.ok().lines().collect::<Vec<_>>(), ["421"; 6]);
     assert!(upstream.seen().iter().all(Vec::is_empty));
     assert_eq!(finished.logged("[code:authority_mismatch]").len(), 6, "{}", finished.log);
+    assert!(!finished.log.contains("[code:allowed]"), "{}", finished.log);
     let own = "GET http://WEB.test:8080/x HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
     assert_eq!(ask(&lab, &judged("access: full"), &[own]).ok(), "200");
     assert!(seen(&upstream).last().unwrap().starts_with("GET /x HTTP/1.1\r\nHost: web.test\r\n"));

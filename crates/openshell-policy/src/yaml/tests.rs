@@ -86,7 +86,8 @@ fn pol_05_what_is_not_yaml_is_refused_with_its_line() {
 #[test]
 fn unknown_words_never_mean_the_weaker_mode() {
     assert!(faults("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
-    check("{host: a.test, port: 1, protocol: REST, access: full}", &["`REST` is not one of rest, sql"]);
+    check("{host: a.test, port: 1, protocol: http, access: full}", &["`http` is not one of rest, sql"]);
+    check("{host: a.test, port: 1, protocol: REST, access: full}", &[]);
     check("{host: a.test, port: 1, protocol: rest, enforcement: Enforce, access: full}", &["`Enforce`"]);
     check("{host: a.test, port: 1, tls: none}", &["`none`"]);
 }

@@ -221,6 +221,9 @@ pub async fn judge(permit: &Permit, method: &Method, target: &RequestTarget) -> 
     let Some(rules) = permit.rules().filter(|rules| rules.is_costly) else {
         return judge_now(permit, method, target);
     };
+    if rules.reads_queries {
+        target.parameters().map_err(Refusal::Target)?;
+    }
     let question = rules.question(method, target);
     if rules.remembered.peek(&question).is_none() {
         let rules = Arc::clone(rules);
@@ -243,6 +246,9 @@ pub fn judge_now(permit: &Permit, method: &Method, target: &RequestTarget) -> Re
     let Some(rules) = permit.rules() else {
         return Ok(RequestPermit { policy: permit.policy().map(str::to_owned), judged: Judged::Unseen });
     };
+    if rules.reads_queries {
+        target.parameters().map_err(Refusal::Target)?;
+    }
     let question = rules.question(method, target);
     let evaluate = || rules.evaluate(method, &question.target).map(Arc::new);
     let verdict = rules.remembered.get_or_insert_with(&question, evaluate);

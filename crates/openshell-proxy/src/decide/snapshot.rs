@@ -43,16 +43,25 @@ pub struct Snapshot {
     requests: Arc<Remembered>,
 }
 
-/// Weighs decisions by what the workload chooses of them.
+/// What a rule that a decision comes with takes, about.
+const RULE_BYTES: usize = 256;
+
+/// Weighs decisions by what the workload chooses of them, and what comes with them.
 #[derive(Clone, Debug)]
 struct QuestionBytes;
 
 impl Weighter<Question, Arc<Answer>> for QuestionBytes {
-    fn weight(&self, question: &Question, _: &Arc<Answer>) -> u64 {
+    fn weight(&self, question: &Question, answer: &Arc<Answer>) -> u64 {
         let program = &question.program;
         let texts = program.ancestors.iter().chain(&program.cmdline_paths).chain([&program.executable]);
         let bytes: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
-        bytes.max(Limits::DECISION_BYTES) as u64
+        let rules = match &answer.verdict {
+            Verdict::Allow { endpoints, .. } => {
+                endpoints.iter().filter_map(Endpoint::l7).map(|l7| l7.rules.len() + l7.deny_rules.len()).sum()
+            }
+            Verdict::Deny { .. } => 0,
+        };
+        (bytes + rules * RULE_BYTES).max(Limits::DECISION_BYTES) as u64
     }
 }
 
@@ -130,6 +139,11 @@ impl Snapshot {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Whether its rules are the built-in ones.
+    pub(super) fn is_built_in(&self) -> bool {
+        self.is_built_in
     }
 
     /// What the sandbox may do.

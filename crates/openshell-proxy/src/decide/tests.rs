@@ -444,3 +444,83 @@ fn requests_are_judged_by_method_path_and_query() {
         assert_eq!(reason, (!expected).then_some(refused));
     }
 }
+
+/// What the engine's interpreter says, which shares nothing with the machine that answers but the parser.
+fn interpreted(policy: &str, input: &Value) -> (bool, bool, Value) {
+    let (policy, _) = openshell_policy::yaml::policy(policy).unwrap();
+    let mut engine = regorus::Engine::new();
+    engine.set_strict_builtin_errors(true);
+    engine.add_policy("rules".to_owned(), BUILT_IN.to_owned()).unwrap();
+    engine.add_data(regorus::Value::from(document(&policy, &|_| None))).unwrap();
+    engine.set_input(regorus::Value::from(input.clone()));
+    let mut ask = |name: &str| {
+        let value = engine.eval_rule(format!("data.openshell.sandbox.{name}")).unwrap();
+        serde_json::to_value(&value).unwrap_or(Value::Null)
+    };
+    let names = [ask("request_allowed_by"), ask("request_denied_by"), ask("matching_policies")];
+    (ask("allow_network") == json!(true), ask("allow_request") == json!(true), json!(names))
+}
+
+#[test]
+fn the_machine_and_the_interpreter_agree_on_every_combination() {
+    let rules = [
+        "access: read-only",
+        "rules: [{allow: {method: GET, path: \"/q/**\", query: {a: \"1\"}}}]",
+        "rules: [{allow: {method: \"*\", path: \"/q/*\", query: {a: {any: [\"1*\", \"2\"]}, b: \"x\"}}}, {allow: {method: POST, path: /p}}]",
+        "access: full, deny_rules: [{method: \"*\", path: \"/q/**\", query: {a: \"1\"}}]",
+        "access: full, deny_rules: [{method: GET, path: \"**\", query: {a: \"1\", b: \"x\"}}, {method: DELETE, path: /p}]",
+    ];
+    let queries = [
+        json!({}),
+        json!({"a": ["1"]}),
+        json!({"A": ["1"]}),
+        json!({"b": ["1"]}),
+        json!({"a[]": ["1"], " a": ["1"]}),
+        json!({"a": ["1", "2"]}),
+        json!({"a": ["12"], "b": ["x"]}),
+        json!({"a": ["1"], "b": ["x", "y"]}),
+        json!({"a": []}),
+    ];
+    let mut count = 0;
+    for (index, one) in rules.iter().enumerate() {
+        for other in rules.iter().skip(index) {
+            let endpoint =
+                |host, rules: &str| format!("{{host: {host}, port: 1, protocol: rest, enforcement: enforce, {rules}}}");
+            let policy = format!(
+                "network_policies: {{a: {{endpoints: [{}], {CURL}}}, b: {{endpoints: [{}, {{host: a.test, port: 2}}], binaries: [{{path: \"/usr/bin/*\"}}]}}}}",
+                endpoint("a.test", one),
+                endpoint("\"*.a.test\"", other)
+            );
+            let (parsed, _) = openshell_policy::yaml::policy(&policy).unwrap();
+            let engine = Engine::new(BUILT_IN, document(&parsed, &|_| None)).unwrap();
+            for host in ["a.test", "x.a.test", "b.test"] {
+                for (method, path) in
+                    [("GET", "/q/a"), ("HEAD", "/q/a"), ("POST", "/p"), ("DELETE", "/p"), ("GET", "/q")]
+                {
+                    for query in &queries {
+                        let input = json!({
+                            "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
+                            "network": {"host": host, "port": 1},
+                            "request": {"method": method, "path": path, "query_params": query},
+                        });
+                        let mut session = engine.about(regorus::Value::from(input.clone())).unwrap();
+                        let machine = (
+                            session.ask(Query::NetworkAction).unwrap() == Some(json!("allow")),
+                            session.ask(Query::AllowRequest).unwrap() == Some(json!(true)),
+                            session.ask_text(Query::AllowingPolicy).unwrap(),
+                            session.ask_text(Query::DenyingPolicy).unwrap(),
+                        );
+                        let (network, request, names) = interpreted(&policy, &input);
+                        let smallest = |names: &Value| {
+                            names.as_array().and_then(|names| names.first()?.as_str().map(str::to_owned))
+                        };
+                        let expected = (network, request, smallest(&names[0]), smallest(&names[1]));
+                        assert_eq!(machine, expected, "{input} under {policy}");
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(count, 15 * 3 * 5 * 9);
+}

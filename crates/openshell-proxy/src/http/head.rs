@@ -1,10 +1,12 @@
 //! Heads of messages: what no two servers may read differently, and what leaves for the upstream.
 
+use hyper::body::Body;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::request::Parts;
-use hyper::{Request, Version};
+use hyper::{Method, Request, Version};
 use openshell_policy::network::host::Host;
 
 use crate::http::target::{RequestTarget, TargetError};
@@ -70,35 +72,70 @@ fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
     };
     let is_host = Host::parse(host).as_ref() == Ok(&target.host);
     let is_port = number.is_none_or(|number| number.is_empty() || port(number) == Some(target.port));
-    if is_host && is_port { Ok(()) } else { Err(Refusal::AuthorityMismatch(written.to_owned())) }
+    if is_host && is_port { Ok(()) } else { Err(Refusal::AuthorityMismatch(shown(written))) }
+}
+
+/// What may stand in a log of what is no host.
+fn shown(written: &str) -> String {
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
+    written.chars().take(255).map(|c| if is_usual(c) { c } else { '?' }).collect()
+}
+
+/// Methods are short; what is longer only fills the log.
+const METHOD_BYTES: usize = 64;
+
+/// Checks that the method is one that somebody could mean.
+///
+/// # Errors
+/// It is longer than any.
+pub fn check_method(method: &Method) -> Result<(), Refusal> {
+    if method.as_str().len() > METHOD_BYTES {
+        Err(Refusal::BadRequest("the method of the request is too long"))
+    } else {
+        Ok(())
+    }
 }
 
 /// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
 /// requests are judged only WebSockets are, which begin as a request does.
 #[must_use]
-pub fn upgrade_asked(headers: &HeaderMap, is_judged: bool) -> Option<HeaderValue> {
+pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
+    let headers = &request.headers;
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade")) {
         return None;
     }
     let mut asked = headers.get_all(UPGRADE).iter();
     let (Some(protocol), None) = (asked.next(), asked.next()) else { return None };
-    let name = protocol.to_str().ok()?.trim();
-    let may =
-        if is_judged { name.eq_ignore_ascii_case("websocket") } else { !name.to_ascii_lowercase().contains("h2c") };
+    let may = match is_websocket(protocol) {
+        // The whole of its handshake (RFC 6455 §4.1), which no other server takes for an answer of its own.
+        true => {
+            let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+            let has_key = headers.contains_key(SEC_WEBSOCKET_KEY) && headers.contains_key(SEC_WEBSOCKET_VERSION);
+            request.method == Method::GET && request.version == Version::HTTP_11 && has_key && !has_body
+        }
+        false => !is_judged && !protocol.to_str().ok()?.to_ascii_lowercase().contains("h2c"),
+    };
     may.then(|| protocol.clone())
+}
+
+/// Whether a protocol to go on in is that of WebSockets.
+#[must_use]
+pub fn is_websocket(protocol: &HeaderValue) -> bool {
+    protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket")
 }
 
 /// `request` as the upstream gets it: for `uri`, without what concerns this connection alone, and framed anew.
 ///
 /// # Errors
 /// None for a target that was made here.
-pub fn outgoing<B>(
+pub fn outgoing<B: Body>(
     mut request: Request<B>,
     target: &RequestTarget,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Request<B>, TargetError> {
     *request.uri_mut() = target.to_uri()?;
     *request.version_mut() = Version::HTTP_11;
+    let has_unknown_length = request.body().size_hint().exact().is_none() && !request.body().is_end_stream();
     let headers = request.headers_mut();
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
@@ -108,6 +145,10 @@ pub fn outgoing<B>(
         headers.remove(CONTENT_LENGTH);
     }
     headers.remove(EXPECT);
+    if has_unknown_length {
+        // Where a method usually has no body the library would leave it out.
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     let mut options = Vec::new();
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -125,11 +166,22 @@ pub fn outgoing<B>(
     Ok(request)
 }
 
+/// Names the host of a request that does not, as HTTP/1.0 allows.
+pub fn ensure_host(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
+    if let Some(host) = host_value(scheme, target) {
+        headers.entry(HOST).or_insert(host);
+    }
+}
+
+/// A host and a port are always a field value.
+fn host_value(scheme: Scheme, target: &Target) -> Option<HeaderValue> {
+    let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
+    HeaderValue::from_str(&host).ok()
+}
+
 /// Says in `headers` that the request came through a proxy, and for which host (RFC 9112 §3.2.2).
 pub fn mark_forwarded(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
-    let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
-    // A host and a port are always a field value.
-    if let Ok(host) = HeaderValue::from_str(&host) {
+    if let Some(host) = host_value(scheme, target) {
         headers.insert(HOST, host);
     }
     headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 openshell-sandbox"));

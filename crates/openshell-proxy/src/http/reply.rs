@@ -8,7 +8,6 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use serde::Serialize;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -63,7 +62,7 @@ fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
         method: judged.map(|(_, method, _)| method),
         path: judged.map(|(_, _, path)| path),
         error: refusal.error(),
-        detail: refusal.detail(record.request(), record.target()),
+        detail: refusal.detail(record),
         reason_code: refusal.code().as_str(),
         layer: refusal.code().stage().as_str(),
         host: record.target().map(|target| target.host.to_string()),
@@ -87,18 +86,17 @@ fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
     response.into_parts()
 }
 
-/// Writes the answer to a refused connection that is no HTTP to the HTTP library.
-pub async fn send_raw(mut client: impl AsyncWrite + Unpin, refusal: &Refusal, record: &Record) {
+/// The same for a connection that is no HTTP to the HTTP library.
+#[must_use]
+pub fn raw(refusal: &Refusal, record: &Record) -> Vec<u8> {
     let (head, body) = content(refusal, record);
-    let mut text = format!("HTTP/1.1 {} {}\r\n", head.status.as_u16(), refusal.code().as_str());
+    let mut answer = format!("HTTP/1.1 {} {}\r\n", head.status.as_u16(), refusal.code().as_str()).into_bytes();
     for (name, value) in &head.headers {
-        text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
     }
-    text.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
-    // A client that has gone wants no answer.
-    let _ = client.write_all(text.as_bytes()).await;
-    let _ = client.write_all(&body).await;
-    let _ = client.shutdown().await;
+    answer.extend(format!("content-length: {}\r\n\r\n", body.len()).into_bytes());
+    answer.extend(body);
+    answer
 }
 
 /// The answer to a permitted CONNECT.

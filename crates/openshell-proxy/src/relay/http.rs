@@ -1,24 +1,19 @@
 //! Requests of one client, each judged by itself: at the doors, and inside a connection that was opened.
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, Notify};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
@@ -30,156 +25,10 @@ use crate::http::target::RequestTarget;
 use crate::intake::Scheme;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::linger::Linger;
+use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Upstream};
-use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
-use crate::share::Share;
-use crate::tenure::{Connection, Does, Tenure};
-
-/// What the requests of one client connection share.
-#[derive(Debug, Default)]
-pub struct Session {
-    /// The client's socket, to see whether anybody is still there.
-    client: Option<OwnedFd>,
-    /// The upstream connection of its requests.
-    pub(crate) upstream: Mutex<(Upstream, Option<Share>)>,
-    /// What its last request may last by, where every request has its own.
-    tenure: Mutex<Option<Tenure>>,
-    /// There is a new one.
-    tenured: Notify,
-    /// What goes on instead, after an answer that switched protocols.
-    upgraded: Mutex<Option<Upgraded>>,
-    requests: AtomicU64,
-    has_answered: AtomicBool,
-    /// A request has no answer yet.
-    is_asked: AtomicBool,
-}
-
-/// Both ends of a connection that has become another one.
-#[derive(Debug)]
-pub struct Upgraded {
-    client: OnUpgrade,
-    upstream: OnUpgrade,
-}
-
-impl Upgraded {
-    /// Relays bytes both ways until both sides are done.
-    pub async fn relay(self) {
-        let (Ok(client), Ok(upstream)) = tokio::join!(self.client, self.upstream) else { return };
-        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-        // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-        let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
-    }
-}
-
-impl Session {
-    /// Of the client at the other end of `client`.
-    #[must_use]
-    pub fn new(client: Option<OwnedFd>) -> Self {
-        Self { client, ..Self::default() }
-    }
-
-    /// Serves `client`, by `protocol`, as `answer` says; ends as well when its last request may last no longer, or when nobody
-    /// is there to be answered.
-    ///
-    /// # Errors
-    /// The client sends what is no HTTP, or fails.
-    pub async fn serve<S, F>(
-        &self,
-        ctx: &Context,
-        client: S,
-        protocol: &http1::Builder,
-        answer: impl Fn(Request<Incoming>) -> F,
-    ) -> Result<Option<Upgraded>, hyper::Error>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        F: Future<Output = Option<Response<Body>>>,
-    {
-        let answer = service_fn(|request| {
-            self.is_asked.store(true, Ordering::Relaxed);
-            let answer = answer(request);
-            async {
-                let answer = answer.await;
-                self.is_asked.store(false, Ordering::Relaxed);
-                self.has_answered.store(true, Ordering::Relaxed);
-                answer.ok_or(Unanswered)
-            }
-        });
-        let connection = protocol.serve_connection(TokioIo::new(Linger::new(client)), answer).with_upgrades();
-        tokio::select! {
-            served = connection => match served {
-                // Between two requests a client may take its time, and go.
-                Err(error) if !(error.is_timeout() && self.has_answered.load(Ordering::Relaxed)) => return Err(error),
-                _ => {}
-            },
-            () = self.revoked(ctx) => return Ok(None),
-            () = self.deserted() => return Ok(None),
-        }
-        Ok(self.upgraded.lock().await.take())
-    }
-
-    /// Counts a request.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.requests.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Has the connection judged by `tenure` from now on.
-    pub async fn judged_again_by(&self, tenure: Tenure) {
-        *self.tenure.lock().await = Some(tenure);
-        self.tenured.notify_one();
-    }
-
-    /// Returns when the client has ended its sending and has still not been answered a while later. It may be waiting; more
-    /// likely it has gone, and what it asked for would be waited for in vain.
-    async fn deserted(&self) {
-        let mut was_over = false;
-        loop {
-            tokio::time::sleep(Limits::DESERTED).await;
-            let Some(client) = &self.client else { continue };
-            let mut over = [PollFd::new(client, PollFlags::RDHUP)];
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Of an answer that is on its way the client's end is noticed by itself.
-            let is_over = self.is_asked.load(Ordering::Relaxed)
-                && rustix::event::poll(&mut over, Some(&now)).is_ok_and(|count| count > 0);
-            if is_over && was_over {
-                return;
-            }
-            was_over = is_over;
-        }
-    }
-
-    /// Returns when the last request, whose answer may still be on its way, is permitted no longer.
-    async fn revoked(&self, ctx: &Context) {
-        let mut current: Option<Tenure> = None;
-        loop {
-            let ended = async {
-                match current.as_mut() {
-                    Some(tenure) => tenure.ended(ctx).await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.tenured.notified() => {
-                    if let Some(mut newer) = self.tenure.lock().await.take() {
-                        current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
-                        current = Some(newer);
-                    }
-                }
-                refusal = ended => {
-                    current.iter().for_each(|tenure| revoked(ctx, tenure.connection(), &refusal));
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// A request that nothing is answered to: its connection ends.
-#[derive(Debug, thiserror::Error)]
-#[error("not answered")]
-struct Unanswered;
+use crate::tenure::{Connection, Does};
 
 /// How heads are read inside a connection: bounded in size; between two of them a client may take its time.
 #[must_use]
@@ -210,6 +59,7 @@ pub struct Admitted {
 /// # Errors
 /// The refusal.
 pub async fn admit(permit: &Permit, request: &Parts, record: &mut Record) -> Result<Admitted, Refusal> {
+    head::check_method(&request.method)?;
     head::check_framing(&request.headers)?;
     let target = match permit.rules() {
         Some(rules) => {
@@ -219,13 +69,20 @@ pub async fn admit(permit: &Permit, request: &Parts, record: &mut Record) -> Res
         }
         None => RequestTarget::as_written(&request.uri),
     };
+    record.asks_for(target.path());
     let leave = request::judge(permit, &request.method, &target).await?;
-    record.request_permitted_by(&leave, target.path());
-    let upgrade = head::upgrade_asked(&request.headers, permit.rules().is_some());
+    record.request_permitted_by(&leave);
+    let upgrade = head::upgrade_asked(request, permit.rules().is_some());
     Ok(Admitted { target, upgrade })
 }
 
 impl Admitted {
+    /// The path that was judged.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.target.path()
+    }
+
     /// Sends `request` on `upstream`. What comes back is the answer for the client; where it switches protocols, `session` goes
     /// on with both ends.
     ///
@@ -245,8 +102,7 @@ impl Admitted {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let (Some(protocol), Some(client)) = (&self.upgrade, client.take())
         {
-            let upstream = hyper::upgrade::on(&mut response);
-            *session.upgraded.lock().await = Some(Upgraded { client, upstream });
+            session.upgrade(client, hyper::upgrade::on(&mut response)).await;
             record.upgraded();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
@@ -278,11 +134,10 @@ impl Inside<'_> {
         if session.upstream.lock().await.0.keep(self.origin(), address, upstream).await.is_err() {
             return;
         }
-        let served = session.serve(self.ctx, client, &inside(), |request| self.answer(&session, request)).await;
-        match served {
-            Ok(Some(upgraded)) => upgraded.relay().await,
-            Ok(None) => {}
-            Err(error) => self.refused_by_library(&error),
+        let answer = |request| self.answer(&session, request);
+        if let Err(Some(refusal)) = session.serve(self.ctx, client, &inside(), answer).await {
+            let record = Record::of(&self.connection.callers(), self.connection.target().clone());
+            record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
         }
     }
 
@@ -315,17 +170,26 @@ impl Inside<'_> {
         record: &mut Record,
     ) -> Result<Response<Body>, Refusal> {
         let mut client = Some(hyper::upgrade::on(&mut request));
-        let (parts, body) = request.into_parts();
-        head::check_authority(&parts, self.scheme, self.connection.target())?;
-        let does = Does::Request(parts.method.clone(), parts.uri.clone());
-        let permit = self.connection.begin(self.ctx, does).await?;
-        let admitted = admit(&permit, &parts, record).await?;
-        self.observe(&permit, &parts, &admitted);
-        let mut request = Request::from_parts(parts, body);
         let mut connection = session.upstream.lock().await;
         let upstream = &mut connection.0;
-        let mut is_fresh = false;
+        let (mut must_dial, mut is_fresh) = (false, false);
         let mut response = loop {
+            let (parts, body) = request.into_parts();
+            head::check_authority(&parts, self.scheme, self.connection.target())?;
+            let does = Does::Request(parts.method.clone(), parts.uri.clone());
+            let permit = self.connection.begin(self.ctx, does).await?;
+            let admitted = admit(&permit, &parts, record).await?;
+            self.observe(&permit, &parts, &admitted);
+            request = Request::from_parts(parts, body);
+            if must_dial {
+                let destination = resolve(&self.ctx.resolver, &permit).await?;
+                let stream = connect(&destination).await?;
+                self.connection.moved_to(keep(self.ctx, upstream, self.origin(), stream).await?.ip());
+                (must_dial, is_fresh) = (false, true);
+                // It took its time, so it is asked again.
+                continue;
+            }
+            head::ensure_host(request.headers_mut(), self.scheme, self.connection.target());
             request = match admitted.send(session, upstream, request, &mut client, record).await {
                 Ok(response) => break response,
                 // An upstream may end a connection that it has not used for a while.
@@ -335,9 +199,7 @@ impl Inside<'_> {
                 }
                 Err(NotAnswered::Failed(refusal)) => return Err(refusal),
             };
-            let destination = resolve(&self.ctx.resolver, &permit).await?;
-            reach(self.ctx, upstream, self.origin(), &destination).await?;
-            is_fresh = true;
+            must_dial = true;
         };
         if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -352,41 +214,13 @@ impl Inside<'_> {
             observations.add_request(program, self.connection.target(), method, admitted.path());
         }
     }
-
-    /// What hyper answered by itself is a decision too. A client that went away asked for nothing.
-    fn refused_by_library(&self, error: &hyper::Error) {
-        let Some(refusal) = refused_by_library(error) else { return };
-        let record = Record::of(&self.connection.callers(), self.connection.target().clone());
-        record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
-    }
 }
 
-impl Admitted {
-    /// The path that was judged.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        self.target.path()
-    }
-}
-
-/// Connects to `origin`, at `destination`, and keeps that as `upstream`. Returns which address it is at.
+/// Keeps `stream`, a connection to `origin`, as `upstream`, inside TLS where that is how requests reach it. Returns which address
+/// it is at.
 ///
 /// # Errors
-/// It cannot be reached, or is not who it should be.
-pub async fn reach(
-    ctx: &Context,
-    upstream: &mut Upstream,
-    origin: Origin,
-    destination: &Destination,
-) -> Result<SocketAddr, Refusal> {
-    let stream = connect(destination).await?;
-    keep(ctx, upstream, origin, stream).await
-}
-
-/// Keeps `stream`, a connection to `origin`, as `upstream`, inside TLS where that is how requests reach it.
-///
-/// # Errors
-/// As [`reach`].
+/// It has failed, or is not who it should be.
 pub async fn keep(
     ctx: &Context,
     upstream: &mut Upstream,
@@ -404,26 +238,6 @@ pub async fn keep(
     Ok(address)
 }
 
-/// Why the HTTP library gave a client up, if that is a decision.
-#[must_use]
-pub fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
-    if error.is_parse_too_large() {
-        Some(Refusal::RequestTooLarge)
-    } else if error.is_parse() {
-        Some(Refusal::BadRequest("the request is not HTTP/1.1"))
-    } else if error.is_timeout() {
-        Some(Refusal::BadRequest("the head of the request did not arrive in time"))
-    } else {
-        None
-    }
-}
-
-/// Reports that an open connection is permitted no longer.
-pub fn revoked(ctx: &Context, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&connection.callers(), connection.target().clone());
-    record.finish(Outcome::Revoked(refusal), &*ctx.denials);
-}
-
 /// Serves `client` the same `refusal`, whatever it asks.
 pub async fn refuse_all<C>(ctx: &Context, client: C, refusal: &Refusal, record: Record)
 where
@@ -436,5 +250,5 @@ where
         let response = response.lock().ok().and_then(|mut response| response.take());
         async { response }
     };
-    let _ = session.serve(ctx, client, &inside(), answer).await;
+    let _ = session.serve(ctx, client, inside().header_read_timeout(Limits::HEAD_DEADLINE), answer).await;
 }

@@ -5,6 +5,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,13 +20,15 @@ pub struct Linger<S> {
     stream: S,
     /// Until when, and how much more is read; `None` while it is in use.
     closing: Option<(Pin<Box<Sleep>>, usize)>,
+    /// Set when something is read.
+    has_read: Arc<AtomicBool>,
 }
 
 impl<S> Linger<S> {
-    /// Over `stream`.
+    /// Over `stream`; sets `has_read` whenever something is read.
     #[must_use]
-    pub fn new(stream: S) -> Self {
-        Self { stream, closing: None }
+    pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
+        Self { stream, closing: None, has_read }
     }
 
     /// What it is over.
@@ -36,7 +40,13 @@ impl<S> Linger<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+        let Self { stream, has_read, .. } = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            has_read.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -62,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, closing } = self.get_mut();
+        let Self { stream, closing, .. } = self.get_mut();
         if closing.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
             *closing = Some((Box::pin(sleep_until(Instant::now() + Limits::LINGER)), Limits::LINGER_BYTES));

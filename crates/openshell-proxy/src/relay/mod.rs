@@ -4,4 +4,5 @@ pub mod http;
 pub mod linger;
 pub mod opaque;
 pub mod prefixed;
+pub mod session;
 pub mod upstream;

@@ -2,12 +2,15 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::pipe::{PipeFlags, SpliceFlags};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
@@ -50,16 +53,56 @@ pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStrea
     }
 }
 
-/// Relays between two streams that are more than sockets. As [`relay`], but that only the peers' sockets tell of their silence.
+/// Relays between two streams that are more than sockets, as [`relay`] does.
 ///
 /// # Errors
-/// Either side failed.
-pub async fn copy<C, U>(mut client: C, mut upstream: U) -> io::Result<()>
+/// As [`relay`].
+pub async fn copy<C, U>(client: C, mut upstream: U) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await.map(drop)
+    let moved = Arc::new(AtomicU64::new(0));
+    let mut client = Counted { stream: client, moved: Arc::clone(&moved) };
+    tokio::select! {
+        done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => done.map(drop),
+        () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A stream that counts what is read and written.
+struct Counted<S> {
+    stream: S,
+    moved: Arc<AtomicU64>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, moved } = self.get_mut();
+        let before = buf.filled().len();
+        let read = Pin::new(stream).poll_read(cx, buf);
+        moved.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { stream, moved } = self.get_mut();
+        let written = Pin::new(stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            moved.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 /// Moves what comes until its end, and passes the end on. While nothing comes it holds no buffer.

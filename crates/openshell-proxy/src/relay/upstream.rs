@@ -1,13 +1,18 @@
 //! The upstream connection that the requests of one client go through.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
 
 use crate::context::Limits;
@@ -31,6 +36,61 @@ struct Kept {
     origin: Origin,
     address: SocketAddr,
     sender: SendRequest<Incoming>,
+    /// What was read since the last request, until its answer.
+    unanswered: Arc<AtomicUsize>,
+}
+
+/// While nothing is waited for.
+const AT_REST: usize = usize::MAX;
+
+/// A stream that ends where what is no answer comes without end: interim answers have no number (RFC 9110 §15.2), and one is as
+/// good as a thousand.
+struct Patient<S> {
+    stream: S,
+    unanswered: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, unanswered } = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let read = unanswered.load(Ordering::Relaxed);
+        if read != AT_REST {
+            let read = read + buf.filled().len() - before;
+            if read > Limits::UNANSWERED_BYTES {
+                return Poll::Ready(Err(io::Error::other("the upstream sends without answering")));
+            }
+            unanswered.store(read, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 /// What a connection is kept for.
@@ -63,13 +123,15 @@ impl Upstream {
     {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
+        let unanswered = Arc::new(AtomicUsize::new(AT_REST));
+        let stream = Patient { stream, unanswered: Arc::clone(&unanswered) };
         let handshake = protocol.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
         self.driver.abort_all();
         while self.driver.try_join_next().is_some() {}
         // How it ends, the request on it hears.
         self.driver.spawn(async move { drop(connection.with_upgrades().await) });
-        self.kept = Some(Kept { origin, address, sender });
+        self.kept = Some(Kept { origin, address, sender, unanswered });
         self.is_ending = false;
         Ok(())
     }
@@ -94,10 +156,18 @@ impl Upstream {
         if kept.sender.ready().await.is_err() {
             return Err(NotAnswered::Unsent(request));
         }
+        kept.unanswered.store(0, Ordering::Relaxed);
         let sent = kept.sender.try_send_request(request).await;
+        kept.unanswered.store(AT_REST, Ordering::Relaxed);
         let mut response = sent.map_err(|mut error| match error.take_message() {
             Some(request) => NotAnswered::Unsent(request),
-            None => NotAnswered::Failed(failed(error.into_error())),
+            None => match error.into_error() {
+                // What the client sends is ours to give.
+                error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(
+                    "the body of the request is malformed, or ended before its end",
+                )),
+                error => NotAnswered::Failed(failed(error)),
+            },
         })?;
         let has_length = [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| response.headers().contains_key(name));
         let is_delimited = has_length || response.body().is_end_stream();
@@ -115,9 +185,12 @@ impl Upstream {
         head::remove_hop_by_hop(headers);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agrees = |(asked, switched): (&HeaderValue, &HeaderValue)| {
-                asked.as_bytes().eq_ignore_ascii_case(switched.as_bytes())
+                let mut asked = asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                asked.any(|asked| asked.eq_ignore_ascii_case(switched.as_bytes().trim_ascii()))
             };
-            if !asked.zip(switched.as_ref()).is_some_and(agrees) {
+            let is_websocket = asked.is_some_and(head::is_websocket);
+            let is_answered = !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
+            if !is_answered || !asked.zip(switched.as_ref()).is_some_and(agrees) {
                 return Err(NotAnswered::Failed(Refusal::UnsolicitedUpgrade));
             }
         }

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::denial::{Denial, ReasonCode};
 use openshell_policy::network::host::Host;
 
 use super::guard::{Destination, check};
@@ -8,6 +8,7 @@ use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
 use crate::identify::caller::{Caller, Callers, Program};
 use crate::intake::Target;
+use crate::record::{DenialSink, Outcome, Record};
 use crate::refusal::Refusal;
 
 /// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
@@ -21,11 +22,21 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     check(&permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
 }
 
+/// Counts nothing.
+#[derive(Debug)]
+struct Nobody;
+
+impl DenialSink for Nobody {
+    fn denied(&self, _: Denial) {}
+}
+
 #[track_caller]
 fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tail: &str) {
     let refusal = guard(endpoint, host, 8080, addresses).unwrap_err();
     assert_eq!(refusal.code(), code, "{endpoint} {addresses:?}");
-    let detail = refusal.detail("CONNECT x:1", None);
+    let record = Record::new("CONNECT x:1".to_owned(), None);
+    let detail = refusal.detail(&record);
+    record.finish(Outcome::Refused(&refusal), &Nobody);
     assert!(detail.ends_with(tail), "{detail}");
     let target = Target { host: Host::parse(host).unwrap(), port: 8080 };
     let told = format!("{detail}{:?}", refusal.fix(&target, None));

@@ -77,7 +77,7 @@ fn said(error: &io::Error) -> String {
             E::NotValidYet | E::NotValidYetContext { .. } => "the certificate is not valid yet",
             E::NotValidForName | E::NotValidForNameContext { .. } => "the certificate is for another name",
             E::UnknownIssuer => "the certificate's issuer is not trusted (--upstream-ca-file adds one)",
-            _ => return error.to_string(),
+            other => return format!("the certificate is not one for servers: {other:?}"),
         },
         _ if error.kind() == io::ErrorKind::UnexpectedEof => "the upstream ended the handshake",
         _ => return error.to_string(),

@@ -72,10 +72,10 @@ fn http(fields: &Fields) -> String {
     let get = |name| fields.get(name);
     let is_default = matches!((get("scheme"), get("port")), ("http", "80") | ("https", "443"));
     let port = if is_default { String::new() } else { format!(":{}", get("port")) };
-    let who = match get("binary") {
-        "" => String::new(),
-        binary => format!("{}({}) -> ", word(binary), get("pid")),
-    };
+    // Inside a connection the caller stands behind, as the connection's own line began with it.
+    let is_inside = get("number") != "0";
+    let caller = format!("{}({})", word(get("binary")), get("pid"));
+    let who = if is_inside { String::new() } else { format!("{caller} -> ") };
     let mut line = format!(
         "HTTP:{0} [{1}] {2} {who}{0} {3}://{4}{port}{5}",
         word(get("activity")),
@@ -92,10 +92,14 @@ fn http(fields: &Fields) -> String {
     if matches!(get("decision"), "audit" | "allow_upgrade") {
         let _ = write!(line, " [decision:{}]", get("decision"));
     }
-    if get("number") != "0" {
+    if is_inside {
         let _ = write!(line, " [request:{}]", get("number"));
     }
-    with_reason(line, fields)
+    line = with_reason(line, fields);
+    if is_inside {
+        let _ = write!(line, " [by:{caller}]");
+    }
+    line
 }
 
 fn network(fields: &Fields) -> String {

@@ -69,7 +69,7 @@ async def answer(reader, writer, method, path, query, headers, digest):
     elif path == '/101':
         writer.write(b'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw')
     elif path == '/upgrade' and 'upgrade' in headers:
-        writer.write(f'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {headers["upgrade"]}\r\n\r\nfirst'.encode())
+        writer.write(f'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {headers["upgrade"]}\r\nSec-WebSocket-Accept: x\r\n\r\nfirst'.encode())
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
