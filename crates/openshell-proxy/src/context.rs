@@ -65,6 +65,8 @@ impl Limits {
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Lines of an upstream's answer: it may be more generous than clients are.
     pub const ANSWER_LINES: usize = 256;
+    /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.
+    pub const BUFFER_BYTES: usize = 256 * 1024;
     /// Time for the other side to read what was said last…
     pub const LINGER: Duration = Duration::from_secs(2);
     /// …and bytes that it may still send meanwhile: as much as is in flight on a fast link.

@@ -13,7 +13,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, watch};
-use tokio_rustls::{client, server};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
@@ -36,7 +35,8 @@ use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
 use crate::share::Share;
 use crate::tenure::{Connection, Does, Tenure};
-use crate::tls::terminate::terminate;
+use crate::tls::originate::UpstreamTls;
+use crate::tls::terminate::{ClientTls, terminate};
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
@@ -167,7 +167,7 @@ async fn open_tls(
     client: Prefixed<TcpStream>,
     upstream: TcpStream,
     connection: &Connection,
-) -> Option<(server::TlsStream<Prefixed<TcpStream>>, client::TlsStream<TcpStream>)> {
+) -> Option<(ClientTls<Prefixed<TcpStream>>, UpstreamTls)> {
     let host = &connection.target().host;
     let record = || Record::of(&connection.callers(), connection.target().clone());
     let Some(authority) = &ctx.authority else {

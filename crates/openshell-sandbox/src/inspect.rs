@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use hyper::{Method, Uri};
 use openshell_policy::network::host::Host;
-use openshell_proxy::decide::connection::{Permit, judge};
+use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::request::{self, Judged, RequestPermit};
-use openshell_proxy::http::target::RequestTarget;
 use openshell_proxy::identify::caller::{Caller, Callers, Program};
 use openshell_proxy::intake::Target;
 use openshell_proxy::refusal::Refusal;
@@ -37,18 +35,15 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
     let caller = Caller { pid: 0, program };
     let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
-    let request = match (&args.method, &args.path) {
-        (Some(method), Some(path)) => Some((Method::from_bytes(method.as_bytes())?, path.parse::<Uri>()?)),
-        _ => None,
-    };
+    let request = args.method.as_deref().zip(args.path.as_deref());
     let asked = match &request {
-        Some((method, uri)) => format!("{method} {target}{}", uri.path()),
+        Some((method, path)) => format!("{method} {target}{path}"),
         None => format!("CONNECT {target}"),
     };
     let judged = judge(&snapshot, &callers, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
-        let leave = request.map(|(method, uri)| judge_request(&permit, &method, &uri)).transpose()?;
+        let leave = request.map(|(method, path)| request::ask(&permit, method, path)).transpose()?;
         let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
         let destination = runtime.block_on(resolve(&resolver, &permit))?;
         Ok((permit, destination, leave))
@@ -86,13 +81,4 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
-}
-
-/// Judges a request as the proxy would.
-fn judge_request(permit: &Permit, method: &Method, uri: &Uri) -> Result<RequestPermit, Refusal> {
-    let target = match permit.rules() {
-        Some(rules) => RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?,
-        None => RequestTarget::as_written(uri),
-    };
-    request::judge_now(permit, method, &target)
 }

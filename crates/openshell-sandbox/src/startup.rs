@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_proxy::bypass::Monitor;
@@ -169,11 +169,12 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let mut tasks = Tasks::default();
     let mut signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
-    let network = Network::create(config)?;
-    let mut tls = match network.proxy {
-        Some(_) => trust::Prepared::create(config, &run_dir)?,
-        None => trust::Prepared::default(),
-    };
+    // Both take some milliseconds, of different parts of the machine.
+    let (network, tls) = std::thread::scope(|scope| {
+        let tls = scope.spawn(|| trust::Prepared::create(config, &run_dir));
+        (Network::create(config), tls.join())
+    });
+    let (network, mut tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);

@@ -14,6 +14,7 @@ use openshell_supervisor::environment::{AUTHORITY_FILE, BUNDLE_FILE, Environment
 use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_dir::RunDir;
 
+use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
 
@@ -34,11 +35,14 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes the authority, and its files in `run_dir`.
+    /// Makes the authority, and its files in `run_dir`; nothing where no connection is opened.
     ///
     /// # Errors
     /// There is no authority, or what the operator adds cannot be read. Files that cannot be written are a warning.
     pub(crate) fn create(config: &Config, run_dir: &RunDir) -> anyhow::Result<Self> {
+        if config.network != NetworkMode::Proxy {
+            return Ok(Self::default());
+        }
         let authority = Authority::create()?;
         let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;

@@ -213,7 +213,7 @@ mod tests {
             "SSH_AUTH_SOCK",
             "XDG_RUNTIME_DIR",
             "DBUS_SESSION_BUS_ADDRESS",
-            "SSL_CERT_FILE",
+            "SSL_CERT_DIR",
             "FTP_PROXY",
             "Ws_Proxy",
         ];

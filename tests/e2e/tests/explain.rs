@@ -159,3 +159,53 @@ fn check_names_what_is_wrong_and_what_is_doubtful() {
     // Behind `--` it is a command.
     assert_eq!(Sandbox::bare(&lab).run(&["check", "x"]).code(), 1, "no policy");
 }
+
+#[test]
+fn explain_and_observe_know_requests() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"/pub/**\"}}]";
+    let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {rules},"));
+    let file = lab.file("judged.yaml", &policy).display().to_string();
+    let explain = |file: &str, method: &str, path: &str| {
+        let binary = lab::sandbox::binary().display();
+        lab.shell(&format!(
+            "{binary} explain {file} --binary {} --host web.test --port 8080 --method {method} --path '{path}'; echo $?",
+            crate::python()
+        ))
+    };
+    let allowed = explain(&file, "GET", "/pub/x?y=1");
+    assert!(allowed.starts_with("allowed: GET web.test:8080/pub/x?y=1 by ") && allowed.ends_with("\n0\n"), "{allowed}");
+    let refused = explain(&file, "GET", "/pub/../x");
+    assert!(
+        refused.contains(": request_not_in_rules") && refused.contains("reason: GET /x not permitted by policy"),
+        "{refused}"
+    );
+    assert!(refused.contains("`- allow: {method: GET, path: /x}`") && refused.ends_with("\n1\n"), "{refused}");
+    assert!(explain(&file, "GET", "/%00").contains("bad_request"));
+    let audited = lab.file("audited.yaml", policy.replace("enforce,", "audit,")).display().to_string();
+    assert!(explain(&audited, "POST", "/x").contains("audit only: POST /x not permitted by policy"));
+    // What was observed is enough for the same run, and not for more.
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let ask = |policy: &str, flags: &[&str], method: &str| {
+        let request = format!("{method} /x/1 HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n");
+        lab.sandbox(policy).args(flags).python(crate::RAW, &[&crate::connect("web.test:8080"), &request])
+    };
+    assert!(ask(&policy, &["--observe", &observed], "GET").ok().ends_with("hello"));
+    let observed = std::fs::read_to_string(observed).unwrap();
+    assert!(
+        observed.contains("rules: [{allow: {method: \"GET\", path: \"**\"}}]")
+            && observed.contains("# paths: \"/x/1\""),
+        "{observed}"
+    );
+    assert!(ask(&observed, &[], "GET").ok().ends_with("hello"));
+    assert!(ask(&observed, &[], "POST").ok().contains("403 request_not_in_rules"));
+    // What was refused, added, lets the same run pass.
+    let proposals = lab.folder("out").join("proposals.yaml").display().to_string();
+    assert!(ask(&policy, &["--proposals", &proposals], "GET").ok().contains("403 request_not_in_rules"));
+    let proposed = std::fs::read_to_string(proposals).unwrap();
+    assert!(proposed.contains("rules: [{allow: {method: \"GET\", path: \"/x/1\"}}]"), "{proposed}");
+    let added = proposed.split_once("network_policies:").unwrap().1;
+    let united = policy.replace("network_policies: {", "network_policies:\n  ").replace("}]}}\n", "}]}\n") + added;
+    assert!(ask(&united, &[], "GET").ok().ends_with("hello"), "{united}");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hyper::Method;
+use hyper::{Method, Uri};
 use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol};
 use quick_cache::Weighter;
@@ -236,6 +236,20 @@ pub async fn judge(permit: &Permit, method: &Method, target: &RequestTarget) -> 
         evaluated.map_err(|error| Refusal::Engine(error.to_string()))?;
     }
     judge_now(permit, method, target)
+}
+
+/// As [`judge`], for a request that somebody wrote down.
+///
+/// # Errors
+/// As [`judge`], and that it is no request.
+pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<RequestPermit, Refusal> {
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::BadRequest("the method is no method"))?;
+    let uri: Uri = target.parse().map_err(|_| Refusal::BadRequest("the path is no path"))?;
+    let target = match permit.rules() {
+        Some(rules) => RequestTarget::canonical(&method, &uri, rules.allow_encoded_slash).map_err(Refusal::Target)?,
+        None => RequestTarget::as_written(&uri),
+    };
+    judge_now(permit, &method, &target)
 }
 
 /// As [`judge`], on the thread of the caller.

@@ -37,7 +37,8 @@ pub fn inside() -> http1::Builder {
     protocol
         .timer(TokioTimer::new())
         .header_read_timeout(Limits::IDLE)
-        .max_buf_size(Limits::INSPECTED_HEAD_BYTES)
+        .max_header_size(Limits::INSPECTED_HEAD_BYTES)
+        .max_buf_size(Limits::BUFFER_BYTES)
         .max_headers(Limits::HEAD_LINES)
         .half_close(true)
         .auto_date_header(false)

@@ -92,7 +92,8 @@ impl Session {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&self.has_begun)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let mut revoked = pin!(self.revoked(ctx));
+        let driver = self.upstream.lock().await.0.driver();
+        let (mut revoked, mut driven) = (pin!(self.revoked(ctx)), pin!(driver.run()));
         tokio::select! {
             served = connection => match served {
                 // Between two requests a client may take its time, and go.
@@ -101,6 +102,7 @@ impl Session {
                 }
                 _ => {}
             },
+            () = &mut driven => {}
             () = &mut revoked => return Ok(()),
             gone = self.gone() => return match gone {
                 Gone::Deserted => Ok(()),
@@ -110,6 +112,7 @@ impl Session {
         if let Some((client, upstream)) = self.upgraded.lock().await.take() {
             tokio::select! {
                 () = relay_upgraded::<S>(client, upstream) => {}
+                () = driven => {}
                 () = revoked => {}
             }
         }

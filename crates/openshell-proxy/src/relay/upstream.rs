@@ -1,11 +1,11 @@
 //! The upstream connection that the requests of one client go through.
 
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::{fmt, io};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -13,12 +13,12 @@ use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::JoinSet;
 
 use crate::context::Limits;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
+use crate::relay::fill::poll_fill;
 use crate::resolve::guard::Destination;
 
 /// The upstream connection of one client, kept for its next request to the same origin.
@@ -27,8 +27,56 @@ pub struct Upstream {
     kept: Option<Kept>,
     /// Whether it ends with the last answer.
     is_ending: bool,
-    /// Drives it; ends with this value.
-    driver: JoinSet<()>,
+    driver: Arc<Driver>,
+}
+
+/// What moves the bytes of an upstream connection. It is driven by the task that serves its client, as a body that had to go from
+/// one thread to another with every part of it would take twice the time.
+#[derive(Default)]
+pub struct Driver(Mutex<Driven>);
+
+#[derive(Default)]
+struct Driven {
+    connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Who drives it.
+    waker: Option<Waker>,
+}
+
+impl Driver {
+    /// Drives whatever connection there is, for ever.
+    pub async fn run(&self) {
+        std::future::poll_fn(|cx| {
+            let mut driven = self.lock();
+            if let Some(connection) = &mut driven.connection
+                && connection.as_mut().poll(cx).is_ready()
+            {
+                // How it ended, the request on it has heard.
+                driven.connection = None;
+            }
+            if !driven.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                driven.waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn replace(&self, connection: impl Future<Output = ()> + Send + 'static) {
+        let mut driven = self.lock();
+        driven.connection = Some(Box::pin(connection));
+        driven.waker.iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn lock(&self) -> MutexGuard<'_, Driven> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -47,14 +95,15 @@ const AT_REST: usize = usize::MAX;
 /// good as a thousand.
 struct Patient<S> {
     stream: S,
+    failed: Option<io::Error>,
     unanswered: Arc<AtomicUsize>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unanswered } = self.get_mut();
+        let Self { stream, failed, unanswered } = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        ready!(poll_fill(stream, failed, cx, buf))?;
         let read = unanswered.load(Ordering::Relaxed);
         if read != AT_REST {
             let read = read + buf.filled().len() - before;
@@ -124,16 +173,19 @@ impl Upstream {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
-        let stream = Patient { stream, unanswered: Arc::clone(&unanswered) };
+        let stream = Patient { stream, failed: None, unanswered: Arc::clone(&unanswered) };
         let handshake = protocol.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
-        self.driver.abort_all();
-        while self.driver.try_join_next().is_some() {}
-        // How it ends, the request on it hears.
-        self.driver.spawn(async move { drop(connection.with_upgrades().await) });
+        self.driver.replace(async move { drop(connection.with_upgrades().await) });
         self.kept = Some(Kept { origin, address, sender, unanswered });
         self.is_ending = false;
         Ok(())
+    }
+
+    /// What must run for anything to be sent or answered.
+    #[must_use]
+    pub fn driver(&self) -> Arc<Driver> {
+        Arc::clone(&self.driver)
     }
 
     /// Whether it ends with the last answer, as its client would see without a proxy.

@@ -2,5 +2,6 @@
 
 pub mod authority;
 pub mod originate;
+pub mod read_ahead;
 pub mod terminate;
 pub mod trust;

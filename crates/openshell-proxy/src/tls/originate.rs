@@ -15,7 +15,11 @@ use tokio_rustls::client::TlsStream;
 use crate::context::Limits;
 use crate::refusal::Refusal;
 use crate::tls::authority::{ALPN, VERSIONS, provider};
+use crate::tls::read_ahead::ReadAhead;
 use crate::tls::trust::certificates;
+
+/// A verified upstream.
+pub type UpstreamTls = TlsStream<ReadAhead<TcpStream>>;
 
 /// Which upstreams are trusted: those of Mozilla's roots, of the system's, and of what the operator adds.
 #[derive(Debug, Default)]
@@ -52,15 +56,19 @@ impl Trust {
     ///
     /// # Errors
     /// The upstream is not who it should be, speaks no TLS, or takes too long.
-    pub async fn open(&self, host: &Host, stream: TcpStream) -> Result<TlsStream<TcpStream>, Refusal> {
+    pub async fn open(&self, host: &Host, stream: TcpStream) -> Result<UpstreamTls, Refusal> {
         let invalid = |why: String| Refusal::UpstreamTlsInvalid(why);
         let config = self.config().map_err(|error| invalid(error.to_string()))?;
         let name = match host {
             Host::Address(address) => ServerName::from(*address),
             Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| invalid(error.to_string()))?,
         };
-        match timeout(Limits::CONNECT_DEADLINE, TlsConnector::from(config).connect(name, stream)).await {
-            Ok(Ok(stream)) => Ok(stream),
+        match timeout(Limits::CONNECT_DEADLINE, TlsConnector::from(config).connect(name, ReadAhead::new(stream))).await
+        {
+            Ok(Ok(mut stream)) => {
+                stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
+                Ok(stream)
+            }
             Ok(Err(error)) => Err(invalid(said(&error))),
             Err(_) => Err(Refusal::UpstreamTimeout),
         }

@@ -13,6 +13,10 @@ use tokio_rustls::server::TlsStream;
 use crate::context::Limits;
 use crate::refusal::Refusal;
 use crate::tls::authority::Authority;
+use crate::tls::read_ahead::ReadAhead;
+
+/// A client whose TLS is opened.
+pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 
 /// Opens TLS on `stream`, whose client has asked for `host`. The second value is what the client asks for inside, if that is
 /// another host (RFC 6066 §3).
@@ -23,16 +27,18 @@ pub async fn terminate<S>(
     authority: &Authority,
     host: &Host,
     stream: S,
-) -> Result<(TlsStream<S>, Option<String>), Refusal>
+) -> Result<(ClientTls<S>, Option<String>), Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let handshake = async {
-        let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let start = LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await?;
         let asked = start.client_hello().server_name().map(str::to_owned);
         let other = asked.filter(|name| Host::parse(name).as_ref() != Ok(host));
         let config = authority.server(host).map_err(io::Error::other)?;
-        Ok((start.into_stream(config).await?, other))
+        let mut stream = start.into_stream(config).await?;
+        stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
+        Ok((stream, other))
     };
     match timeout(Limits::HEAD_DEADLINE, handshake).await {
         Ok(opened) => opened.map_err(|error| Refusal::ClientTlsFailed(said(&error))),

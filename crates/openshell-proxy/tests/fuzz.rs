@@ -1,0 +1,158 @@
+//! The parsers of first bytes and targets, over samples and what becomes of them when they are changed at random: a second each, or
+//! as many as `FUZZ_SECONDS` says. The same seed gives the same inputs, so that a failure comes again.
+
+#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(clippy::disallowed_methods, reason = "how long it takes is asked of the environment")]
+
+use std::time::{Duration, Instant};
+
+use hyper::{Method, Uri};
+use openshell_policy::network::host::Host;
+use openshell_proxy::detect::protocol;
+use openshell_proxy::http::target::RequestTarget;
+use openshell_proxy::tls::authority::Authority;
+use openshell_proxy::tls::terminate::terminate;
+use tokio::io::AsyncWriteExt;
+
+/// A generator that needs no quality but being the same each time (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 11).unwrap() % below.max(1)
+    }
+
+    /// One of `samples`, with some bytes changed, inserted, removed or taken from another.
+    fn mutated(&mut self, samples: &[&[u8]], words: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = samples[self.next(samples.len())].to_vec();
+        for _ in 0..self.next(6) {
+            let at = self.next(bytes.len() + 1);
+            match self.next(5) {
+                0 if at < bytes.len() => bytes[at] = u8::try_from(self.next(256)).unwrap(),
+                1 => bytes.insert(at, u8::try_from(self.next(256)).unwrap()),
+                2 => bytes.truncate(at),
+                3 => drop(bytes.splice(at..at, words[self.next(words.len())].iter().copied())),
+                _ => {
+                    let other = samples[self.next(samples.len())];
+                    let from = self.next(other.len() + 1);
+                    bytes.extend_from_slice(&other[from..]);
+                }
+            }
+        }
+        bytes
+    }
+}
+
+/// Runs `check` on the samples, and on mutated ones for a while; says how many there were.
+fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMut(&[u8])) {
+    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    samples.iter().for_each(|sample| check(sample));
+    let (mut random, mut count) = (Random(0x9e37_79b9_7f4a_7c15), 0_u64);
+    while Instant::now() < end {
+        let input = random.mutated(samples, words);
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&input)));
+        assert!(checked.is_ok(), "{name}: {}", input.escape_ascii());
+        count += 1;
+    }
+    println!("{name}: {count} inputs");
+}
+
+#[test]
+fn a_canonical_target_is_plain_stays_as_it_is_and_leads_nowhere_else() {
+    let samples: [&[u8]; 9] = [
+        b"/",
+        b"/a/b?c=d",
+        b"/pub/../priv",
+        b"/%2e%2e/x",
+        b"/a;v=1/..;/b",
+        b"/a%252fb",
+        b"/%c3%a4/%C0%AF",
+        b"//a//b//",
+        b"/@scope%2fname",
+    ];
+    let words: [&[u8]; 14] =
+        [b"..", b"/", b"//", b"%", b"%2e", b"%2F", b"%5c", b"%25", b"%00", b";", b";x=", b"?", b"\xc3\xa4", b"%zz"];
+    fuzz("canonical target", &samples, &words, |input| {
+        let Ok(uri) = Uri::try_from(input) else { return };
+        for slash in [false, true] {
+            let Ok(target) = RequestTarget::canonical(&Method::GET, &uri, slash) else { continue };
+            for path in [Some(target.path()), target.without_parameters()].into_iter().flatten() {
+                assert!(path.starts_with('/') && !path.contains("//"), "{path}");
+                assert!(!path.split('/').any(|segment| matches!(segment, "." | "..")), "{path}");
+                assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\'), "{path}");
+                let escapes: Vec<_> = path.split('%').skip(1).map(|behind| behind.get(..2).unwrap()).collect();
+                assert!(escapes.iter().all(|digits| digits.to_uppercase() == *digits), "{path}");
+                assert!(slash || !escapes.contains(&"2F"), "{path}");
+            }
+            let sent = target.to_uri().unwrap();
+            assert_eq!(sent.query(), uri.query());
+            assert_eq!(RequestTarget::canonical(&Method::GET, &sent, slash), Ok(target));
+        }
+    });
+}
+
+#[test]
+fn what_first_bytes_are_is_said_once() {
+    let samples: [&[u8]; 8] = [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"\r\n\nPOST /x HTTP/1.0\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"SSH-2.0-x\r\n",
+        b"EHLO a\r\n",
+        b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
+        b"GET /a HTTP/",
+    ];
+    let words: [&[u8]; 8] = [b" ", b"\r\n", b"\n", b"HTTP/1.1", b"HTTP/", b"GET", b"\x16", b"\x03"];
+    fuzz("detection", &samples, &words, |input| {
+        let mut said = None;
+        for end in 0..=input.len() {
+            let now = protocol(&input[..end]);
+            assert!(said.is_none() || now == said, "{said:?}, then {now:?} at {end}");
+            said = now;
+        }
+    });
+}
+
+/// The first record of a client of TLS 1.2 or 1.3, with a name and a protocol.
+fn client_hello(version: u8) -> Vec<u8> {
+    let length = |bytes: &[u8]| u16::try_from(bytes.len()).unwrap().to_be_bytes();
+    let mut extensions = b"\x00\x00\x00\x0d\x00\x0b\x00\x00\x08web.test".to_vec();
+    extensions.extend(b"\x00\x0a\x00\x04\x00\x02\x00\x1d\x00\x0d\x00\x04\x00\x02\x04\x03");
+    extensions.extend(b"\x00\x10\x00\x0b\x00\x09\x08http/1.1");
+    extensions.extend([0, 0x2b, 0, 3, 2, 3, version]);
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend(b"\x00\x00\x04\x13\x01\xc0\x2b\x01\x00");
+    body.extend(length(&extensions));
+    body.extend(extensions);
+    let mut handshake = vec![1, 0];
+    handshake.extend(length(&body));
+    handshake.extend(body);
+    let mut record = vec![0x16, 3, 1];
+    record.extend(length(&handshake));
+    record.extend(handshake);
+    record
+}
+
+#[test]
+fn no_client_hello_brings_the_authority_down() {
+    let (one, other) = (client_hello(4), client_hello(3));
+    let words: [&[u8]; 5] = [b"\x00", b"\xff\xff", b"\x16\x03\x01\x00\x05", b"web.test", b"\x01\x00\x00"];
+    let authority = Authority::create().unwrap();
+    let host = Host::parse("web.test").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    fuzz("ClientHello", &[&one, &other], &words, |input| {
+        runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(64 * 1024);
+            client.write_all(input).await.unwrap();
+            client.shutdown().await.unwrap();
+            // The client is gone by then, so it ends one way or another.
+            assert!(terminate(&authority, &host, server).await.is_err());
+        });
+    });
+}
