@@ -38,3 +38,4 @@ pub mod refusal;
 
 pub mod share;
 mod socket;
+mod write_through;

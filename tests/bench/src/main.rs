@@ -261,6 +261,7 @@ fn memory(_: &str) {
         let mut command = Command::new(lab::sandbox::binary());
         command.arg("--policy-data").arg(policy).arg("--").arg(this()).arg("client").args(task);
         command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
