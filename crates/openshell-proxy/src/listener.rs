@@ -52,6 +52,7 @@ impl Listener {
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         Some(ended) = connections.join_next() => note_panic(ended),
+                        _ = &mut stopped => break,
                     }
                     pause = (pause * 2).min(Limits::ACCEPT_BACKOFF.1);
                     continue;
@@ -81,8 +82,14 @@ impl Listener {
                 note_unanswered(unanswered);
             }
         }
-        let all = async { while connections.join_next().await.is_some() {} };
+        let all = async {
+            while let Some(ended) = connections.join_next().await {
+                note_panic(ended);
+            }
+        };
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
+        // What goes on by itself is ended, and reports that.
+        connections.shutdown().await;
     }
 }
 

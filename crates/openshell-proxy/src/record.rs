@@ -229,7 +229,7 @@ impl Record {
                 message: &format!("{} closed", self.request),
             }),
             // It may have been sent already, and done what it does.
-            Outcome::Aborted if self.judged.is_some() => self.report_allowed("the client left before the answer"),
+            Outcome::Aborted if self.judged.is_some() => self.report_allowed("the connection ended before the answer"),
             Outcome::Aborted => self.emit(&Event {
                 activity: "FAIL",
                 severity: "LOW",

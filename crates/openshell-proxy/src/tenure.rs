@@ -157,6 +157,8 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Tenure {
     connection: Arc<Connection>,
     generations: watch::Receiver<u64>,
+    /// The generation by which it was judged last; a request in it may have been judged by another since.
+    judged_by: u64,
     /// Its socket, if not all processes were looked at and nobody has been asked to.
     unsearched: Option<u32>,
     /// Where the answer comes of who was asked to.
@@ -170,7 +172,8 @@ impl Tenure {
     /// were looked at.
     #[must_use]
     pub fn new(connection: Arc<Connection>, generations: watch::Receiver<u64>, unsearched: Option<u32>) -> Self {
-        Self { connection, generations, unsearched, further: None, found: None }
+        let judged_by = connection.permit().generation();
+        Self { connection, generations, judged_by, unsearched, further: None, found: None }
     }
 
     /// Takes over what an earlier request of the same connection waits for: who else owns its socket concerns this one too.
@@ -198,14 +201,14 @@ impl Tenure {
     /// Waits for one thing to judge, and judges it.
     async fn next(&mut self, ctx: &Context) -> Result<(), Refusal> {
         if let Some(found) = self.found.clone() {
-            self.connection.judge(ctx, Some(found)).await?;
+            self.judged_by = self.connection.judge(ctx, Some(found)).await?.generation();
             self.found = None;
             return Ok(());
         }
         if self.further.is_none() {
             self.further = self.unsearched.take().map(|inode| ctx.unsearched.add(inode));
         }
-        let (generations, generation) = (&mut self.generations, self.connection.permit().generation());
+        let (generations, generation) = (&mut self.generations, self.judged_by);
         let changed = async { generations.wait_for(|current| *current != generation).await.is_ok() };
         tokio::select! {
             changed = changed => {
@@ -221,7 +224,9 @@ impl Tenure {
             }
         }
         let judged = self.connection.judge(ctx, None).await;
-        judged.map(drop).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
+        let permit = judged.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
+        self.judged_by = permit.generation();
+        Ok(())
     }
 }
 

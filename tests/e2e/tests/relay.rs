@@ -350,3 +350,40 @@ time.sleep(0.5)
     let line = "HTTP:POST [INFO] ALLOWED POST http://web.test:8080/silent [policy:web engine:l7] [request:1]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
 }
+
+#[test]
+fn an_answer_that_began_before_its_request_ended_goes_on_for_as_long_as_it_likes() {
+    let lab = Lab::with_web();
+    let _origin = Origin::start(&lab);
+    let early = "
+import socket, threading, time
+def serve(c):
+    c.recv(4096)
+    c.sendall(b'HTTP/1.1 200 OK\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n')
+    for n in range(7): time.sleep(5); c.sendall(b'1\\r\\nx\\r\\n')
+    c.sendall(b'0\\r\\n\\r\\n')
+l = socket.create_server(('10.99.0.1', 8447))
+print('ready', flush=True)
+while True: threading.Thread(target=serve, args=l.accept()[:1], daemon=True).start()
+";
+    let _early = lab.program(&["/usr/bin/python3", "-c", early]);
+    let program = r"
+s = socket.create_connection((host, int(port))); s.settimeout(30)
+s.sendall(b'CONNECT web.test:8447 HTTP/1.1\r\nHost: web.test:8447\r\n\r\n')
+assert b' 200 ' in s.recv(4096)
+s.sendall(b'POST / HTTP/1.1\r\nHost: web.test:8447\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n')
+until(b'\r\n\r\n'); s.sendall(b'1\r\ny\r\n0\r\n\r\n')
+";
+    let program = program.replace("until(b'\\r\\n\\r\\n')", "s.recv(4096)")
+        + "
+data = b''
+while b'0\\r\\n\\r\\n' not in data:
+    more = s.recv(4096)
+    if not more: break
+    data += more
+print(data.count(b'1\\r\\n'), data.endswith(b'0\\r\\n\\r\\n'))
+";
+    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
+    assert_eq!(finished.ok(), "7 True", "{finished:?}");
+}

@@ -27,7 +27,7 @@ use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Upstream};
-use crate::resolve::resolve;
+use crate::resolve::{guard, resolve};
 use crate::tenure::{Connection, Does};
 
 /// How heads are read inside a connection: bounded in size; between two of them a client may take its time.
@@ -173,20 +173,25 @@ impl Inside<'_> {
         let mut client = Some(hyper::upgrade::on(&mut request));
         let mut connection = session.upstream.lock().await;
         let upstream = &mut connection.0;
-        let (mut must_dial, mut is_fresh) = (false, false);
+        let (mut must_dial, mut fresh) = (false, None);
         let mut response = loop {
             let (parts, body) = request.into_parts();
             head::check_authority(&parts, self.scheme, self.connection.target())?;
             let does = Does::Request(parts.method.clone(), parts.uri.clone());
             let permit = self.connection.begin(self.ctx, does).await?;
+            if let Some(address) = fresh {
+                // The policy may have changed its mind about it while it was dialled.
+                guard::check(&permit, vec![address]).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
+            }
             let admitted = admit(&permit, &parts, record).await?;
             self.observe(&permit, &parts, &admitted);
             request = Request::from_parts(parts, body);
             if must_dial {
                 let destination = resolve(&self.ctx.resolver, &permit).await?;
                 let stream = connect(&destination).await?;
-                self.connection.moved_to(keep(self.ctx, upstream, self.origin(), stream).await?.ip());
-                (must_dial, is_fresh) = (false, true);
+                let address = keep(self.ctx, upstream, self.origin(), stream).await?.ip();
+                self.connection.moved_to(address);
+                (must_dial, fresh) = (false, Some(address));
                 // It took its time, so it is asked again.
                 continue;
             }
@@ -194,7 +199,7 @@ impl Inside<'_> {
             request = match admitted.send(session, upstream, request, &mut client, record).await {
                 Ok(response) => break response,
                 // An upstream may end a connection that it has not used for a while.
-                Err(NotAnswered::Unsent(unsent)) if !is_fresh => unsent,
+                Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => unsent,
                 Err(NotAnswered::Unsent(_)) => {
                     return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()));
                 }

@@ -13,13 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::context::Limits;
-use crate::relay::fill::poll_fill;
 
 /// A stream that lingers when it is shut down.
 #[derive(Debug)]
 pub struct Linger<S> {
     stream: S,
-    failed: Option<io::Error>,
     /// Until when, and how much more is read; `None` while it is in use.
     closing: Option<(Pin<Box<Sleep>>, usize)>,
     /// Set when something is read.
@@ -30,7 +28,7 @@ impl<S> Linger<S> {
     /// Over `stream`; sets `has_read` whenever something is read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
-        Self { stream, failed: None, closing: None, has_read }
+        Self { stream, closing: None, has_read }
     }
 
     /// What it is over.
@@ -42,9 +40,9 @@ impl<S> Linger<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, failed, has_read, .. } = self.get_mut();
+        let Self { stream, has_read, .. } = self.get_mut();
         let before = buf.filled().len();
-        ready!(poll_fill(stream, failed, cx, buf))?;
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
         if buf.filled().len() > before {
             has_read.store(true, Ordering::Relaxed);
         }

@@ -1,6 +1,5 @@
 //! What happens once both sides are connected.
 
-mod fill;
 pub mod http;
 pub mod linger;
 pub mod opaque;

@@ -44,7 +44,9 @@ pub struct Session {
     has_answered: AtomicBool,
     /// A request has no answer yet.
     is_asked: AtomicBool,
-    /// Something was read since the last answer.
+    /// There was a request.
+    was_asked: AtomicBool,
+    /// Something was read.
     has_begun: Arc<AtomicBool>,
 }
 
@@ -52,7 +54,7 @@ pub struct Session {
 enum Gone {
     /// Nobody is there.
     Deserted,
-    /// It began a request and went silent.
+    /// It began its first request and went silent.
     Stuck,
 }
 
@@ -81,11 +83,11 @@ impl Session {
     {
         let answer = service_fn(|request| {
             self.is_asked.store(true, Ordering::Relaxed);
+            self.was_asked.store(true, Ordering::Relaxed);
             let answer = answer(request);
             async {
                 let answer = answer.await;
                 self.is_asked.store(false, Ordering::Relaxed);
-                self.has_begun.store(false, Ordering::Relaxed);
                 self.has_answered.store(true, Ordering::Relaxed);
                 answer.ok_or(Unanswered)
             }
@@ -137,16 +139,16 @@ impl Session {
     }
 
     /// Returns when the client is waited for in vain: it has broken off; or it has ended its sending and has still not been
-    /// answered a while later, when it may be waiting but more likely has gone; or it has begun a request and not ended it.
+    /// answered a while later, when it may be waiting but more likely has gone; or it has begun its first request and not ended it.
     async fn gone(&self) -> Gone {
         let (mut was_over, mut was_stuck) = (false, false);
         loop {
             tokio::time::sleep(Limits::DESERTED).await;
             let is_asked = self.is_asked.load(Ordering::Relaxed);
-            let is_stuck = !is_asked && self.has_begun.load(Ordering::Relaxed);
+            // Later on what comes may be the rest of a body that is answered already.
+            let is_stuck = !self.was_asked.load(Ordering::Relaxed) && self.has_begun.load(Ordering::Relaxed);
             if is_stuck && was_stuck {
-                // What comes behind an answer may be the rest of what was answered early.
-                return if self.has_answered.load(Ordering::Relaxed) { Gone::Deserted } else { Gone::Stuck };
+                return Gone::Stuck;
             }
             was_stuck = is_stuck;
             let Some(client) = &self.client else { continue };

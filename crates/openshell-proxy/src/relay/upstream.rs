@@ -18,7 +18,6 @@ use crate::context::Limits;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
-use crate::relay::fill::poll_fill;
 use crate::resolve::guard::Destination;
 use crate::write_through::write_through;
 
@@ -96,15 +95,14 @@ const AT_REST: usize = usize::MAX;
 /// good as a thousand.
 struct Patient<S> {
     stream: S,
-    failed: Option<io::Error>,
     unanswered: Arc<AtomicUsize>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, failed, unanswered } = self.get_mut();
+        let Self { stream, unanswered } = self.get_mut();
         let before = buf.filled().len();
-        ready!(poll_fill(stream, failed, cx, buf))?;
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
         let read = unanswered.load(Ordering::Relaxed);
         if read != AT_REST {
             let read = read + buf.filled().len() - before;
@@ -150,7 +148,7 @@ impl Upstream {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
-        let stream = Patient { stream, failed: None, unanswered: Arc::clone(&unanswered) };
+        let stream = Patient { stream, unanswered: Arc::clone(&unanswered) };
         let handshake = protocol.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
         self.driver.replace(async move { drop(connection.with_upgrades().await) });
