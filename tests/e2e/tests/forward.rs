@@ -300,3 +300,24 @@ fn an_answer_on_its_way_ends_when_its_request_is_permitted_no_longer() {
     assert_eq!(finished.ok(), "xcode 18", "curl: the transfer ended early");
     assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
 }
+
+#[test]
+fn fwd_04_05_06_rules_judge_requests_at_this_door_too() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let judged =
+        |words: &str| curl().replace("port: 8080,", &format!("port: 8080, protocol: rest, {words} access: read-only,"));
+    let enforced = judged("enforcement: enforce,");
+    let finished = ask(&lab, &enforced, "-X POST 'http://web.test:8080/a/../b?q=1' --path-as-is");
+    assert!(finished.stdout.starts_with("HTTP/1.1 403 request_not_in_rules\r\n"), "{finished:?}");
+    assert!(finished.stdout.contains("\"detail\":\"POST web.test:8080/b denied by L7 policy\""), "{finished:?}");
+    assert!(finished.stdout.to_lowercase().contains("\r\nx-openshell-policy: web\r\n"), "{finished:?}");
+    assert!(upstream.seen().is_empty());
+    let line = "HTTP:POST [MED] DENIED /usr/bin/curl(3) -> POST http://web.test:8080/b [policy:web engine:l7]";
+    assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
+    assert!(ask(&lab, &enforced, "http://web.test:8080/%61?q=1").ok().ends_with("hello"));
+    assert!(seen(&upstream)[0].starts_with("GET /a?q=1 HTTP/1.1\r\n"), "{:?}", seen(&upstream));
+    let audited = ask(&lab, &judged(""), "-X POST http://web.test:8080/a");
+    assert!(audited.ok().ends_with("hello"), "{audited:?}");
+    assert_eq!(audited.logged("POST http://web.test:8080/a [policy:web engine:l7] [decision:audit]").len(), 1);
+}
