@@ -70,7 +70,7 @@ impl Config {
             timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
             grace: Duration::from_secs(args.grace),
             // A terminal that is another's foreground is not the command's to take, unless that is asked for.
-            interactive: args.interactive || (has_foreground() && !args.no_interactive),
+            interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
             log_level: level.map_or(Ok(Level::WARN), log_level)?,
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
@@ -82,11 +82,6 @@ impl Config {
             environment: if args.clear_env { Environment::default() } else { environment },
         })
     }
-}
-
-/// Whether standard input is a terminal, and this process in its foreground.
-fn has_foreground() -> bool {
-    rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|foreground| foreground == rustix::process::getpgrp())
 }
 
 /// The trailing words, else the variable's words, else a shell.

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use openshell_supervisor::job::Job;
 use openshell_supervisor::launch::Running;
 use openshell_supervisor::signals;
 use rustix::process::{Pid, Signal};
@@ -13,8 +14,7 @@ use crate::workload::forward;
 /// the latter, the caller's shell may have brought both to the foreground.
 pub(crate) fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
     let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
-    let has_terminal =
-        foreground().is_some_and(|group| group == rustix::process::getpgrp() || Some(group) == group_of(running));
+    let has_terminal = foreground().is_some_and(|group| Some(group) == own_group() || Some(group) == group_of(running));
     if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
 }
 
@@ -25,21 +25,22 @@ fn suspend(running: &Running) -> anyhow::Result<()> {
         return resume(running);
     }
     if foreground().is_some_and(|group| Some(group) == group_of(running)) {
-        set_foreground(rustix::process::getpgrp())?;
+        take_foreground()?;
     }
     // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
-    rustix::process::kill_process_group(rustix::process::getpgrp(), Signal::STOP)?;
+    rustix::process::kill_current_process_group(Signal::STOP)?;
     Ok(())
 }
 
 /// Whether somebody could let the supervisor go on again: its process group is not an orphaned one (POSIX.1-2024, XBD
 /// 3.241), which a terminal never stops, and which must not stop itself. The shell that could is the first ancestor in
-/// another group; a shell without job control keeps its commands in its own.
+/// another group; a shell without job control keeps its commands in its own. A group from outside of this PID namespace
+/// is not known to have one.
 fn has_shell() -> bool {
-    let (group, session) = (rustix::process::getpgrp(), rustix::process::getsid(None));
+    let Ok(Job { group: Some(group), session }) = Job::own() else { return false };
     let ancestors = std::iter::successors(rustix::process::getppid(), |pid| parent_of(*pid));
-    let outside = ancestors.map(|pid| (rustix::process::getpgid(Some(pid)), rustix::process::getsid(Some(pid))));
-    outside.into_iter().find(|(other, _)| *other != Ok(group)).is_some_and(|(_, other)| other == session)
+    let mut others = ancestors.map_while(|pid| Job::of(pid).ok());
+    others.find(|other| other.group != Some(group)).is_some_and(|other| other.session == session)
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
@@ -50,8 +51,7 @@ fn parent_of(pid: Pid) -> Option<Pid> {
 
 /// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
 pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
-    let is_ours = foreground() == Some(rustix::process::getpgrp());
-    if let Some(group) = group_of(running).filter(|_| is_ours) {
+    if let Some(group) = group_of(running).filter(|_| has_foreground()) {
         set_foreground(group)?;
     }
     forward(running, Signal::CONT.as_raw());
@@ -74,17 +74,27 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         // By now the command's group is gone. Where another has the foreground, the caller's shell has given it away.
         let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
-        if is_free && let Err(error) = set_foreground(rustix::process::getpgrp()) {
+        if is_free && let Err(error) = take_foreground() {
             tracing::warn!("the terminal could not be taken back: {error}");
         }
         // Output may be stopped, and lines may be neither shown nor ended. Another's terminal is left alone.
-        if foreground() == Some(rustix::process::getpgrp()) {
+        if has_foreground() {
             let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
             if let Some(modes) = &self.modes {
                 let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
             }
         }
     }
+}
+
+/// Whether standard input is a terminal, and this process in its foreground.
+pub(crate) fn has_foreground() -> bool {
+    foreground().is_some() && foreground() == own_group()
+}
+
+/// This process's group, if it has a number here.
+fn own_group() -> Option<Pid> {
+    Job::own().ok()?.group
 }
 
 /// The group in the terminal's foreground.
@@ -95,6 +105,11 @@ fn foreground() -> Option<Pid> {
 /// The command's process group in the supervisor's numbers; `None` once it has ended.
 fn group_of(running: &Running) -> Option<Pid> {
     running.outer_pid().ok().and_then(Pid::from_raw)
+}
+
+/// Takes the foreground. A group without a number here is given it by the caller's shell, when its job has ended.
+fn take_foreground() -> anyhow::Result<()> {
+    own_group().map_or(Ok(()), set_foreground)
 }
 
 fn set_foreground(group: Pid) -> anyhow::Result<()> {

@@ -19,6 +19,7 @@ pub mod seccomp;
 pub mod confine;
 
 pub mod init;
+pub mod job;
 pub mod launch;
 pub mod reaper;
 pub mod signals;

@@ -55,11 +55,27 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
     // Neither a terminal's own program nor a shell without job control (dash keeps itself as the parent, bash does not).
     for shell in ["/bin/bash", "/bin/dash"] {
-        let shown = lab.shell(&format!(
-            "SHELL={shell} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
-        ));
-        assert_eq!(shown.replace('\r', ""), "went on\n3\n", "under {shell}");
+        // Also where what began the session has no number: in a PID namespace that was made for a child.
+        for namespace in ["", "unshare --pid --fork --mount-proc --kill-child"] {
+            let shown = lab.shell(&format!(
+                "SHELL={shell} {namespace} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
+            ));
+            assert_eq!(shown.replace('\r', ""), "went on\n3\n", "under {namespace} {shell}");
+        }
     }
+}
+
+#[test]
+fn a_terminal_whose_job_began_outside_of_the_pid_namespace_serves_the_command() {
+    on_terminal(&[
+        r#"send:unshare --pid --fork --mount-proc --kill-child BOX --interactive -- sh -c 'printf UP; read a && echo GOT""$a; kill -STOP $$; echo we""nt'\n"#,
+        "expect:UP",
+        r"send:one\n",
+        "expect:GOTone",
+        "expect:went",
+        r"send:echo RC=$((0+$?))\n",
+        "expect:RC=0",
+    ]);
 }
 
 #[test]

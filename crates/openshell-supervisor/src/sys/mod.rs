@@ -128,6 +128,20 @@ pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The process group of `pid`, 0 for this process; 0 where it lies outside of this PID namespace (getpgid(2)).
+pub(crate) fn process_group(pid: libc::pid_t) -> io::Result<libc::pid_t> {
+    // SAFETY: takes a number and returns one.
+    let group = unsafe { libc::getpgid(pid) };
+    if group < 0 { Err(io::Error::last_os_error()) } else { Ok(group) }
+}
+
+/// The session of `pid`, in the same way (getsid(2)).
+pub(crate) fn session(pid: libc::pid_t) -> io::Result<libc::pid_t> {
+    // SAFETY: takes a number and returns one.
+    let session = unsafe { libc::getsid(pid) };
+    if session < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
+}
+
 /// Ignores `signal` in the calling process.
 pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
