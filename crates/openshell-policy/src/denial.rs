@@ -12,6 +12,7 @@ pub enum DenialStage {
     Ssrf,
     Tls,
     L7,
+    Credential,
     Engine,
     Limit,
     Upstream,
@@ -28,6 +29,7 @@ impl DenialStage {
             Self::Ssrf => "ssrf",
             Self::Tls => "tls",
             Self::L7 => "l7",
+            Self::Credential => "credential",
             Self::Engine => "engine",
             Self::Limit => "limit",
             Self::Upstream => "upstream",
@@ -61,6 +63,10 @@ pub enum ReasonCode {
     BadRequest,
     UnsupportedL7Protocol,
     UnsolicitedUpgrade,
+    CredentialUnknown,
+    CredentialUnsafe,
+    CredentialNotReplaceable,
+    CredentialEndpointMismatch,
     RequestTooLarge,
     PolicyEngineError,
     LimitReached,
@@ -95,6 +101,10 @@ impl ReasonCode {
             Self::BadRequest => "bad_request",
             Self::UnsupportedL7Protocol => "unsupported_l7_protocol",
             Self::UnsolicitedUpgrade => "unsolicited_upgrade",
+            Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialUnsafe => "credential_unsafe",
+            Self::CredentialNotReplaceable => "credential_not_replaceable",
+            Self::CredentialEndpointMismatch => "credential_endpoint_mismatch",
             Self::RequestTooLarge => "request_too_large",
             Self::PolicyEngineError => "policy_engine_error",
             Self::LimitReached => "limit_reached",
@@ -125,6 +135,10 @@ impl ReasonCode {
             | Self::BadRequest
             | Self::UnsupportedL7Protocol
             | Self::UnsolicitedUpgrade => DenialStage::L7,
+            Self::CredentialUnknown
+            | Self::CredentialUnsafe
+            | Self::CredentialNotReplaceable
+            | Self::CredentialEndpointMismatch => DenialStage::Credential,
             Self::PolicyEngineError => DenialStage::Engine,
             Self::RequestTooLarge | Self::LimitReached => DenialStage::Limit,
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,

@@ -9,6 +9,7 @@ pub mod yaml;
 
 pub mod policy;
 
+pub mod credential;
 pub mod filesystem;
 pub mod network;
 pub mod preset;
@@ -17,4 +18,5 @@ pub mod proposal;
 
 pub mod address;
 pub mod denial;
+pub mod secret;
 pub mod violation;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use crate::address::AddressClass;
 use crate::denial::{DenialStage, DenialSummary};
+use crate::network::rule::Glob;
 
 /// A rule that would have permitted what was refused, for somebody to look at.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,7 +136,7 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
 
 /// `path` as a pattern: a last segment that looks like an identifier stands for any.
 fn generalised(path: &str) -> String {
-    let path = path.replace('*', "\\*");
+    let path = Glob::literal(path);
     let Some((before, last)) = path.rsplit_once('/') else { return path };
     let hex = last.bytes().filter(u8::is_ascii_hexdigit).count();
     let is_number = last.len() >= 2 && last.bytes().all(|byte| byte.is_ascii_digit());

@@ -166,6 +166,28 @@ pub enum Fault {
     GlobInvalid { glob: String, problem: String },
     #[error("`{0}` is not an IP address or CIDR range")]
     AddressInvalid(String),
+    #[error("the name of a credential is a letter or `_`, and up to 127 letters, digits and `_` behind it")]
+    CredentialName,
+    #[error("`{0}` is a variable that the sandbox sets or removes itself; a credential needs another name")]
+    CredentialNameTaken(String),
+    #[error("exactly one of `env`, `file` and `value` says where the secret is")]
+    CredentialSource,
+    #[error("{count} credentials, at most {limit} are allowed")]
+    TooManyCredentials { count: usize, limit: usize },
+    #[error("an empty list would refuse the credential everywhere; name the hosts it is for")]
+    HostsEmpty,
+    #[error("a path begins with `/`, and has neither escapes, nor a query, nor empty or dot segments")]
+    PathPrefix,
+    #[error("the name of a variable is not empty, and has neither `=` nor NUL")]
+    VariableName,
+    #[error("the secret is empty")]
+    SecretEmpty,
+    #[error("the secret has {bytes} bytes, at most {limit} are allowed")]
+    SecretTooLong { bytes: usize, limit: usize },
+    #[error("the secret holds CR, LF or NUL, which no header may")]
+    SecretControl,
+    #[error("the secret holds a placeholder")]
+    SecretPlaceholder,
     #[error("`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata)")]
     AddressAlwaysBlocked(String),
 }
@@ -205,6 +227,10 @@ pub enum Doubt {
     SqlNotInspected,
     #[error("Unknown HTTP method `{0}`")]
     UnknownMethod(String),
+    #[error("it has no `hosts`, so it works at every host that the policy permits; name the hosts it is for")]
+    CredentialUnbound,
+    #[error("the secret has less than 8 bytes: it can be guessed, and answers are altered wherever it stands in them")]
+    SecretShort,
     #[error("`{0}` is a very broad range; list the networks that are needed")]
     BroadRange(String),
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::credentials::vault::CurrentVault;
 use crate::decide::current::CurrentPolicy;
 use crate::identify::Identifier;
 use crate::identify::sweep::Unsearched;
@@ -33,6 +34,8 @@ pub struct Context {
     pub authority: Option<Authority>,
     /// Which upstreams are trusted.
     pub trust: Trust,
+    /// What placeholders stand for.
+    pub vault: Arc<CurrentVault>,
     /// How many connections each program has.
     pub shares: Arc<Shares>,
     /// Where refusals are counted.
@@ -65,6 +68,14 @@ impl Limits {
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Lines of an upstream's answer: it may be more generous than clients are.
     pub const ANSWER_LINES: usize = 256;
+    /// Bytes that secrets may add to the head of a request.
+    pub const RELEASED_BYTES: usize = 256 * 1024;
+    /// Bytes of a body that is looked at before anything of its request is sent, so that its refusal can be told…
+    pub const GATHERED_BYTES: u64 = 64 * 1024;
+    /// …and time for it to arrive.
+    pub const GATHER_DEADLINE: Duration = Duration::from_secs(1);
+    /// First bytes of a connection that are looked at for placeholders where nothing else is.
+    pub const SEEN_BYTES: usize = 64 * 1024;
     /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.
     pub const BUFFER_BYTES: usize = 256 * 1024;
     /// Time for the other side to read what was said last…

@@ -30,6 +30,8 @@ pub mod relay;
 
 pub mod http;
 
+pub mod credentials;
+
 pub mod bypass;
 
 pub mod observe;

@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
+use crate::credentials::body::misplaced;
 use crate::decide::connection::{Permit, judge, observe};
 use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
@@ -25,7 +26,7 @@ use crate::identify::caller::Callers;
 use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::http::{Inside, admit, keep, refuse_all};
+use crate::relay::http::{Inside, Unread, admit, keep, refuse_all};
 use crate::relay::linger::Linger;
 use crate::relay::opaque;
 use crate::relay::prefixed::Prefixed;
@@ -213,8 +214,7 @@ where
         observations.add_opaque(&connection.callers().first().program.executable, connection.target());
     }
     // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-    let _ = relay().await;
-    Ok(())
+    relay().await.err().as_ref().and_then(misplaced).map_or(Ok(()), Err)
 }
 
 /// Tells a client that what it speaks cannot be judged, and its connection has rules for that.
@@ -380,19 +380,19 @@ async fn forward(
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     let mut client = Some(hyper::upgrade::on(&mut request));
+    let (mut parts, incoming) = request.into_parts();
+    let mut body = Unread::Incoming(incoming);
     let mut connection = session.upstream.lock().await;
     let (upstream, held) = &mut *connection;
     let mut may_reuse = true;
     loop {
         let (destination, decided) = approve(ctx, flow, &target, record).await?;
-        let (parts, body) = request.into_parts();
         let admitted = admit(&decided.permit, &parts, record).await?;
         if let Some(observations) = &ctx.observations {
             let program = &decided.callers.first().program.executable;
             observations.add_request(program, &target, parts.method.as_str(), admitted.path());
         }
         let does = Does::Request(parts.method.clone(), parts.uri.clone());
-        request = Request::from_parts(parts, body);
         let origin = (scheme, target.clone());
         let kept = if may_reuse { upstream.reusable(&origin, &destination) } else { None };
         let address = match kept {
@@ -412,11 +412,13 @@ async fn forward(
         let tenure = decided.tenure(address);
         tenure.connection().begin(ctx, does).await?;
         session.judged_again_by(tenure).await;
-        head::mark_forwarded(request.headers_mut(), scheme, &target);
-        request = match admitted.send(session, upstream, request, &mut client, record).await {
+        head::mark_forwarded(&mut parts.headers, scheme, &target);
+        let scanned = body.scanned(&parts, session).await?;
+        let sent = admitted.send((ctx, session), (upstream, &target), (&parts, scanned), &mut client, record);
+        body = match sent.await {
             Ok(response) => return Ok(response),
             // An upstream may end a connection that it has not used for a while.
-            Err(NotAnswered::Unsent(unsent)) if kept.is_some() => unsent,
+            Err(NotAnswered::Unsent(unsent)) if kept.is_some() => Unread::Scanned(unsent),
             Err(NotAnswered::Unsent(_)) => return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned())),
             Err(NotAnswered::Failed(refusal)) => return Err(refusal),
         };

@@ -1,5 +1,6 @@
 //! One connection's facts; the only place that reports what became of it.
 
+use crate::credentials::placeholder::redacted;
 use crate::decide::connection::Permit;
 use crate::decide::request::{Judged, RequestPermit};
 use crate::identify::caller::{Caller, Callers};
@@ -28,6 +29,8 @@ pub struct Record {
     /// How its request came to its leave.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
+    /// The names of the credentials that it carries.
+    credentials: String,
     finished: bool,
 }
 
@@ -60,14 +63,25 @@ impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
     pub fn new(request: String, target: Option<Target>) -> Self {
-        Self { request, http: None, target, caller: None, policy: None, judged: None, observed: None, finished: false }
+        Self {
+            request,
+            http: None,
+            target,
+            caller: None,
+            policy: None,
+            judged: None,
+            observed: None,
+            credentials: String::new(),
+            finished: false,
+        }
     }
 
     /// A record of a request for `path` of `target` that came by itself.
     #[must_use]
     pub fn http(method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
+        let path = shown(path);
         let mut record = Self::new(format!("{method} {target}{path}"), Some(target));
-        let (method, path) = (method.to_owned(), path.to_owned());
+        let method = method.to_owned();
         record.http = Some(Http { method, path, scheme, number: None, is_upgrade: false });
         record
     }
@@ -75,9 +89,10 @@ impl Record {
     /// A record of the request `number` for `path` inside a connection of `callers` to `target`.
     #[must_use]
     pub fn inside(number: u64, method: &str, path: &str, scheme: Scheme, callers: &Callers, target: Target) -> Self {
+        let path = shown(path);
         let mut record = Self::new(format!("{method} {path}"), Some(target));
         record.called_by(callers.first().clone());
-        let (method, path) = (method.to_owned(), path.to_owned());
+        let method = method.to_owned();
         record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
         record
     }
@@ -137,6 +152,18 @@ impl Record {
         self.judged = Some(permit.judged().clone());
     }
 
+    /// Notes which credentials it carries.
+    pub fn carries(&mut self, names: impl IntoIterator<Item = String>) {
+        self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
+    }
+
+    /// What reports that its answer held one of its credentials.
+    #[must_use]
+    pub fn echo(&self) -> Echo {
+        let target = self.target.as_ref().map(ToString::to_string).unwrap_or_default();
+        Echo { request: self.request.clone(), target, credentials: self.credentials.clone() }
+    }
+
     /// Notes that the connection is another one from here on.
     pub fn upgraded(&mut self) {
         if let Some(http) = &mut self.http {
@@ -167,7 +194,10 @@ impl Record {
             _ => None,
         };
         let is_policys = request.is_some()
-            || matches!(refusal.code().stage(), DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf);
+            || matches!(
+                refusal.code().stage(),
+                DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Credential
+            );
         let target = self.target.as_ref().filter(|_| is_policys)?;
         let program = self.caller.as_ref().map(|caller| &caller.program);
         Some(Denial {
@@ -193,6 +223,11 @@ impl Record {
                     // Permitted, but there was nobody there, or not who should be.
                     DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
                     DenialStage::Tls => ("FAIL", "MED", "DENIED", policy),
+                    // Somebody takes a secret where it may not go.
+                    DenialStage::Credential if refusal.code() == ReasonCode::CredentialEndpointMismatch => {
+                        ("OPEN", "HIGH", "DENIED", policy)
+                    }
+                    DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
                     DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
                     _ => ("OPEN", "MED", "DENIED", "-"),
                 };
@@ -208,6 +243,7 @@ impl Record {
                         DenialStage::Ssrf => "ssrf",
                         DenialStage::L7 => "l7",
                         DenialStage::Tls => "tls",
+                        DenialStage::Credential => "credential",
                         _ => "opa",
                     },
                     decision: "deny",
@@ -257,7 +293,8 @@ impl Record {
         };
         let message = match &self.http {
             Some(Http { number: Some(number), .. }) if engine.is_empty() => {
-                format!("HTTP_REQUEST {} credentials_injected=false request_num={number}", self.request)
+                let is_injected = !self.credentials.is_empty();
+                format!("HTTP_REQUEST {} credentials_injected={is_injected} request_num={number}", self.request)
             }
             Some(_) if engine == "l7" => format!("L7_REQUEST {decision} {} reason={reason}", self.request),
             _ => format!("{} allowed", self.request),
@@ -320,7 +357,36 @@ impl Record {
             engine = event.engine,
             reason = event.reason,
             code = event.code,
+            credentials = self.credentials,
             "{}", event.message
+        );
+    }
+}
+
+/// `path` as logs may hold it.
+fn shown(path: &str) -> String {
+    redacted(path).unwrap_or_else(|| path.to_owned())
+}
+
+/// Reports that an upstream sent back a secret, which the workload did not get.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    request: String,
+    target: String,
+    credentials: String,
+}
+
+impl Echo {
+    /// Reports it.
+    pub fn report(self) {
+        tracing::info!(
+            target: AUDIT,
+            class = "FINDING",
+            activity = "BLOCKED",
+            severity = "MED",
+            title = "Credential In An Answer",
+            confidence = "high",
+            "Answer of {} to {} held a secret of {}, which was masked", self.target, self.request, self.credentials
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use openshell_policy::denial::{DenialStage, ReasonCode};
+use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
 use crate::decide::snapshot::{Matches, Nearest};
@@ -28,6 +29,7 @@ pub enum Refusal {
     Request { code: ReasonCode, reason: String, policy: Option<String>, rule: (String, String) },
     UnsupportedProtocol { what: &'static str, policy: Option<String> },
     UnsolicitedUpgrade,
+    Credential(CredentialFault),
     BadRequest(&'static str),
     Target(TargetError),
     RequestTooLarge,
@@ -35,6 +37,57 @@ pub enum Refusal {
     LimitReached(&'static str),
     UpstreamUnreachable(String),
     UpstreamTimeout,
+}
+
+/// What is wrong with the use of a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CredentialFault {
+    /// There is none of this name.
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// Its secret cannot stand where its placeholder does.
+    Unsafe {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// A placeholder stands where none is replaced, or in disguise.
+    Misplaced {
+        /// Where.
+        place: &'static str,
+    },
+    /// It is for other hosts, ports or paths.
+    Elsewhere {
+        /// Its name.
+        name: String,
+        /// Whether it is for this host and port, and for other paths.
+        has_path: bool,
+    },
+}
+
+impl CredentialFault {
+    fn code(&self) -> ReasonCode {
+        match self {
+            Self::Unknown { .. } => ReasonCode::CredentialUnknown,
+            Self::Unsafe { .. } => ReasonCode::CredentialUnsafe,
+            Self::Misplaced { .. } => ReasonCode::CredentialNotReplaceable,
+            Self::Elsewhere { .. } => ReasonCode::CredentialEndpointMismatch,
+        }
+    }
+
+    /// The cause, which names no secret.
+    fn cause(&self) -> String {
+        match self {
+            Self::Unknown { name } => format!("there is no credential {name}"),
+            Self::Unsafe { name, why } => format!("credential {name}: {why}"),
+            Self::Misplaced { place } => format!("a placeholder in {place}, where none is replaced"),
+            Self::Elsewhere { name, has_path: false } => format!("credential {name} is not for this host and port"),
+            Self::Elsewhere { name, has_path: true } => format!("credential {name} is not for this path"),
+        }
+    }
 }
 
 impl Refusal {
@@ -53,6 +106,7 @@ impl Refusal {
             Self::AuthorityMismatch(_) => ReasonCode::AuthorityMismatch,
             Self::UnsupportedProtocol { .. } => ReasonCode::UnsupportedL7Protocol,
             Self::UnsolicitedUpgrade => ReasonCode::UnsolicitedUpgrade,
+            Self::Credential(fault) => fault.code(),
             Self::BadRequest(_) | Self::Target(_) => ReasonCode::BadRequest,
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
@@ -74,6 +128,8 @@ impl Refusal {
                 Self::AuthorityMismatch(_) => StatusCode::MISDIRECTED_REQUEST,
                 _ => StatusCode::BAD_GATEWAY,
             },
+            DenialStage::Credential if self.code() == ReasonCode::CredentialEndpointMismatch => StatusCode::FORBIDDEN,
+            DenialStage::Credential => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Engine => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Limit if matches!(self, Self::RequestTooLarge) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             DenialStage::Limit => StatusCode::SERVICE_UNAVAILABLE,
@@ -89,6 +145,8 @@ impl Refusal {
             DenialStage::Ssrf => "ssrf_denied",
             DenialStage::Upstream => "upstream_unreachable",
             DenialStage::L7 if matches!(self, Self::Request { .. }) => "policy_denied",
+            DenialStage::Credential if self.code() == ReasonCode::CredentialEndpointMismatch => "policy_denied",
+            DenialStage::Credential => "credential_injection_failed",
             DenialStage::Tls | DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),
         }
     }
@@ -122,6 +180,10 @@ impl Refusal {
                 let target = target.map(ToString::to_string).unwrap_or_default();
                 format!("the request is for {named}, and its connection is to {target}")
             }
+            Self::Credential(fault @ CredentialFault::Elsewhere { .. }) => {
+                format!("{request} refused: {}", fault.cause())
+            }
+            Self::Credential(fault) => format!("unresolved credential placeholder in request: {}", fault.cause()),
             Self::Target(error) => error.to_string(),
             Self::Address { code, has_list, .. } => {
                 let method = request.split(' ').next().unwrap_or_default();
@@ -173,7 +235,7 @@ impl Refusal {
             }
             Self::Request { code, policy, rule: (method, path), .. } => {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
-                let (method, path) = (flow_text(method), flow_text(&path.replace('*', "\\*")));
+                let (method, path) = (flow_text(method), flow_text(&Glob::literal(path)));
                 Some(match code {
                     ReasonCode::RequestInDenyRules => {
                         format!(
@@ -184,6 +246,16 @@ impl Refusal {
                         "{place}endpoints: add to the `rules` of {target} (or in place of its `access`) `- allow: {{method: {method}, path: {path}}}`"
                     ),
                 })
+            }
+            Self::Credential(CredentialFault::Elsewhere { name, has_path: false }) => Some(format!(
+                "credentials.{name}.hosts: add {} (the file of --credentials)",
+                flow_text(&target.to_string())
+            )),
+            Self::Credential(CredentialFault::Elsewhere { name, has_path: true }) => {
+                Some(format!("credentials.{name}.path: shorten or remove it (the file of --credentials)"))
+            }
+            Self::Credential(CredentialFault::Unknown { name }) => {
+                Some(format!("credentials: add {name} (the file of --credentials)"))
             }
             _ => None,
         }
@@ -200,6 +272,7 @@ impl Refusal {
             Self::AuthorityUnavailable => "the trust files could not be written".to_owned(),
             Self::ClientTlsFailed(why) | Self::UpstreamTlsInvalid(why) => why.clone(),
             Self::AuthorityMismatch(named) => format!("the request names {named}"),
+            Self::Credential(fault) => fault.cause(),
             Self::Target(error) => error.to_string(),
             Self::PolicyChanged(reason) | Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {

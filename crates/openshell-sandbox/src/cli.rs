@@ -63,6 +63,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
 
+    /// Secrets for the command to use without having them (YAML); inside, each is a placeholder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
+
     /// Lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
@@ -119,6 +123,10 @@ pub(crate) struct CheckArgs {
     /// Policy rules (Rego) instead of the built-in ones
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
+
+    /// A credentials file as well; where its secrets are is not looked at
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 /// Says what the proxy would say to a connection, and runs nothing. Names are looked up as the proxy would.

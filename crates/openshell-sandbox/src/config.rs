@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -10,12 +11,15 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
+use crate::credentials;
 use crate::policy_file::Source;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: Source,
+    /// The secrets that the command may use without having them.
+    pub(crate) credentials: Option<Arc<credentials::Source>>,
     pub(crate) network: NetworkMode,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
@@ -46,7 +50,7 @@ impl Config {
     /// # Errors
     /// No policy, or a value that means nothing.
     pub(crate) fn read(args: Args) -> anyhow::Result<Self> {
-        let environment = Environment::new(std::env::vars_os());
+        let mut environment = Environment::new(std::env::vars_os());
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
         let policy_rules = path(args.policy_rules, "OPENSHELL_POLICY_RULES");
@@ -59,19 +63,27 @@ impl Config {
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
+        if args.credentials.is_some() && args.network != NetworkMode::Proxy {
+            bail!("--credentials needs --network proxy: it is the proxy that replaces placeholders");
+        }
         // The sandbox starts elsewhere, so what is relative here would mean another place there.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
+        let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
+        let log_level = level.map_or(Ok(Level::WARN), log_level)?;
+        let credentials =
+            args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?.map(Arc::new);
         Ok(Self {
+            credentials,
             policy: Source { data: policy_data, rules: policy_rules },
             network: args.network,
-            command: command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?,
+            command,
             workdir: absolute(args.workdir).context("--workdir")?,
             current_dir: std::env::current_dir().ok(),
             timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
             grace: Duration::from_secs(args.grace),
             // A terminal that is another's foreground is not the command's to take, unless that is asked for.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
-            log_level: level.map_or(Ok(Level::WARN), log_level)?,
+            log_level,
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
             proxy_port: args.proxy_port,

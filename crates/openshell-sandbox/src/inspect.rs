@@ -12,6 +12,7 @@ use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
 
 use crate::cli::{CheckArgs, ExplainArgs};
+use crate::credentials;
 use crate::logging::answer;
 use crate::policy_file::Source;
 
@@ -22,6 +23,11 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     loaded.doubts.iter().for_each(|doubt| answer(doubt));
     let count = loaded.snapshot.policy().network().len();
     answer(&format!("{}: {count} network policies, {} warnings", source.data.display(), loaded.doubts.len()));
+    if let Some(path) = &args.credentials {
+        let (specs, doubts) = credentials::specs(path, true)?;
+        doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
+        answer(&format!("{}: {} credentials, {} warnings", path.display(), specs.len(), doubts.len()));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@
 
 mod cli;
 mod config;
+mod credentials;
 mod inspect;
 mod lints;
 mod logging;

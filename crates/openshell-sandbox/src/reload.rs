@@ -1,25 +1,50 @@
-//! Reads the policy again when it is asked to. What takes effect at a start alone stays as it was started.
+//! Reads the policy and the credentials again when that is asked for. What takes effect at a start alone stays as it was started.
 
 use std::sync::Arc;
 
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
+use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::current::CurrentPolicy;
 use tokio::sync::Notify;
 
-use crate::logging;
 use crate::policy_file::Source;
+use crate::{credentials, logging};
 
-/// Puts what `source` says in force each time `wanted` is notified, for as long as the sandbox lives.
-pub(crate) async fn run(source: Source, policy: Arc<CurrentPolicy>, wanted: Arc<Notify>) {
-    let started = policy.load();
+/// What is read again, and where it is put in force.
+pub(crate) struct Reloading {
+    pub(crate) source: Source,
+    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) credentials: Option<Arc<credentials::Source>>,
+    pub(crate) vault: Arc<CurrentVault>,
+}
+
+/// Puts what the files say in force each time `wanted` is notified, for as long as the sandbox lives.
+pub(crate) async fn run(reloading: Arc<Reloading>, wanted: Arc<Notify>) {
+    let started = reloading.policy.load();
     loop {
         wanted.notified().await;
-        let (source, policy, started) = (source.clone(), Arc::clone(&policy), Arc::clone(&started));
+        let (reloading, started) = (Arc::clone(&reloading), Arc::clone(&started));
         // Reading and compiling take their time, which no connection has to wait for.
-        let read = tokio::task::spawn_blocking(move || reload(&source, &policy, started.policy()));
+        let read = tokio::task::spawn_blocking(move || {
+            // First, so that nothing is permitted whose secrets are those of before.
+            if let Some(source) = &reloading.credentials {
+                reload_credentials(source, &reloading.vault);
+            }
+            reload(&reloading.source, &reloading.policy, started.policy());
+        });
         if let Err(error) = read.await {
             tracing::error!("reading the policy again failed: {error}");
+        }
+    }
+}
+
+fn reload_credentials(source: &credentials::Source, current: &CurrentVault) {
+    match source.load(false) {
+        Ok(loaded) => current.replace(loaded.taken("Credentials reloaded successfully")),
+        Err(error) => {
+            let message = format!("Credentials reload failed, keeping last-known-good credentials [error:{error:#}]");
+            logging::config_event("FAILED", "MED", &message);
         }
     }
 }

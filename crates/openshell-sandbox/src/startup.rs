@@ -15,6 +15,7 @@ use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::{Context, Limits};
+use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::current::CurrentPolicy;
 use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
@@ -161,6 +162,7 @@ impl Reports {
 pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox> {
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
+    let credentials = config.credentials.as_ref().map(|source| source.load(true)).transpose()?;
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     filesystem::prepare(writable(policy, config), &user.credentials)?;
@@ -196,7 +198,10 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
         trust::unavailable(why);
         tls.authority = None;
     }
+    let placeholders = credentials.iter().flat_map(|loaded| &loaded.names);
+    let placeholders: Vec<_> = placeholders.map(|name| (name.to_string(), name.placeholder())).collect();
     let environment = environment::workload(&Inputs {
+        placeholders: &placeholders,
         caller: &config.environment,
         user: &user,
         home: &home,
@@ -206,7 +211,15 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     });
     let policy = Arc::new(CurrentPolicy::new(snapshot));
     let reload = Arc::new(Notify::new());
-    tasks.spawn("policy reload", reload::run(config.policy.clone(), Arc::clone(&policy), Arc::clone(&reload)));
+    let vault = Arc::new(CurrentVault::default());
+    credentials.into_iter().for_each(|loaded| vault.replace(loaded.taken("credentials loaded")));
+    let reloading = reload::Reloading {
+        source: config.policy.clone(),
+        policy: Arc::clone(&policy),
+        credentials: config.credentials.clone(),
+        vault: Arc::clone(&vault),
+    };
+    tasks.spawn("policy reload", reload::run(Arc::new(reloading), Arc::clone(&reload)));
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
@@ -221,6 +234,7 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
             resolver: Arc::clone(&results.resolver),
             authority: tls.authority,
             trust: tls.trust,
+            vault,
             shares: Arc::default(),
             denials: Arc::clone(&refusals) as _,
             observations: results.observed.as_ref().map(|(_, observations)| Arc::clone(observations)),

@@ -25,6 +25,12 @@ impl Environment {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
 
+    /// Takes the value of `name` out.
+    pub fn take(&mut self, name: &str) -> Option<OsString> {
+        let index = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.swap_remove(index).1)
+    }
+
     /// All variables.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
@@ -42,6 +48,8 @@ impl Environment {
 pub struct Inputs<'i> {
     /// The supervisor's own variables; empty under `--clear-env`.
     pub caller: &'i Environment,
+    /// Names, and what stands for their secrets.
+    pub placeholders: &'i [(String, String)],
     /// Who the workload runs as.
     pub user: &'i User,
     /// Its home directory, as [`home`] chose it.
@@ -66,6 +74,7 @@ pub const JAVA_STORE_FILE: &str = "truststore.p12";
 pub fn workload(inputs: &Inputs<'_>) -> Environment {
     let kept = inputs.caller.iter().filter(|(name, _)| !is_removed(name));
     let mut environment = Environment::new(kept.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    inputs.placeholders.iter().for_each(|(name, placeholder)| environment.set(name, placeholder));
     environment.set("HOME", inputs.home);
     environment.set("USER", &inputs.user.name);
     environment.set("LOGNAME", &inputs.user.name);
@@ -152,6 +161,13 @@ const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", 
 /// Ours, the loader's, the caller's session, sudo's.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 
+/// Whether a variable `name` of the workload is the sandbox's to set or to remove.
+#[must_use]
+pub fn is_sandboxs(name: &str) -> bool {
+    const SET: &[&str] = &["HOME", "USER", "LOGNAME", "SHELL", "PATH", "NODE_USE_ENV_PROXY", "JAVA_TOOL_OPTIONS"];
+    SET.contains(&name) || is_removed(OsStr::new(name))
+}
+
 fn is_removed(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.to_ascii_lowercase().ends_with(b"_proxy")
@@ -183,7 +199,15 @@ mod tests {
         let caller = Environment::new(caller.iter().map(|(name, value)| (name.into(), value.into())));
         let proxy = Some(([10, 200, 0, 1], 3128).into());
         let (home, trust) = (Path::new("/sandbox"), Some(Path::new("/etc/openshell-tls")));
-        workload(&Inputs { caller: &caller, user: &user(), home, proxy, trust, has_java: true })
+        workload(&Inputs {
+            caller: &caller,
+            placeholders: &[("KEY".to_owned(), "for it".to_owned())],
+            user: &user(),
+            home,
+            proxy,
+            trust,
+            has_java: true,
+        })
     }
 
     #[test]
@@ -239,6 +263,7 @@ mod tests {
         assert_eq!(value("NO_PROXY"), Some("127.0.0.1,localhost,::1"));
         assert_eq!(value("OPENSHELL_SANDBOX"), Some("1"));
         assert_eq!(value("LANG"), Some("C"));
+        assert_eq!(value("KEY"), Some("for it"));
         assert_eq!(value("USER"), Some("sandbox"));
         assert_eq!(value("SHELL"), Some("/bin/sh"), "nologin is no shell");
     }

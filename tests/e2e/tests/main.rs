@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
 mod clients;
+mod credentials;
 mod explain;
 mod files;
 mod forward;

@@ -150,6 +150,32 @@ impl HostPattern {
 }
 
 impl HostPattern {
+    /// Whether a wildcard, if there is one, stands for whole labels in front alone.
+    #[must_use]
+    pub fn is_simple(&self) -> bool {
+        !self.parts().1.contains(['*', '?', '[', ']', '{', '}', '\\'])
+    }
+
+    /// Whether `host` is meant by a pattern that [is simple](Self::is_simple).
+    #[must_use]
+    pub fn is_simple_match(&self, host: &Host) -> bool {
+        let (wildcard, rest) = self.parts();
+        match (wildcard, host) {
+            ("", host) => host.to_string() == rest,
+            (_, Host::Address(_)) => false,
+            (wildcard, Host::Name(name)) => {
+                let labels = name.as_str().strip_suffix(rest).and_then(|labels| labels.strip_suffix('.'));
+                labels.is_some_and(|labels| wildcard == "**." || !labels.contains('.'))
+            }
+        }
+    }
+
+    /// The wildcard in front, with its dot, and the rest.
+    fn parts(&self) -> (&str, &str) {
+        let wildcard = ["**.", "*."].into_iter().find(|wildcard| self.0.starts_with(wildcard)).unwrap_or_default();
+        self.0.split_at(wildcard.len())
+    }
+
     /// Whether the pattern is `address`, written out.
     #[must_use]
     pub fn is_address(&self, address: IpAddr) -> bool {

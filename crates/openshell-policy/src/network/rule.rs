@@ -72,6 +72,14 @@ impl Glob {
         Ok(Self(text.to_owned()))
     }
 
+    /// The glob, as text, that means `text` alone.
+    #[must_use]
+    pub fn literal(text: &str) -> String {
+        let escape =
+            |c: char| if matches!(c, '*' | '?' | '[' | ']' | '{' | '}') { format!("\\{c}") } else { c.to_string() };
+        text.chars().map(escape).collect()
+    }
+
     /// The glob as written.
     #[must_use]
     pub fn as_str(&self) -> &str {

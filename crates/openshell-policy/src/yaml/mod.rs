@@ -1,9 +1,11 @@
-//! The YAML form of a policy, read strictly: every violation is found and carries its place and line.
+//! The YAML forms of a policy and of credentials, read strictly: every violation is found and carries its place and line.
 
+mod credentials;
 mod network;
 mod node;
 mod reader;
 
+use crate::credential::CredentialSpec;
 use crate::filesystem::{Compatibility, Filesystem, GrantedPath};
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
@@ -56,6 +58,17 @@ pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     Ok(endpoints)
 }
 
+/// Reads a credentials document, of which no copy is kept but the secrets themselves. A name that `is_taken` is no credential's.
+///
+/// # Errors
+/// All violations at once.
+pub fn credentials(
+    document: &str,
+    is_taken: impl Fn(&str) -> bool,
+) -> Result<(Vec<CredentialSpec>, Vec<Warning>), Violations> {
+    read(document, |reader, at| credentials::credentials(reader, at, is_taken))
+}
+
 fn read<T>(
     document: &str,
     build: impl FnOnce(&mut Reader, &At<'_>) -> Option<T>,
@@ -65,9 +78,10 @@ fn read<T>(
         let fault = Fault::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
         return Err(whole(None, fault));
     }
-    let root = Node::parse(document).map_err(|(line, problem)| whole(line, Fault::Syntax(problem)))?;
+    let mut root = Node::parse(document).map_err(|(line, problem)| whole(line, Fault::Syntax(problem)))?;
     let mut reader = Reader::default();
     let built = build(&mut reader, &At::root(&root));
+    root.wipe();
     reader.finish(built)
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
+use zeroize::Zeroize;
 
 /// One value of a document.
 #[derive(Debug)]
@@ -37,6 +38,16 @@ impl Node {
 
     pub(super) fn value(&self) -> &Value {
         &self.0.value
+    }
+
+    /// Overwrites every text, which could be a secret.
+    pub(super) fn wipe(&mut self) {
+        match &mut self.0.value {
+            Value::Text(text) => text.zeroize(),
+            Value::Sequence(items) => items.iter_mut().for_each(Self::wipe),
+            Value::Mapping(entries) => entries.iter_mut().for_each(|(_, node)| node.wipe()),
+            Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float => {}
+        }
     }
 
     /// From 1.

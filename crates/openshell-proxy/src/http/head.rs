@@ -124,15 +124,17 @@ pub fn is_websocket(protocol: &HeaderValue) -> bool {
     protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket")
 }
 
-/// `request` as the upstream gets it: for `uri`, without what concerns this connection alone, and framed anew.
+/// The `request` with `body` as the upstream gets it: for `target`, without what concerns this connection alone, and framed anew.
 ///
 /// # Errors
 /// None for a target that was made here.
 pub fn outgoing<B: Body>(
-    mut request: Request<B>,
+    request: &Parts,
+    body: B,
     target: &RequestTarget,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Request<B>, TargetError> {
+    let mut request = Request::from_parts(request.clone(), body);
     *request.uri_mut() = target.to_uri()?;
     *request.version_mut() = Version::HTTP_11;
     let has_unknown_length = request.body().size_hint().exact().is_none() && !request.body().is_end_stream();

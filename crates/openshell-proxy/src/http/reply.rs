@@ -9,11 +9,12 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use serde::Serialize;
 
+use crate::credentials::echo::Scrubbed;
 use crate::record::Record;
 use crate::refusal::Refusal;
 
-/// The body of an answer: the proxy's own, or the upstream's as it comes.
-pub type Body = Either<Full<Bytes>, Incoming>;
+/// The body of an answer: the proxy's own, or the upstream's as it comes, or without the secrets in it.
+pub type Body = Either<Full<Bytes>, Either<Incoming, Scrubbed<Incoming>>>;
 
 /// What a refusal's body holds; what is unknown is left out.
 #[derive(Serialize)]

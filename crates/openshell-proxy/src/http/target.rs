@@ -8,6 +8,10 @@ use std::fmt::Write;
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Uri};
 
+#[cfg(doc)]
+use crate::credentials::placeholder::REDACTED;
+use crate::credentials::placeholder::redacted;
+
 /// Bytes of a path; real ones have fewer.
 const PATH_BYTES: usize = 4096;
 
@@ -16,6 +20,8 @@ const PATH_BYTES: usize = 4096;
 pub struct RequestTarget {
     path: String,
     without_parameters: Option<String>,
+    /// The path as it is sent, where it holds placeholders of secrets.
+    unredacted: Option<String>,
     query: Option<String>,
 }
 
@@ -54,7 +60,7 @@ impl RequestTarget {
             path => path,
         };
         let path = if path.starts_with('/') || path == "*" { path.to_owned() } else { format!("/{path}") };
-        Self { path, without_parameters: None, query: uri.query().map(str::to_owned) }
+        Self::new(path, None, uri.query().map(str::to_owned))
     }
 
     /// The canonical form of the target of a `method` request.
@@ -67,15 +73,25 @@ impl RequestTarget {
         }
         let query = uri.query().map(str::to_owned);
         if method == Method::OPTIONS && uri.path() == "*" {
-            return Ok(Self { path: "*".to_owned(), without_parameters: None, query });
+            return Ok(Self::new("*".to_owned(), None, query));
         }
         let written = if uri.path().is_empty() { "/" } else { uri.path() };
         let (path, without_parameters) = canonical_path(written.as_bytes(), allow_encoded_slash)?;
         let without_parameters = Some(without_parameters).filter(|without| *without != path);
-        Ok(Self { path, without_parameters, query })
+        Ok(Self::new(path, without_parameters, query))
     }
 
-    /// The path: `*`, or beginning with a slash.
+    fn new(path: String, without_parameters: Option<String>, query: Option<String>) -> Self {
+        match redacted(&path) {
+            None => Self { path, without_parameters, unredacted: None, query },
+            Some(shown) => {
+                let without_parameters = without_parameters.map(|path| redacted(&path).unwrap_or(path));
+                Self { path: shown, without_parameters, unredacted: Some(path), query }
+            }
+        }
+    }
+
+    /// The path as it is judged and shown, [`REDACTED`] instead of each placeholder: `*`, or beginning with a slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
@@ -96,7 +112,7 @@ impl RequestTarget {
     /// The same without its query.
     #[must_use]
     pub fn without_query(&self) -> Self {
-        Self { query: None, path: self.path.clone(), without_parameters: self.without_parameters.clone() }
+        Self { query: None, ..self.clone() }
     }
 
     /// The names and values of the query, decoded, in their order.
@@ -117,9 +133,10 @@ impl RequestTarget {
     /// # Errors
     /// None for a target that was made here.
     pub fn to_uri(&self) -> Result<Uri, TargetError> {
+        let path = self.unredacted.as_ref().unwrap_or(&self.path);
         let text = match &self.query {
-            Some(query) => format!("{}?{query}", self.path),
-            None => self.path.clone(),
+            Some(query) => format!("{path}?{query}"),
+            None => path.clone(),
         };
         Ok(Uri::from(PathAndQuery::try_from(text).map_err(|_| TargetError::NoPath)?))
     }

@@ -17,12 +17,15 @@ use tokio::net::TcpStream;
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
+use crate::credentials::body::{self, Scanned};
+use crate::credentials::echo::scrubbed;
+use crate::credentials::release::release;
 use crate::decide::connection::Permit;
 use crate::decide::request;
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::http::target::RequestTarget;
-use crate::intake::Scheme;
+use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::session::Session;
@@ -84,22 +87,29 @@ impl Admitted {
         self.target.path()
     }
 
-    /// Sends `request` on `upstream`. What comes back is the answer for the client; where it switches protocols, `session` goes
-    /// on with both ends.
+    /// Sends `request` with `body` to `target` on `upstream`, its placeholders replaced. What comes back is the answer for the client;
+    /// where it switches protocols, `session` goes on with both ends.
     ///
     /// # Errors
-    /// The upstream failed; or was gone before anything was sent, with the request.
+    /// A placeholder cannot be replaced; the upstream failed; or it was gone before anything was sent, with the body.
     pub async fn send(
         &self,
-        session: &Session,
-        upstream: &mut Upstream,
-        request: Request<Incoming>,
+        (ctx, session): (&Context, &Session),
+        (upstream, target): (&mut Upstream, &Target),
+        (request, body): (&Parts, Scanned),
         client: &mut Option<OnUpgrade>,
         record: &mut Record,
     ) -> Result<Response<Body>, NotAnswered> {
-        let outgoing = head::outgoing(request, &self.target, self.upgrade.as_ref());
+        let outgoing = head::outgoing(request, body, &self.target, self.upgrade.as_ref());
         let outgoing = outgoing.map_err(|error| NotAnswered::Failed(Refusal::Target(error)))?;
-        let mut response = upstream.send(outgoing, self.upgrade.as_ref()).await?;
+        let released = release(outgoing, target, &ctx.vault.load()).map_err(NotAnswered::Failed)?;
+        let used = released.used().to_vec();
+        record.carries(used.iter().map(|credential| credential.name().to_owned()));
+        let answered = upstream.send(released, self.upgrade.as_ref()).await;
+        let mut response = answered.map_err(|error| match error {
+            NotAnswered::Failed(_) if session.has_misplaced() => NotAnswered::Failed(body::refusal()),
+            other => other,
+        })?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let (Some(protocol), Some(client)) = (&self.upgrade, client.take())
         {
@@ -108,7 +118,10 @@ impl Admitted {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
-        Ok(response.map(Either::Right))
+        Ok(match used.is_empty() {
+            true => response.map(|body| Either::Right(Either::Left(body))),
+            false => scrubbed(response, used, record.echo()).map(|body| Either::Right(Either::Right(body))),
+        })
     }
 }
 
@@ -170,13 +183,15 @@ impl Inside<'_> {
         mut request: Request<Incoming>,
         record: &mut Record,
     ) -> Result<Response<Body>, Refusal> {
+        let target = self.connection.target();
         let mut client = Some(hyper::upgrade::on(&mut request));
+        let (mut parts, incoming) = request.into_parts();
+        let mut body = Unread::Incoming(incoming);
         let mut connection = session.upstream.lock().await;
         let upstream = &mut connection.0;
         let (mut must_dial, mut fresh) = (false, None);
         let mut response = loop {
-            let (parts, body) = request.into_parts();
-            head::check_authority(&parts, self.scheme, self.connection.target())?;
+            head::check_authority(&parts, self.scheme, target)?;
             let does = Does::Request(parts.method.clone(), parts.uri.clone());
             let permit = self.connection.begin(self.ctx, does).await?;
             if let Some(address) = fresh {
@@ -185,7 +200,6 @@ impl Inside<'_> {
             }
             let admitted = admit(&permit, &parts, record).await?;
             self.observe(&permit, &parts, &admitted);
-            request = Request::from_parts(parts, body);
             if must_dial {
                 let destination = resolve(&self.ctx.resolver, &permit).await?;
                 let stream = connect(&destination).await?;
@@ -195,11 +209,13 @@ impl Inside<'_> {
                 // It took its time, so it is asked again.
                 continue;
             }
-            head::ensure_host(request.headers_mut(), self.scheme, self.connection.target());
-            request = match admitted.send(session, upstream, request, &mut client, record).await {
+            head::ensure_host(&mut parts.headers, self.scheme, target);
+            let scanned = body.scanned(&parts, session).await?;
+            let sent = admitted.send((self.ctx, session), (upstream, target), (&parts, scanned), &mut client, record);
+            body = match sent.await {
                 Ok(response) => break response,
                 // An upstream may end a connection that it has not used for a while.
-                Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => unsent,
+                Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => Unread::Scanned(unsent),
                 Err(NotAnswered::Unsent(_)) => {
                     return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()));
                 }
@@ -218,6 +234,28 @@ impl Inside<'_> {
             let callers = self.connection.callers();
             let (program, method) = (&callers.first().program.executable, request.method.as_str());
             observations.add_request(program, self.connection.target(), method, admitted.path());
+        }
+    }
+}
+
+/// The body of a request that is not sent yet.
+#[derive(Debug)]
+pub enum Unread {
+    /// Not looked at.
+    Incoming(Incoming),
+    /// Looked at, as far as it was read.
+    Scanned(Scanned),
+}
+
+impl Unread {
+    /// The body of `request`, to be sent.
+    ///
+    /// # Errors
+    /// It begins with what is not sent.
+    pub async fn scanned(self, request: &Parts, session: &Session) -> Result<Scanned, Refusal> {
+        match self {
+            Self::Incoming(body) => Scanned::begin(body, &request.headers, session.misplaced()).await,
+            Self::Scanned(body) => Ok(body),
         }
     }
 }

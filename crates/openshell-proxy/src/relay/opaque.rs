@@ -16,6 +16,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
 use crate::context::Limits;
+use crate::credentials::body::FirstBytes;
 
 /// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
 const BUFFER: usize = 16 * 1024;
@@ -33,8 +34,10 @@ const PIPE: usize = 1024 * 1024;
 /// sending may still receive.
 ///
 /// # Errors
-/// Either side failed, or both were silent for [`Limits::IDLE`].
+/// Either side failed, or both were silent for [`Limits::IDLE`]; or the client began with a placeholder.
 pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStream, spoken: Bytes) -> io::Result<()> {
+    let mut first = FirstBytes::default();
+    first.look_at(&surplus)?;
     upstream.write_all(&surplus).await?;
     client.write_all(&spoken).await?;
     drop((surplus, spoken));
@@ -43,8 +46,8 @@ pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStrea
     let (mut from_upstream, mut to_upstream) = upstream.split();
     let both = async {
         tokio::try_join!(
-            one_way(&mut from_client, &mut to_upstream, &moved),
-            one_way(&mut from_upstream, &mut to_client, &moved)
+            one_way(&mut from_client, &mut to_upstream, &moved, Some(&mut first)),
+            one_way(&mut from_upstream, &mut to_client, &moved, None)
         )
     };
     tokio::select! {
@@ -63,32 +66,35 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicU64::new(0));
-    let mut client = Counted { stream: client, moved: Arc::clone(&moved) };
+    let mut client = Counted { stream: client, moved: Arc::clone(&moved), first: FirstBytes::default() };
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => done.map(drop),
         () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-/// A stream that counts what is read and written.
+/// A stream that counts what is read and written, and looks at the first of what is read.
 struct Counted<S> {
     stream: S,
     moved: Arc<AtomicU64>,
+    first: FirstBytes,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, moved } = self.get_mut();
+        let Self { stream, moved, first } = self.get_mut();
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
-        moved.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        let new = buf.filled().get(before..).unwrap_or_default();
+        moved.fetch_add(new.len() as u64, Ordering::Relaxed);
+        first.look_at(new)?;
         read
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { stream, moved } = self.get_mut();
+        let Self { stream, moved, .. } = self.get_mut();
         let written = Pin::new(stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
             moved.fetch_add(count as u64, Ordering::Relaxed);
@@ -106,7 +112,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 }
 
 /// Moves what comes until its end, and passes the end on. While nothing comes it holds no buffer.
-async fn one_way(from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>, moved: &AtomicU64) -> io::Result<()> {
+async fn one_way(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    moved: &AtomicU64,
+    mut first: Option<&mut FirstBytes>,
+) -> io::Result<()> {
     loop {
         from.readable().await?;
         let mut buffer = vec![0; BUFFER];
@@ -118,9 +129,15 @@ async fn one_way(from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>, moved: &Atomic
                 Err(error) => return Err(error),
             };
             moved.fetch_add(filled as u64, Ordering::Relaxed);
-            to.write_all(buffer.get(..filled).unwrap_or_default()).await?;
+            let read = buffer.get(..filled).unwrap_or_default();
+            if let Some(seen) = &mut first {
+                seen.look_at(read)?;
+                first = first.filter(|seen| seen.are_awaited());
+            }
+            to.write_all(read).await?;
             // Without a descriptor left for a pipe it goes on as it is.
             if filled == buffer.len()
+                && first.is_none()
                 && let Ok(_place) = PIPES.try_acquire()
                 && let Ok(pipe) = Pipe::new()
             {

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, Notify};
 
 use crate::context::{Context, Limits};
+use crate::credentials::body;
 use crate::http::reply::Body;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
@@ -48,6 +49,8 @@ pub struct Session {
     was_asked: AtomicBool,
     /// Something was read.
     has_begun: Arc<AtomicBool>,
+    /// A placeholder was met in a body of which a part is sent already, and nobody has been told.
+    misplaced: Arc<AtomicBool>,
 }
 
 /// Why a client is waited for no longer.
@@ -112,13 +115,25 @@ impl Session {
             },
         }
         if let Some((client, upstream)) = self.upgraded.lock().await.take() {
-            tokio::select! {
-                () = relay_upgraded::<S>(client, upstream) => {}
-                () = driven => {}
-                () = revoked => {}
-            }
+            let relayed = tokio::select! {
+                relayed = relay_upgraded::<S>(client, upstream) => relayed,
+                () = driven => Ok(()),
+                () = revoked => Ok(()),
+            };
+            relayed.map_err(Some)?;
         }
-        Ok(())
+        if self.has_misplaced() { Err(Some(body::refusal())) } else { Ok(()) }
+    }
+
+    /// To be set when a placeholder is met in a body of which a part is sent already.
+    #[must_use]
+    pub fn misplaced(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.misplaced)
+    }
+
+    /// Whether one was met, once: whoever asks has it reported.
+    pub fn has_misplaced(&self) -> bool {
+        self.misplaced.swap(false, Ordering::Relaxed)
     }
 
     /// Counts a request.
@@ -201,16 +216,16 @@ impl Session {
 struct Unanswered;
 
 /// Relays bytes both ways until both sides are done.
-async fn relay_upgraded<S>(client: OnUpgrade, upstream: OnUpgrade)
+async fn relay_upgraded<S>(client: OnUpgrade, upstream: OnUpgrade) -> Result<(), Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return Ok(()) };
     // What still comes is the other protocol's, and read away by nobody.
-    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
+    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return Ok(()) };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
     // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-    let _ = opaque::copy(client, TokioIo::new(upstream)).await;
+    opaque::copy(client, TokioIo::new(upstream)).await.err().as_ref().and_then(body::misplaced).map_or(Ok(()), Err)
 }
 
 /// Why the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.

@@ -10,11 +10,13 @@ use std::{fmt, io};
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::context::Limits;
+use crate::credentials::body::Scanned;
+use crate::credentials::release::Released;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
@@ -83,7 +85,7 @@ impl fmt::Debug for Driver {
 struct Kept {
     origin: Origin,
     address: SocketAddr,
-    sender: SendRequest<Incoming>,
+    sender: SendRequest<Scanned>,
     /// What was read since the last request, until its answer.
     unanswered: Arc<AtomicUsize>,
 }
@@ -123,8 +125,8 @@ pub type Origin = (Scheme, Target);
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum NotAnswered {
-    /// The connection was gone before anything of the request was sent; another one may serve it.
-    Unsent(Request<Incoming>),
+    /// The connection was gone before anything of the request was sent; another one may serve it. This is its body.
+    Unsent(Scanned),
     /// The upstream failed.
     Failed(Refusal),
 }
@@ -175,19 +177,20 @@ impl Upstream {
     /// The upstream is gone, with the request if nothing of it was sent; or it answers with what is no HTTP.
     pub async fn send(
         &mut self,
-        request: Request<Incoming>,
+        request: Released<Scanned>,
         asked: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, NotAnswered> {
         let failed = |error: hyper::Error| Refusal::UpstreamUnreachable(error.to_string());
-        let Some(kept) = self.kept.as_mut() else { return Err(NotAnswered::Unsent(request)) };
+        let request = request.into_request();
+        let Some(kept) = self.kept.as_mut() else { return Err(NotAnswered::Unsent(request.into_body())) };
         if kept.sender.ready().await.is_err() {
-            return Err(NotAnswered::Unsent(request));
+            return Err(NotAnswered::Unsent(request.into_body()));
         }
         kept.unanswered.store(0, Ordering::Relaxed);
         let sent = kept.sender.try_send_request(request).await;
         kept.unanswered.store(AT_REST, Ordering::Relaxed);
         let mut response = sent.map_err(|mut error| match error.take_message() {
-            Some(request) => NotAnswered::Unsent(request),
+            Some(request) => NotAnswered::Unsent(request.into_body()),
             None => match error.into_error() {
                 // What the client sends is ours to give.
                 error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(

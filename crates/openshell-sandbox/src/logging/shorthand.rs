@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use openshell_proxy::credentials::placeholder::REDACTED;
 use openshell_proxy::record::AUDIT;
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -83,7 +84,7 @@ fn http(fields: &Fields) -> String {
         get("action"),
         get("scheme"),
         word(get("host")),
-        word(get("path")),
+        word(get("path")).replace(&word(REDACTED), REDACTED),
     );
     // Writing to a String cannot fail.
     if !get("engine").is_empty() {
@@ -94,6 +95,9 @@ fn http(fields: &Fields) -> String {
     }
     if is_inside {
         let _ = write!(line, " [request:{}]", get("number"));
+    }
+    if !get("credentials").is_empty() {
+        let _ = write!(line, " [credentials:{}]", word(get("credentials")));
     }
     line = with_reason(line, fields);
     if is_inside {

@@ -103,6 +103,19 @@ async def answer(reader, writer, method, path, query, headers, digest):
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0.01)
+    elif path.startswith('/reflect'):
+        # All that was asked, in parts of as many bytes as the request says, in the head and behind the body as well.
+        text = json.dumps([method, f'{path}?{query}', headers]).encode()
+        step = int(headers.get('x-step', len(text)))
+        parts = [text[at:at + step] for at in range(0, len(text), step)]
+        back = headers.get('x-back', '')
+        writer.write(f'HTTP/1.1 200 Back {back}\r\nX-Back: {back}\r\n{back or "x"}: x\r\nTransfer-Encoding: chunked\r\nTrailer: X-End\r\n\r\n'.encode())
+        for part in parts:
+            writer.write(b'%x\r\n%s\r\n' % (len(part), part))
+            await writer.drain()
+        writer.write(f'0\r\nX-End: {back}\r\n\r\n'.encode())
+    elif path.startswith('/auth') and 'authorization' not in headers: plain('', '401 Unauthorized', 'WWW-Authenticate: Basic realm="x"\r\n')
+    elif path == '/redirect': plain('', '302 Found', f'Location: {query}\r\n')
     elif path == '/upload': plain(digest)
     elif path == '/silent': await reader.read()
     elif path == '/once':

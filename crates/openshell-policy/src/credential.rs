@@ -1,0 +1,231 @@
+//! Credentials: what stands for each inside, where the secret is, and where it may go.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use crate::network::host::{Host, HostPattern};
+use crate::secret::Secret;
+use crate::violation::Fault;
+
+/// What a placeholder begins with; a name follows.
+pub const MARKER: &str = "openshell:resolve:env:";
+
+/// The name of a credential, and of the variable that holds its placeholder: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CredentialName(String);
+
+impl CredentialName {
+    /// Characters of the longest.
+    pub const MAX: usize = 128;
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let begins = text.starts_with(|c: char| !c.is_ascii_digit());
+        if is_word && begins && text.len() <= Self::MAX {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Fault::CredentialName)
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What stands for the secret inside.
+    #[must_use]
+    pub fn placeholder(&self) -> String {
+        format!("{MARKER}{}", self.0)
+    }
+}
+
+impl fmt::Display for CredentialName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Bytes of the longest secret.
+pub const MAX_SECRET_BYTES: usize = 64 * 1024;
+
+/// Credentials of one sandbox.
+pub const MAX_CREDENTIALS: usize = 1_000;
+
+/// A secret shorter than this is guessed, and found in answers by chance.
+pub const SHORT_SECRET_BYTES: usize = 8;
+
+/// Checks that `secret` can be one: neither empty nor too long, and nothing that could end a header line (CWE-113) or be
+/// taken for a placeholder.
+///
+/// # Errors
+/// It cannot.
+pub fn check_secret(secret: &[u8]) -> Result<(), Fault> {
+    if secret.is_empty() {
+        return Err(Fault::SecretEmpty);
+    }
+    if secret.len() > MAX_SECRET_BYTES {
+        return Err(Fault::SecretTooLong { bytes: secret.len(), limit: MAX_SECRET_BYTES });
+    }
+    if secret.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+        return Err(Fault::SecretControl);
+    }
+    if secret.windows(MARKER.len()).any(|part| part == MARKER.as_bytes()) {
+        return Err(Fault::SecretPlaceholder);
+    }
+    Ok(())
+}
+
+/// Where a secret is.
+#[derive(Debug)]
+pub enum Source {
+    /// In a variable of the supervisor, which the workload does not get.
+    Variable(String),
+    /// In a file, whose last newline is none of it.
+    File(PathBuf),
+    /// In the document.
+    Value(Secret),
+}
+
+/// Where a credential may go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// To which hosts and ports; `None` for every one that the policy permits.
+    pub hosts: Option<Vec<BoundHost>>,
+    /// For which paths.
+    pub path: Option<PathPrefix>,
+}
+
+impl Binding {
+    /// Whether it may go to `host` at `port`.
+    #[must_use]
+    pub fn includes(&self, host: &Host, port: u16) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
+    }
+}
+
+/// A host that a credential may go to: a name, an IP address, `*.NAME` (one label more) or `**.NAME` (any), and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundHost {
+    pattern: HostPattern,
+    port: NonZeroU16,
+}
+
+impl BoundHost {
+    /// Where no port is written.
+    const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(443).unwrap();
+
+    /// Reads `PATTERN[:PORT]`; an IPv6 address stands in brackets where a port follows.
+    ///
+    /// # Errors
+    /// As [`HostPattern::parse`]; a wildcard behind the first label; or a port that is none.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let is_bare_address = text.parse::<std::net::Ipv6Addr>().is_ok();
+        let (host, port) = match text.rsplit_once(':').filter(|_| !is_bare_address && !text.ends_with(']')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| Fault::PortInvalid)?),
+            None => (text, Self::DEFAULT_PORT),
+        };
+        let pattern = HostPattern::parse(host)?;
+        if !pattern.is_simple() {
+            return Err(Fault::HostWildcardPosition(host.to_owned()));
+        }
+        Ok(Self { pattern, port })
+    }
+
+    /// Whether `host` at `port` is one.
+    #[must_use]
+    pub fn includes(&self, host: &Host, port: u16) -> bool {
+        self.port.get() == port && self.pattern.is_simple_match(host)
+    }
+}
+
+/// The beginning of the paths that a credential may be used for, up to a segment's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPrefix(String);
+
+impl PathPrefix {
+    /// Reads a path in canonical form, as requests are judged by.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@/".contains(&byte);
+        let Some(rest) = text.strip_prefix('/').filter(|_| text.bytes().all(is_plain)) else {
+            return Err(Fault::PathPrefix);
+        };
+        let mut segments = rest.strip_suffix('/').unwrap_or(rest).split('/');
+        if !rest.is_empty() && segments.any(|segment| matches!(segment, "" | "." | "..")) {
+            return Err(Fault::PathPrefix);
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// Whether `path`, in canonical form, begins with it.
+    #[must_use]
+    pub fn includes(&self, path: &str) -> bool {
+        path.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || self.0.ends_with('/') || rest.starts_with('/'))
+    }
+}
+
+/// A credential as it is configured.
+#[derive(Debug)]
+pub struct CredentialSpec {
+    /// Its name.
+    pub name: CredentialName,
+    /// Where the secret is.
+    pub source: Source,
+    /// Where it may go.
+    pub binding: Binding,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BoundHost, PathPrefix, check_secret};
+    use crate::network::host::Host;
+
+    #[test]
+    fn a_credential_goes_to_its_hosts_and_ports_alone() {
+        let includes = |bound: &str, host: &str, port| {
+            BoundHost::parse(bound).unwrap().includes(&Host::parse(host).unwrap(), port)
+        };
+        assert!(includes("api.test", "API.test.", 443) && !includes("api.test", "api.test", 80));
+        assert!(!includes("api.test", "x.api.test", 443) && !includes("api.test", "evilapi.test", 443));
+        assert!(includes("*.up.test:8443", "a.up.test", 8443) && !includes("*.up.test:8443", "a.up.test", 443));
+        assert!(!includes("*.up.test", "up.test", 443) && !includes("*.up.test", "a.b.up.test", 443));
+        assert!(includes("**.up.test", "a.b.up.test", 443) && !includes("**.up.test", "aup.test", 443));
+        assert!(includes("10.0.0.1:80", "10.0.0.1", 80) && includes("[2001:db8::1]:80", "2001:db8::1", 80));
+        assert!(includes("2001:db8::1", "[2001:db8::1]", 443) && includes("[2001:db8::1]", "2001:db8::1", 443));
+        for none in
+            ["", "*", "*.test", "a*.up.test", "*.a.*.test", "a.test:", "a.test:0", "a.test:65536", "a b", "::1:x"]
+        {
+            assert!(BoundHost::parse(none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_path_prefix_ends_where_a_segment_does() {
+        let includes = |prefix: &str, path: &str| PathPrefix::parse(prefix).unwrap().includes(path);
+        assert!(includes("/repos/", "/repos/x") && !includes("/repos/", "/repos") && !includes("/repos/", "/reposx"));
+        assert!(includes("/repos", "/repos") && includes("/repos", "/repos/x") && !includes("/repos", "/reposx"));
+        assert!(includes("/", "/anything") && !includes("/", "*"));
+        for none in ["", "repos", "/a/../b", "/a//b", "/a/.", "/a%2fb", "/a;b", "/a?b", "/ä", "//"] {
+            assert!(PathPrefix::parse(none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn sec_10_what_would_end_a_line_is_no_secret() {
+        for none in [&b""[..], b"a\rb", b"a\nb", b"a\0", b"x openshell:resolve:env:A", &[b'a'; 64 * 1024 + 1]] {
+            assert!(check_secret(none).is_err());
+        }
+        for secret in [&b"x"[..], b"a b\tc", b"\xff", &[b'a'; 64 * 1024]] {
+            assert_eq!(check_secret(secret), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The credentials file.
+
+use crate::credential::{
+    Binding, BoundHost, CredentialName, CredentialSpec, MAX_CREDENTIALS, PathPrefix, SHORT_SECRET_BYTES, Source,
+    check_secret,
+};
+use crate::secret::Secret;
+use crate::violation::{Doubt, Fault};
+use crate::yaml::reader::{At, Reader};
+
+/// The credentials of a document; none may have a name that `is_taken`.
+pub(super) fn credentials(
+    reader: &mut Reader,
+    at: &At<'_>,
+    is_taken: impl Fn(&str) -> bool,
+) -> Option<Vec<CredentialSpec>> {
+    let Some(at) = reader.mapping(at, &["credentials"])?.take("credentials") else {
+        reader.fault(at, Fault::Missing("credentials"));
+        return None;
+    };
+    let entries = reader.entries(&at)?;
+    if entries.len() > MAX_CREDENTIALS {
+        reader.fault(&at, Fault::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
+        return None;
+    }
+    let mut specs = Vec::new();
+    for (key, at) in entries {
+        let name = reader.keep(&at, CredentialName::parse(key));
+        if is_taken(key) {
+            reader.fault(&at, Fault::CredentialNameTaken(key.to_owned()));
+        }
+        specs.extend(name.and_then(|name| credential(reader, &at, name)));
+    }
+    Some(specs)
+}
+
+fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<CredentialSpec> {
+    let mut fields = reader.mapping(at, &["env", "file", "value", "hosts", "path"])?;
+    let before = reader.violations();
+    let sources = [
+        fields.take("env").map(|at| reader.text(&at, variable).map(Source::Variable)),
+        fields.take("file").map(|at| reader.text(&at, |path| Ok(Source::File(path.into())))),
+        fields.take("value").map(|at| value(reader, &at).map(Source::Value)),
+    ];
+    let mut sources = sources.into_iter().flatten();
+    let (Some(source), None) = (sources.next(), sources.next()) else {
+        reader.fault(at, Fault::CredentialSource);
+        return None;
+    };
+    let hosts = fields.take("hosts").map(|at| (reader.texts(&at, BoundHost::parse), at));
+    if let Some((hosts, at)) = &hosts
+        && hosts.is_empty()
+        && reader.violations() == before
+    {
+        reader.fault(at, Fault::HostsEmpty);
+    }
+    if hosts.is_none() {
+        reader.warn(at, Doubt::CredentialUnbound);
+    }
+    let path = fields.take("path").and_then(|at| reader.text(&at, PathPrefix::parse));
+    Some(CredentialSpec { name, source: source?, binding: Binding { hosts: hosts.map(|(hosts, _)| hosts), path } })
+}
+
+fn variable(name: &str) -> Result<String, Fault> {
+    if name.is_empty() || name.contains(['=', '\0']) { Err(Fault::VariableName) } else { Ok(name.to_owned()) }
+}
+
+fn value(reader: &mut Reader, at: &At<'_>) -> Option<Secret> {
+    let secret = reader.text(at, |text| {
+        check_secret(text.as_bytes())?;
+        Ok(Secret::new(text.as_bytes().to_vec()))
+    })?;
+    if secret.expose().len() < SHORT_SECRET_BYTES {
+        reader.warn(at, Doubt::SecretShort);
+    }
+    Some(secret)
+}

@@ -1,0 +1,212 @@
+//! Bodies of requests, looked at while they are sent: no placeholder in one is replaced, so none leaves.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_ENCODING, HeaderMap};
+
+use crate::context::Limits;
+use crate::credentials::placeholder;
+use crate::refusal::{CredentialFault, Refusal};
+
+/// Looks for placeholders in what comes in parts.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    /// The end of what came before.
+    tail: Vec<u8>,
+}
+
+impl Scanner {
+    /// Whether a placeholder ends in `part`, which comes next.
+    pub fn finds_in(&mut self, part: &[u8]) -> bool {
+        if !self.tail.is_empty() {
+            self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
+            if placeholder::is_in(&self.tail, true) {
+                return true;
+            }
+        }
+        let kept = if part.len() >= placeholder::SPAN {
+            self.tail.clear();
+            part
+        } else if self.tail.is_empty() {
+            part
+        } else {
+            &[]
+        };
+        self.tail.extend_from_slice(kept.get(kept.len().saturating_sub(placeholder::SPAN)..).unwrap_or_default());
+        self.tail.drain(..self.tail.len().saturating_sub(placeholder::SPAN));
+        placeholder::is_in(part, true)
+    }
+}
+
+/// Looks for placeholders in the first bytes of what is otherwise not looked at.
+#[derive(Debug)]
+pub struct FirstBytes {
+    scanner: Scanner,
+    left: usize,
+}
+
+impl Default for FirstBytes {
+    fn default() -> Self {
+        Self { scanner: Scanner::default(), left: Limits::SEEN_BYTES }
+    }
+}
+
+impl FirstBytes {
+    /// Whether there is more to look at.
+    #[must_use]
+    pub fn are_awaited(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Looks at `part`, which comes next.
+    ///
+    /// # Errors
+    /// A placeholder ends in it, as [`misplaced`] knows again.
+    pub fn look_at(&mut self, part: &[u8]) -> std::io::Result<()> {
+        let seen = part.get(..self.left).unwrap_or(part);
+        self.left -= seen.len();
+        if self.scanner.finds_in(seen) { Err(std::io::Error::other(Misplaced)) } else { Ok(()) }
+    }
+}
+
+/// The refusal for first bytes that hold a placeholder, if that is what `error` is.
+#[must_use]
+pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
+    let is_misplaced = error.get_ref().is_some_and(|inner| inner.is::<Misplaced>());
+    is_misplaced
+        .then_some(Refusal::Credential(CredentialFault::Misplaced { place: "the first bytes of the connection" }))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a credential placeholder stands where none is replaced")]
+struct Misplaced;
+
+/// The body of a request. It fails where a placeholder ends, unless it is encoded.
+#[derive(Debug)]
+pub struct Scanned {
+    /// What was read already.
+    first: VecDeque<Frame<Bytes>>,
+    rest: Incoming,
+    scanner: Option<Scanner>,
+    /// Set when a placeholder was found in what is sent already.
+    found: Arc<AtomicBool>,
+}
+
+impl Scanned {
+    /// The body of a request with these `headers`, `found` to be set where a placeholder is met on the way. What is short is looked
+    /// at before anything is sent.
+    ///
+    /// # Errors
+    /// There is a placeholder in its beginning; or it is malformed.
+    pub async fn begin(body: Incoming, headers: &HeaderMap, found: Arc<AtomicBool>) -> Result<Self, Refusal> {
+        let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+        let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+        let scanner = (!is_encoded).then(Scanner::default);
+        let mut scanned = Self { first: VecDeque::new(), rest: body, scanner, found };
+        let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::GATHERED_BYTES);
+        if scanned.scanner.is_some() && is_short && !scanned.rest.is_end_stream() {
+            // Who takes longer is sent on as it comes.
+            let gathered = tokio::time::timeout(Limits::GATHER_DEADLINE, scanned.gather()).await;
+            gathered.unwrap_or(Ok(()))?;
+        }
+        Ok(scanned)
+    }
+
+    async fn gather(&mut self) -> Result<(), Refusal> {
+        while let Some(frame) = self.rest.frame().await {
+            let frame = frame
+                .map_err(|_| Refusal::BadRequest("the body of the request is malformed, or ended before its end"))?;
+            self.look_at(&frame).map_err(|_| refusal())?;
+            self.first.push_back(frame);
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, frame: &Frame<Bytes>) -> Result<(), Misplaced> {
+        let Some(scanner) = &mut self.scanner else { return Ok(()) };
+        let in_trailers =
+            |trailers: &HeaderMap| trailers.values().any(|value| placeholder::is_hidden_in(value.as_bytes()));
+        let is_found = frame.data_ref().is_some_and(|data| scanner.finds_in(data))
+            || frame.trailers_ref().is_some_and(in_trailers);
+        if is_found { Err(Misplaced) } else { Ok(()) }
+    }
+}
+
+/// The refusal for a placeholder in a body.
+#[must_use]
+pub fn refusal() -> Refusal {
+    Refusal::Credential(CredentialFault::Misplaced { place: "the body" })
+}
+
+impl Body for Scanned {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let scanned = self.get_mut();
+        if let Some(frame) = scanned.first.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let Some(frame) = ready!(Pin::new(&mut scanned.rest).poll_frame(cx)?) else { return Poll::Ready(None) };
+        if let Err(misplaced) = scanned.look_at(&frame) {
+            scanned.found.store(true, Ordering::Relaxed);
+            return Poll::Ready(Some(Err(misplaced.into())));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_empty() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.rest.size_hint();
+        let read: usize = self.first.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + read as u64);
+        }
+        hint.set_lower(hint.lower() + read as u64);
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scanner;
+
+    #[test]
+    fn a_placeholder_is_found_wherever_it_is_cut() {
+        for text in [
+            "{\"key\": \"openshell:resolve:env:API_KEY\"}",
+            "k=openshell%3Aresolve%3Aenv%3AAPI_KEY&x=1",
+            "{\"key\": \"openshell\\u003aresolve\\u003aenv\\u003aA\"}",
+            "YTpvcGVuc2hlbGw6cmVzb2x2ZTplbnY6QVBJX0tFWQ==",
+        ] {
+            let bytes = text.as_bytes();
+            for first in 0..=bytes.len() {
+                for second in first..=bytes.len() {
+                    let mut scanner = Scanner::default();
+                    let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                    assert!(parts.iter().any(|part| scanner.finds_in(part)), "{text} cut at {first} and {second}");
+                }
+            }
+            let mut scanner = Scanner::default();
+            assert!(bytes.iter().any(|byte| scanner.finds_in(&[*byte])), "{text} byte by byte");
+        }
+    }
+
+    #[test]
+    fn what_only_speaks_of_placeholders_holds_none() {
+        let mut scanner = Scanner::default();
+        for part in ["openshell:resolve:env:", "*", " openshell", " resolve:env:A ", &"openshell".repeat(1000)] {
+            assert!(!scanner.finds_in(part.as_bytes()), "{part}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Placeholders in texts, in every form that one could leave in.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use openshell_policy::credential::CredentialName;
+pub use openshell_policy::credential::MARKER;
+
+/// What is shown of a request in place of a placeholder.
+pub const REDACTED: &str = "[CREDENTIAL]";
+
+/// Characters of the longest name: a gateway's, `s`, 64 digits and `_` in front of a credential's own.
+const NAME: usize = CredentialName::MAX + 66;
+
+/// Bytes that any form of the marker fits in, with the first of a name.
+pub const SPAN: usize = 48;
+
+/// What every form of the marker begins with, and what it is as a part of Base64.
+static NEEDLES: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    let mut needles = vec![BEGINNING.as_bytes().to_vec()];
+    needles.extend(base64_forms(MARKER.as_bytes()));
+    AhoCorasick::new(needles).ok()
+});
+
+const BEGINNING: &str = "openshell";
+
+/// A colon as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
+const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
+
+/// What `bytes` are inside Base64 (RFC 4648 §4, §5), at each of the three places where they may begin there; without the characters
+/// that hold bits of their neighbours.
+#[must_use]
+pub fn base64_forms(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut forms = Vec::new();
+    for before in 0..3 {
+        let padded = [&[0; 2][..before.min(2)], bytes].concat();
+        let whole = (before * 8).div_ceil(6)..padded.len() * 8 / 6;
+        for encoded in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
+            forms.extend(encoded.as_bytes().get(whole.clone()).map(<[u8]>::to_vec));
+        }
+    }
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
+
+/// Whether `bytes` hold a marker, as it is or as texts have it on their way. Where it must be followed by a name, a text that only
+/// speaks of placeholders holds none.
+#[must_use]
+pub fn is_in(bytes: &[u8], needs_name: bool) -> bool {
+    let Some(needles) = &*NEEDLES else { return true };
+    needles.find_iter(bytes).any(|found| {
+        let is_beginning = bytes.get(found.range()) == Some(BEGINNING.as_bytes());
+        !is_beginning || ends_marker(bytes.get(found.end()..).unwrap_or_default(), needs_name)
+    })
+}
+
+/// Whether `rest` is what stands behind the beginning of a marker.
+fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
+    let colon =
+        |rest: &'_ [u8]| COLONS.iter().find(|colon| rest.starts_with(colon.as_bytes())).map(|colon| colon.len());
+    let mut rest = rest;
+    for word in ["", "resolve", "env"] {
+        let Some(behind) = rest.strip_prefix(word.as_bytes()) else { return false };
+        let Some(length) = colon(behind) else { return false };
+        rest = behind.get(length..).unwrap_or_default();
+    }
+    !needs_name || rest.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
+}
+
+/// Whether a marker is hidden in `bytes`, once more encoded than a server would look.
+#[must_use]
+pub fn is_hidden_in(bytes: &[u8]) -> bool {
+    let mut text = Cow::Borrowed(bytes);
+    for _ in 0..DECODED {
+        if is_in(&text, false) {
+            return true;
+        }
+        if !text.contains(&b'%') {
+            return false;
+        }
+        text = Cow::Owned(decode(&text).0);
+    }
+    is_in(&text, false)
+}
+
+/// How often a text is decoded to find what is hidden in it; no server decodes as often.
+const DECODED: usize = 8;
+
+/// `text` without its percent-encoding (RFC 3986 §2.1), and for each byte and the end where it stands in `text`. What is no escape
+/// stays.
+#[must_use]
+pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
+    let (mut bytes, mut places, mut at) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len() + 1), 0);
+    while let Some(byte) = text.get(at) {
+        let digit =
+            |offset: usize| char::from(*text.get(at + offset)?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        places.push(at);
+        match (*byte == b'%').then(|| digit(1).zip(digit(2))).flatten() {
+            Some((high, low)) => {
+                bytes.push(high << 4 | low);
+                at += 3;
+            }
+            None => {
+                bytes.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    places.push(text.len());
+    (bytes, places)
+}
+
+/// How a text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// As it is.
+    Plain,
+    /// Percent-encoded.
+    Percent,
+}
+
+/// A placeholder in a text: where it stands, and for which credential.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The bytes of the text.
+    pub range: Range<usize>,
+    /// The longest name that stands there.
+    pub name: String,
+}
+
+/// The placeholders in `text`, in their order.
+#[must_use]
+pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
+    let is_coded = coding == Coding::Percent && text.contains(&b'%');
+    if !is_coded && memchr::memmem::find(text, MARKER.as_bytes()).is_none() {
+        return Vec::new();
+    }
+    let (bytes, places) = if is_coded { decode(text) } else { (text.to_vec(), (0..=text.len()).collect()) };
+    let mut found = Vec::new();
+    for start in memchr::memmem::find_iter(&bytes, MARKER.as_bytes()) {
+        let behind = bytes.get(start + MARKER.len()..).unwrap_or_default();
+        let length = behind.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let name = behind.get(..length).and_then(|name| std::str::from_utf8(name).ok());
+        let name = name.filter(|name| length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit()));
+        let range = places.get(start).zip(places.get(start + MARKER.len() + length));
+        if let (Some(name), Some((from, to))) = (name, range) {
+            found.push(Found { range: *from..*to, name: name.to_owned() });
+        }
+    }
+    found
+}
+
+/// `path` as it is judged and shown: with [`REDACTED`] for each placeholder. `None` if it has none.
+#[must_use]
+pub fn redacted(path: &str) -> Option<String> {
+    let found = find(path.as_bytes(), Coding::Percent);
+    let mut text = path.to_owned();
+    found.iter().rev().for_each(|found| text.replace_range(found.range.clone(), REDACTED));
+    (!found.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Coding, find, is_hidden_in, is_in, redacted};
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+    const PLACEHOLDER: &str = "openshell:resolve:env:API_KEY";
+
+    #[test]
+    fn the_longest_name_is_meant() {
+        let names = |text: &str, coding| -> Vec<_> {
+            find(text.as_bytes(), coding).into_iter().map(|found| (found.name, text[found.range].to_owned())).collect()
+        };
+        let one = |text: &str, name: &str, whole: &str| {
+            assert_eq!(names(text, Coding::Percent), [(name.to_owned(), whole.to_owned())], "{text}");
+        };
+        one(PLACEHOLDER, "API_KEY", PLACEHOLDER);
+        one("/botopenshell:resolve:env:API_KEY/send", "API_KEY", PLACEHOLDER);
+        one("openshell:resolve:env:A-B", "A", "openshell:resolve:env:A");
+        one("openshell:resolve:env:v12_A9é", "v12_A9", "openshell:resolve:env:v12_A9");
+        one("openshell%3aresolve%3Aenv%3A%41PI.", "API", "openshell%3aresolve%3Aenv%3A%41PI");
+        assert!(names("openshell%3aresolve%3Aenv%3AAPI", Coding::Plain).is_empty());
+        assert!(names("openshell:resolve:env:9", Coding::Plain).is_empty());
+        assert!(names(&format!("openshell:resolve:env:{}", "a".repeat(195)), Coding::Plain).is_empty());
+        assert_eq!(names(&format!("{PLACEHOLDER} {PLACEHOLDER}"), Coding::Plain).len(), 2);
+    }
+
+    #[test]
+    fn a_placeholder_is_seen_in_every_form() {
+        for before in ["", "a", "ab", "abc", "user:"] {
+            let text = format!("{before}{PLACEHOLDER}");
+            for encoded in [STANDARD.encode(&text), URL_SAFE.encode(&text), format!("xx.{}.y", STANDARD.encode(&text))]
+            {
+                assert!(is_in(encoded.as_bytes(), true), "{encoded}");
+            }
+        }
+        for text in [PLACEHOLDER, "openshell%3Aresolve%3aenv%3AK", "{\"k\":\"openshell\\u003aresolve\\u003Aenv:K\"}"] {
+            assert!(is_in(text.as_bytes(), true) && is_hidden_in(text.as_bytes()), "{text}");
+        }
+        for text in ["%6Fpenshell:resolve:env:", "%256Fpenshell:resolve:env:", "%2525256Fpenshell%3Aresolve:env:X"] {
+            assert!(is_hidden_in(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "openshell",
+            "openshell:resolve",
+            "openshell:resolve:env:",
+            "openshell:resolve:env:*",
+            "openshell-resolve:env:A",
+        ] {
+            assert!(!is_in(text.as_bytes(), true), "{text}");
+        }
+        assert!(is_hidden_in(b"openshell:resolve:env:") && !is_hidden_in(b"100%, %zz, openshell"));
+    }
+
+    #[test]
+    fn a_path_is_shown_without_its_placeholders() {
+        assert_eq!(redacted(&format!("/bot{PLACEHOLDER}/send")).as_deref(), Some("/bot[CREDENTIAL]/send"));
+        assert_eq!(redacted("/bot/send"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! From the credentials file to a vault, with what there is to say about it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use openshell_policy::credential::{
+    self, CredentialName, CredentialSpec, MAX_SECRET_BYTES, SHORT_SECRET_BYTES, Source as SecretSource,
+};
+use openshell_policy::secret::Secret;
+use openshell_policy::violation::Doubt;
+use openshell_policy::yaml;
+use openshell_proxy::credentials::vault::Vault;
+use openshell_supervisor::environment::{self, Environment};
+
+use crate::logging;
+
+/// Where credentials come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: PathBuf,
+    /// What the file named of the environment at the start; later there is none.
+    variables: BTreeMap<String, Secret>,
+}
+
+/// Credentials, and what is doubtful about them.
+pub(crate) struct Loaded {
+    pub(crate) vault: Vault,
+    pub(crate) names: Vec<CredentialName>,
+    doubts: Vec<String>,
+    summary: String,
+}
+
+impl Source {
+    /// Of `file`; the variables that it names are taken out of `environment`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no credentials file: every violation with its line.
+    pub(crate) fn new(file: PathBuf, environment: &mut Environment) -> anyhow::Result<Self> {
+        let specs = specs(&file, true)?.0;
+        let named = specs.iter().filter_map(|spec| match &spec.source {
+            SecretSource::Variable(name) => Some(name),
+            SecretSource::File(_) | SecretSource::Value(_) => None,
+        });
+        let mut variables = BTreeMap::new();
+        for name in named {
+            variables.extend(environment.take(name).map(|value| (name.clone(), Secret::new(value.into_vec()))));
+        }
+        Ok(Self { file, variables })
+    }
+
+    /// Reads it, at a start or again.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; or a secret is missing, or cannot be one.
+    pub(crate) fn load(&self, is_start: bool) -> anyhow::Result<Loaded> {
+        let (specs, mut doubts) = specs(&self.file, is_start)?;
+        let (mut credentials, mut faults, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for CredentialSpec { name, source, binding } in specs {
+            let is_elsewhere = !matches!(source, SecretSource::Value(_));
+            match self.secret(source, is_start) {
+                Ok(secret) => {
+                    if is_elsewhere && secret.expose().len() < SHORT_SECRET_BYTES {
+                        doubts.push(format!("{}: credentials.{name}: {}", self.file.display(), Doubt::SecretShort));
+                    }
+                    names.push(name.clone());
+                    credentials.push((name, secret, binding));
+                }
+                Err(error) => faults.push(format!("credentials.{name}: {error:#}")),
+            }
+        }
+        if !faults.is_empty() {
+            bail!("{}: {}", self.file.display(), faults.join("\n  "));
+        }
+        let summary = format!("{}: {} credentials", self.file.display(), credentials.len());
+        let vault = Vault::new(credentials);
+        Ok(Loaded { vault, names, doubts, summary })
+    }
+
+    fn secret(&self, source: SecretSource, is_start: bool) -> anyhow::Result<Secret> {
+        let secret = match source {
+            SecretSource::Value(secret) => return Ok(secret),
+            SecretSource::Variable(name) => match self.variables.get(&name) {
+                Some(secret) => Secret::new(secret.expose().to_vec()),
+                None if is_start => bail!("the variable {name} is not set"),
+                None => bail!("the variable {name} was not named at the start, and the environment is read only then"),
+            },
+            SecretSource::File(path) => {
+                let mut bytes = read(&path, MAX_SECRET_BYTES + 1, is_start)?;
+                if bytes.last() == Some(&b'\n') {
+                    bytes.truncate(bytes.len() - 1);
+                }
+                Secret::new(bytes)
+            }
+        };
+        credential::check_secret(secret.expose()).map_err(|fault| anyhow!("{fault}"))?;
+        Ok(secret)
+    }
+}
+
+impl Loaded {
+    /// Says what is to be said about them, that they were loaded last.
+    pub(crate) fn taken(self, how: &str) -> Vault {
+        for doubt in &self.doubts {
+            logging::config_event("VALIDATED", "MED", &format!("credentials warning: {doubt}"));
+        }
+        logging::config_event("LOADED", "INFO", &format!("{how} from {}", self.summary));
+        self.vault
+    }
+}
+
+/// What `path` says, and what is doubtful about that.
+///
+/// # Errors
+/// The file cannot be read, or is no credentials file; or it holds secrets, and others may read it.
+pub(crate) fn specs(path: &Path, is_start: bool) -> anyhow::Result<(Vec<CredentialSpec>, Vec<String>)> {
+    let failed = || format!("failed to read credentials from {}", path.display());
+    let (text, is_private) = open(path, yaml::MAX_DOCUMENT_BYTES, is_start).with_context(failed)?;
+    let text = Secret::new(text);
+    let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
+    let (specs, warnings) = yaml::credentials(text, environment::is_sandboxs).map_err(|violations| {
+        let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
+        anyhow!("{}: invalid credentials:{}", path.display(), lines.concat())
+    })?;
+    let holds_secrets = specs.iter().any(|spec| matches!(spec.source, SecretSource::Value(_)));
+    if holds_secrets && !is_private {
+        return Err(anyhow!(PUBLIC)).with_context(failed);
+    }
+    let doubts = warnings.iter().map(|warning| format!("{}: {warning}", path.display())).collect();
+    Ok((specs, doubts))
+}
+
+const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
+
+/// The bytes of a file that nobody else may read.
+fn read(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("failed to read {}", path.display());
+    let (bytes, is_private) = open(path, limit, is_start).with_context(failed)?;
+    if is_private { Ok(bytes) } else { Err(anyhow!(PUBLIC)).with_context(failed) }
+}
+
+/// The bytes of a file, and whether nobody but its owner may read it.
+fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Vec<u8>, bool)> {
+    // A start may read from a pipe; later there is nobody at its other end.
+    if !is_start && !std::fs::metadata(path)?.is_file() {
+        bail!("it is not a regular file");
+    }
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    let is_private = metadata.mode() & 0o044 == 0;
+    // Of what grows a copy would be left behind.
+    let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
+    let mut bytes = Vec::with_capacity(length + 1);
+    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > limit {
+        bail!("it has more than {limit} bytes");
+    }
+    Ok((bytes, is_private))
+}
