@@ -6,10 +6,21 @@
 
 use std::time::{Duration, Instant};
 
-use hyper::{Method, Uri};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, Request, Uri};
+use openshell_policy::credential::{Binding, CredentialName};
 use openshell_policy::network::host::Host;
+use openshell_policy::secret::Secret;
+use openshell_proxy::credentials::echo::Scrubber;
+use openshell_proxy::credentials::placeholder::{MARKER, is_hidden_in};
+use openshell_proxy::credentials::release::release;
+use openshell_proxy::credentials::vault::Vault;
 use openshell_proxy::detect::protocol;
 use openshell_proxy::http::target::RequestTarget;
+use openshell_proxy::intake::Target;
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::terminate;
 use tokio::io::AsyncWriteExt;
@@ -114,6 +125,108 @@ fn what_first_bytes_are_is_said_once() {
             let now = protocol(&input[..end]);
             assert!(said.is_none() || now == said, "{said:?}, then {now:?} at {end}");
             said = now;
+        }
+    });
+}
+
+const SECRETS: [(&str, &str); 4] = [("A", "<first>"), ("A_B", "%second/"), ("v1_C", "x"), ("D", "aabaa")];
+
+fn vault() -> Vault {
+    Vault::new(SECRETS.map(|(name, secret)| {
+        (CredentialName::parse(name).unwrap(), Secret::new(secret.as_bytes().to_vec()), Binding::default())
+    }))
+}
+
+#[test]
+fn no_placeholder_is_left_in_a_head_and_no_secret_comes_of_nothing() {
+    let samples: [&[u8]; 8] = [
+        b"/a?b=c\nx-key: openshell:resolve:env:A\n",
+        b"/botopenshell:resolve:env:A/x?k=openshell:resolve:env:A_B&y=1\n",
+        b"/?openshell%3Aresolve%3aenv%3AA=x\n",
+        b"/\nauthorization: Basic dXNlcjpvcGVuc2hlbGw6cmVzb2x2ZTplbnY6QQ==\n",
+        b"/\nauthorization: Bearer openshell:resolve:env:v1_C openshell:resolve:env:D\n",
+        b"/openshell%253Aresolve%253Aenv%253AA\nopenshell: resolve:env:A\n",
+        b"/\ncookie: a=openshell:resolve:env:Z; b=openshell:resolve:env:\n",
+        b"/a/b\nx: b3BlbnNoZWxsOnJlc29sdmU6ZW52OkE=\n",
+    ];
+    let words: [&[u8]; 12] = [
+        b"openshell",
+        b":resolve",
+        b":env:",
+        b"%3A",
+        b"%25",
+        b"A",
+        b"_B",
+        b"\n",
+        b": ",
+        b"Basic ",
+        b"?",
+        b"openshell:resolve:env:A",
+    ];
+    let (vault, target) = (vault(), Target { host: Host::parse("web.test").unwrap(), port: 443 });
+    fuzz("rewriting", &samples, &words, |input| {
+        let mut lines = input.split(|byte| *byte == b'\n');
+        let Ok(uri) = Uri::try_from(lines.next().unwrap()) else { return };
+        let mut request = Request::new(());
+        *request.uri_mut() = RequestTarget::as_written(&uri).to_uri().unwrap();
+        for line in lines {
+            let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+            let (name, value) =
+                (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
+            if let (Ok(name), Ok(value)) = (name, value) {
+                request.headers_mut().append(name, value);
+            }
+        }
+        let asked = request.clone();
+        let Ok(released) = release(request, &target, &vault) else { return };
+        let used: Vec<_> = released.used().iter().map(|credential| credential.name().to_owned()).collect();
+        let sent = released.into_request();
+        let texts = |request: &Request<()>| {
+            let names = request
+                .headers()
+                .iter()
+                .map(|(name, value)| [name.as_str().as_bytes(), b":", value.as_bytes()].concat());
+            let uri = request.uri();
+            names
+                .chain([uri.path().as_bytes().to_vec(), uri.query().unwrap_or_default().as_bytes().to_vec()])
+                .collect::<Vec<_>>()
+        };
+        for text in texts(&sent) {
+            // What is like a marker but for its first bits is not one.
+            let token = text.strip_prefix(b"authorization:Basic ").and_then(|token| STANDARD.decode(token).ok());
+            let text = token.unwrap_or(text);
+            assert!(!is_hidden_in(&text), "{}", text.escape_ascii());
+        }
+        let was_asked = texts(&asked).iter().any(|text| is_hidden_in(text));
+        assert_eq!(was_asked, !used.is_empty(), "{used:?}");
+        if used.is_empty() {
+            assert_eq!((sent.uri(), sent.headers()), (asked.uri(), asked.headers()));
+        } else {
+            assert!(texts(&asked).concat().len() >= MARKER.len());
+        }
+    });
+}
+
+#[test]
+fn a_secret_is_masked_however_an_answer_is_cut() {
+    let samples: [&[u8]; 4] =
+        [b"plain <first> text", b"%second/%25second%2F%25second%2f", b"aabaabaabaa x", b"PGZpcnN0Pg== JXNlY29uZC8"];
+    let words: [&[u8]; 8] = [b"<first>", b"<fir", b"st>", b"aabaa", b"aab", b"aa", b"x", b"%second/"];
+    let vault = vault();
+    let credentials = || SECRETS.iter().map(|(name, _)| std::sync::Arc::clone(vault.get(name).unwrap())).collect();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    fuzz("masking", &samples, &words, |input| {
+        let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
+        let (mut scrubber, mut rest, mut passed) = (Scrubber::new(credentials()), input, Vec::new());
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(random.next(rest.len()) + 1);
+            passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
+            rest = behind;
+        }
+        passed.extend(scrubber.finish());
+        assert_eq!(passed.escape_ascii().to_string(), whole.escape_ascii().to_string());
+        for (_, secret) in SECRETS {
+            assert!(!passed.windows(secret.len()).any(|part| part == secret.as_bytes()));
         }
     });
 }

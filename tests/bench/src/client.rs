@@ -30,6 +30,7 @@ pub(crate) fn run(words: &[String]) {
         // Requests in one open connection, for one path or for another one each time.
         Some("paths") => {
             let mut connection = open_as(words.get(1).map(String::as_str));
+            connection.header = words.get(4).cloned().unwrap_or_default();
             let paths = number(3).max(1);
             let path = |n: usize| if paths == 1 { "/".to_owned() } else { format!("/p{}", n % paths) };
             // What is remembered of one path is no measure of another.
@@ -59,6 +60,12 @@ pub(crate) fn run(words: &[String]) {
         Some("tls-bytes") => {
             let mut connection = open_as(Some("tls"));
             timed(|| connection.fetch(&format!("/{}", number(1)))).as_secs_f64()
+        }
+        // A body of some bytes, and the answer to it.
+        Some("upload") => {
+            let mut connection = open_as(words.get(1).map(String::as_str));
+            connection.header = words.get(3).cloned().unwrap_or_default();
+            timed(|| connection.upload(number(2))).as_secs_f64()
         }
         // How long events are on their way: the median, or what one in a hundred exceeds.
         Some("events") => {
@@ -195,19 +202,50 @@ struct Connection<S> {
     buffer: Vec<u8>,
     read: usize,
     filled: usize,
+    /// A line that each request has besides, or none.
+    header: String,
 }
 
 impl<S: Read + Write> Connection<S> {
     fn new(stream: S) -> Self {
-        Self { stream, buffer: vec![0; 256 * 1024], read: 0, filled: 0 }
+        Self { stream, buffer: vec![0; 256 * 1024], read: 0, filled: 0, header: String::new() }
     }
 
     fn ask(&mut self, path: &str) {
-        self.stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 10.99.0.1\r\n\r\n").as_bytes()).unwrap();
+        let end = if self.header.is_empty() { "" } else { "\r\n" };
+        let head = format!("GET {path} HTTP/1.1\r\nHost: 10.99.0.1\r\n{}{end}\r\n", self.header);
+        self.stream.write_all(head.as_bytes()).unwrap();
+    }
+
+    /// Bytes as archives have them: no two blocks alike, and no end of them.
+    fn upload(&mut self, bytes: usize) {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let block: Vec<u8> = (0..1 << 20)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()[3]
+            })
+            .collect();
+        let head =
+            format!("POST /upload HTTP/1.1\r\nHost: 10.99.0.1\r\nContent-Length: {bytes}\r\n{}\r\n\r\n", self.header);
+        self.stream.write_all(head.as_bytes()).unwrap();
+        let mut left = bytes;
+        while left > 0 {
+            let most = left.min(block.len());
+            self.stream.write_all(&block[..most]).unwrap();
+            left -= most;
+        }
+        self.answer();
     }
 
     fn fetch(&mut self, path: &str) {
         self.ask(path);
+        self.answer();
+    }
+
+    fn answer(&mut self) {
         let mut left = None;
         loop {
             let line = self.line();

@@ -8,6 +8,7 @@ mod server;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,10 @@ const ROWS: &[Row] = &[
     ("rate: 64 KiB, 4 connections, TLS / direct", |name| rate(name, "tls", "4", "65536")),
     ("tls-bytes: 1 GiB, speed / direct", tls_bytes),
     ("events: delay, p50 and p99", events),
+    ("credential: request with one / without, plain", |name| credential(name, "plain")),
+    ("credential: request with one / without, TLS", |name| credential(name, "tls")),
+    ("scanned: 1 GiB up, speed / not, plain", |name| scanned(name, "plain")),
+    ("scanned: 1 GiB up, speed / not, TLS", |name| scanned(name, "tls")),
     ("memory", memory),
     ("reload: 1,000 policies", reload),
 ];
@@ -232,6 +237,32 @@ fn tls_bytes(name: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["tls-bytes", "1073741824"]);
     pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+}
+
+fn credential(name: &str, how: &str) {
+    let (lab, _server) = host();
+    let secret = lab.file("secret", "a-secret-that-is-as-long-as-keys-are-in-our-days");
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    let text = format!(
+        "credentials: {{KEY: {{file: {}, hosts: [\"10.99.0.1:8080\", \"10.99.0.1:8443\"]}}}}",
+        secret.display()
+    );
+    let file = lab.file("credentials.yaml", text).display().to_string();
+    let ask = |value: &str| {
+        let sandbox =
+            lab.sandbox(&judged(10)).args(&["--upstream-ca-file", &certificate(&lab), "--credentials", &file]);
+        let finished = sandbox.run(&[&this(), "client", "paths", how, "10000", "1", &format!("X-Key: {value}")]);
+        finished.ok().lines().last().unwrap().parse().unwrap()
+    };
+    pairs(name, MILLI, || ask("a-value-that-is-no-placeholder"), || ask("openshell:resolve:env:KEY"));
+}
+
+fn scanned(name: &str, how: &str) {
+    let (lab, _server) = host();
+    let policy = judged(10).replace("/api/**\", query: {v: \"1*\"}", "/upload\"");
+    // What is encoded is not looked into.
+    let upload = |encoding: &str| inside(&lab, &policy, &["upload", how, "1073741824", encoding]).recip();
+    pairs(name, 1.0, || upload("Content-Encoding: gzip"), || upload("Content-Encoding: identity"));
 }
 
 fn events(_: &str) {

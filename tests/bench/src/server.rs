@@ -69,6 +69,10 @@ fn serve(mut client: impl Read + Write) {
             }
             continue;
         }
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse::<usize>().ok());
+        if !discard(&mut client, &mut pending, length.unwrap_or(0)) {
+            return;
+        }
         let wanted = path.parse::<usize>().ok();
         let mut left = wanted.unwrap_or(2);
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").into_bytes();
@@ -87,6 +91,22 @@ fn serve(mut client: impl Read + Write) {
             left -= most;
         }
     }
+}
+
+/// Reads a body of `left` bytes, of which `pending` was read before; whether it was there.
+fn discard(client: &mut impl Read, pending: &mut Vec<u8>, mut left: usize) -> bool {
+    let read = left.min(pending.len());
+    pending.drain(..read);
+    left -= read;
+    let mut block = vec![0; 256 * 1024];
+    while left > 0 {
+        let most = left.min(block.len());
+        match client.read(&mut block[..most]) {
+            Ok(filled @ 1..) => left -= filled,
+            _ => return false,
+        }
+    }
+    true
 }
 
 fn events(client: &mut impl Write, count: usize) -> std::io::Result<()> {

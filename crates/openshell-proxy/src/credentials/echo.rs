@@ -283,3 +283,90 @@ where
         hint
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+    use bytes::Bytes;
+    use openshell_policy::credential::{Binding, CredentialName};
+    use openshell_policy::secret::Secret;
+
+    use super::Scrubber;
+    use crate::credentials::vault::Vault;
+
+    fn scrubber(secrets: &[&str]) -> Scrubber {
+        let credential = |(index, secret): (usize, &&str)| {
+            let name = CredentialName::parse(&format!("A{index}")).unwrap();
+            (name, Secret::new(secret.as_bytes().to_vec()), Binding::default())
+        };
+        let vault = Vault::new(secrets.iter().enumerate().map(credential));
+        Scrubber::new((0..secrets.len()).map(|index| Arc::clone(vault.get(&format!("A{index}")).unwrap())).collect())
+    }
+
+    /// What comes of `parts`, and how much of it at once.
+    fn passed(secrets: &[&str], parts: &[&str]) -> (String, Vec<usize>) {
+        let mut scrubber = scrubber(secrets);
+        let mut sent: Vec<_> =
+            parts.iter().map(|part| scrubber.push(Bytes::copy_from_slice(part.as_bytes())).0).collect();
+        sent.push(scrubber.finish());
+        let lengths = sent.iter().map(Bytes::len).collect();
+        (String::from_utf8(sent.concat()).unwrap(), lengths)
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_is_cut() {
+        let text = "{\"key\": \"hunter2hunter2\", \"other\": \"hunter22\"}\n";
+        let expected = "{\"key\": \"**************\", \"other\": \"*******2\"}\n";
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let parts = [&text[..first], &text[first..second], &text[second..]];
+                assert_eq!(passed(&["hunter2"], &parts).0, expected, "cut at {first} and {second}");
+            }
+        }
+        let bytes: Vec<_> = (0..text.len()).map(|at| &text[at..=at]).collect();
+        assert_eq!(passed(&["hunter2"], &bytes).0, expected);
+    }
+
+    #[test]
+    fn secrets_that_overlap_are_masked_as_one() {
+        assert_eq!(passed(&["aba"], &["xab", "ab", "ax"]).0, "x*****x");
+        assert_eq!(passed(&["aba"], &["abab", "c"]).0, "***bc");
+        assert_eq!(passed(&["abcd", "cdef"], &["abc", "def", "-cde"]).0, "******-cde");
+        assert_eq!(passed(&["x", "xyz"], &["x", "y", "z", "xy"]).0, "****y");
+        let long = "k".repeat(64 * 1024);
+        assert_eq!(passed(&[&long], &[&long[1..], "k", "-", &long[1..]]).0, "*".repeat(65536) + "-" + &long[1..]);
+    }
+
+    #[test]
+    fn a_secret_is_masked_in_each_of_its_forms() {
+        let secret = "a/b+c=\"d\\e f-0123456789";
+        let forms = [
+            secret.to_owned(),
+            "a%2Fb%2Bc%3D%22d%5Ce%20f-0123456789".to_owned(),
+            "a%2fb%2bc%3d%22d%5ce%20f-0123456789".to_owned(),
+            "a%2Fb+c=%22d%5Ce%20f-0123456789".to_owned(),
+            "a/b+c=\\\"d\\\\e f-0123456789".to_owned(),
+            "a\\/b+c=\\\"d\\\\e f-0123456789".to_owned(),
+        ];
+        for form in forms {
+            assert_eq!(passed(&[secret], &["<", &form, ">"]).0, format!("<{}>", "*".repeat(form.len())), "{form}");
+        }
+        for before in ["", "u:", "us:", "user:"] {
+            let text = format!("{before}{secret}");
+            for encoded in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
+                let masked = passed(&[secret], &[&encoded]).0;
+                // At its ends a character holds bits of its neighbours.
+                assert!(masked.matches('*').count() >= 27 && masked.len() == encoded.len(), "{encoded} {masked}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_the_beginning_of_a_secret_is_not_held_back() {
+        assert_eq!(passed(&["hunter2"], &["data: hunt\n\n", "hun", "t", "er", "3"]).1, [12, 0, 0, 0, 7, 0]);
+        assert_eq!(passed(&["hunter2"], &["ends in hunt"]).1, [8, 4]);
+    }
+}

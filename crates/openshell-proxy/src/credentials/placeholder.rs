@@ -26,7 +26,8 @@ static NEEDLES: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     AhoCorasick::new(needles).ok()
 });
 
-const BEGINNING: &str = "openshell";
+/// The first word of the marker.
+pub const BEGINNING: &str = "openshell";
 
 /// A colon as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
 const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
