@@ -27,7 +27,7 @@ impl Scanner {
     pub fn finds_in(&mut self, part: &[u8]) -> bool {
         if !self.tail.is_empty() {
             self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
-            if placeholder::is_in(&self.tail, true) {
+            if placeholder::is_in(&self.tail) {
                 return true;
             }
         }
@@ -41,7 +41,7 @@ impl Scanner {
         };
         self.tail.extend_from_slice(kept.get(kept.len().saturating_sub(placeholder::SPAN)..).unwrap_or_default());
         self.tail.drain(..self.tail.len().saturating_sub(placeholder::SPAN));
-        placeholder::is_in(part, true)
+        placeholder::is_in(part)
     }
 }
 
@@ -187,7 +187,6 @@ mod tests {
             "{\"key\": \"openshell:resolve:env:API_KEY\"}",
             "k=openshell%3Aresolve%3Aenv%3AAPI_KEY&x=1",
             "{\"key\": \"openshell\\u003aresolve\\u003aenv\\u003aA\"}",
-            "YTpvcGVuc2hlbGw6cmVzb2x2ZTplbnY6QVBJX0tFWQ==",
         ] {
             let bytes = text.as_bytes();
             for first in 0..=bytes.len() {
