@@ -14,6 +14,15 @@ impl Secret {
         Self(Zeroizing::new(bytes))
     }
 
+    /// The same, less one newline at its end, as editors leave it.
+    #[must_use]
+    pub fn without_last_newline(mut self) -> Self {
+        if self.0.last() == Some(&b'\n') {
+            self.0.pop();
+        }
+        self
+    }
+
     /// The bytes, for the one place that they are meant for.
     #[must_use]
     pub fn expose(&self) -> &[u8] {

@@ -70,10 +70,14 @@ impl Limits {
     pub const ANSWER_LINES: usize = 256;
     /// Bytes that secrets may add to the head of a request.
     pub const RELEASED_BYTES: usize = 256 * 1024;
+    /// Credentials in one request; in its answer each is looked for.
+    pub const CREDENTIALS_A_REQUEST: usize = 64;
     /// Bytes of a body that is looked at before anything of its request is sent, so that its refusal can be told…
     pub const GATHERED_BYTES: u64 = 64 * 1024;
     /// …and time for it to arrive.
-    pub const GATHER_DEADLINE: Duration = Duration::from_secs(1);
+    pub const GATHER_DEADLINE: Duration = Duration::from_millis(100);
+    /// The same where it is longer, or nobody knows: who waits for an answer to its first part must not wait for long.
+    pub const GATHER_MOMENT: Duration = Duration::from_millis(20);
     /// First bytes of a connection that are looked at for placeholders where nothing else is.
     pub const SEEN_BYTES: usize = 64 * 1024;
     /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.

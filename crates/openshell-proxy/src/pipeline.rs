@@ -10,13 +10,14 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use openshell_policy::denial::DenialStage;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, watch};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
-use crate::credentials::body::misplaced;
+use crate::credentials::body::{FirstBytes, misplaced};
 use crate::decide::connection::{Permit, judge, observe};
 use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
@@ -49,8 +50,14 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
         relayed = relay(&ctx, client, surplus, upstream, address, &connection) => relayed.err(),
         refusal = tenure.ended(&ctx) => Some(refusal),
     };
-    if let Some(refusal) = refusal {
-        revoked(&ctx, &connection, &refusal);
+    match refusal {
+        // It was permitted as what it turned out not to be.
+        Some(refusal) if refusal.code().stage() == DenialStage::Credential => {
+            let record = Record::of(&connection.callers(), connection.target().clone());
+            record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+        }
+        Some(refusal) => revoked(&ctx, &connection, &refusal),
+        None => {}
     }
     drop(share);
 }
@@ -62,7 +69,11 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Tunnel> {
     let answer = |request| answer(ctx, flow, request, &session, &opened);
     if let Err(refusal) = session.serve(ctx, client, &at_the_door(), answer).await {
         if let Some(refusal) = refusal {
-            Record::new("request".to_owned(), None).finish(Outcome::Refused(&refusal), &*ctx.denials);
+            let record = match session.last().filter(|_| refusal.code().stage() == DenialStage::Credential) {
+                Some(connection) => Record::of(&connection.callers(), connection.target().clone()),
+                None => Record::new("request".to_owned(), None),
+            };
+            record.finish(Outcome::Refused(&refusal), &*ctx.denials);
         }
         return None;
     }
@@ -97,7 +108,8 @@ async fn relay(
 ) -> Result<(), Refusal> {
     let permit = connection.permit();
     if permit.skips_tls() {
-        return relay_unseen(ctx, connection, || opaque::relay(client, surplus, upstream, Bytes::new())).await;
+        return relay_unseen(ctx, connection, |first| opaque::relay(client, surplus, upstream, Bytes::new(), first))
+            .await;
     }
     let Ok(found) = Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await else {
         return Ok(());
@@ -123,7 +135,8 @@ async fn relay(
             Ok(())
         }
         Protocol::Http2 | Protocol::Other => {
-            relay_unseen(ctx, connection, || opaque::relay(client, from_client, upstream, from_upstream)).await
+            relay_unseen(ctx, connection, |first| opaque::relay(client, from_client, upstream, from_upstream, first))
+                .await
         }
     }
 }
@@ -157,7 +170,7 @@ async fn relay_tls(
         }
         Protocol::Tls | Protocol::Http2 | Protocol::Other => {
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
-            relay_unseen(ctx, connection, || opaque::copy(client, upstream)).await
+            relay_unseen(ctx, connection, |first| opaque::copy(client, upstream, first)).await
         }
     }
 }
@@ -205,7 +218,11 @@ async fn open_tls(
 }
 
 /// Relays bytes that nobody looks at, which takes a permit that judges nothing inside.
-async fn relay_unseen<F>(ctx: &Context, connection: &Connection, relay: impl FnOnce() -> F) -> Result<(), Refusal>
+async fn relay_unseen<F>(
+    ctx: &Context,
+    connection: &Connection,
+    relay: impl FnOnce(FirstBytes) -> F,
+) -> Result<(), Refusal>
 where
     F: Future<Output = std::io::Result<()>>,
 {
@@ -214,7 +231,7 @@ where
         observations.add_opaque(&connection.callers().first().program.executable, connection.target());
     }
     // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-    relay().await.err().as_ref().and_then(misplaced).map_or(Ok(()), Err)
+    relay(FirstBytes::new(&ctx.vault.load())).await.err().as_ref().and_then(misplaced).map_or(Ok(()), Err)
 }
 
 /// Tells a client that what it speaks cannot be judged, and its connection has rules for that.
@@ -279,7 +296,7 @@ async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record)
                 true => observe(&snapshot, identified.callers(), &to, verify),
             };
             drop(turn);
-            Ok((identified.callers().clone(), identified.unsearched(), permit))
+            Ok::<_, Refusal>((identified.callers().clone(), identified.unsearched(), permit))
         });
         work.await.map_err(|error| Refusal::Engine(error.to_string()))?
     };
@@ -413,8 +430,8 @@ async fn forward(
         tenure.connection().begin(ctx, does).await?;
         session.judged_again_by(tenure).await;
         head::mark_forwarded(&mut parts.headers, scheme, &target);
-        let scanned = body.scanned(&parts, session).await?;
-        let sent = admitted.send((ctx, session), (upstream, &target), (&parts, scanned), &mut client, record);
+        let scanned = body.scanned(ctx, session, &parts).await?;
+        let sent = admitted.send((ctx, session), upstream, (scheme, &target), (&parts, scanned), &mut client, record);
         body = match sent.await {
             Ok(response) => return Ok(response),
             // An upstream may end a connection that it has not used for a while.

@@ -379,14 +379,33 @@ pub struct Echo {
 impl Echo {
     /// Reports it.
     pub fn report(self) {
+        let Self { request, target, credentials } = &self;
+        Self::emit(
+            "BLOCKED",
+            "MED",
+            &format!("Answer of {target} to {request} held a secret of {credentials}, which was masked"),
+        );
+    }
+
+    /// Reports that the answer is encoded although that was not wanted, so that nobody knows what it holds.
+    pub fn report_encoded(&self) {
+        let Self { request, target, credentials } = self;
+        Self::emit(
+            "DETECTED",
+            "LOW",
+            &format!("Answer of {target} to {request} is encoded, and was not searched for {credentials}"),
+        );
+    }
+
+    fn emit(activity: &'static str, severity: &'static str, message: &str) {
         tracing::info!(
             target: AUDIT,
             class = "FINDING",
-            activity = "BLOCKED",
-            severity = "MED",
+            activity,
+            severity,
             title = "Credential In An Answer",
             confidence = "high",
-            "Answer of {} to {} held a secret of {}, which was masked", self.target, self.request, self.credentials
+            "{message}"
         );
     }
 }

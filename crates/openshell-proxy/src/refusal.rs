@@ -254,6 +254,10 @@ impl Refusal {
             Self::Credential(CredentialFault::Elsewhere { name, has_path: true }) => {
                 Some(format!("credentials.{name}.path: shorten or remove it (the file of --credentials)"))
             }
+            Self::Credential(CredentialFault::Misplaced { .. }) => Some(
+                "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
+                    .to_owned(),
+            ),
             Self::Credential(CredentialFault::Unknown { name }) => {
                 Some(format!("credentials: add {name} (the file of --credentials)"))
             }

@@ -15,12 +15,12 @@ use openshell_policy::credential::{Binding, CredentialName};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_proxy::credentials::echo::Scrubber;
-use openshell_proxy::credentials::placeholder::{MARKER, is_hidden_in};
+use openshell_proxy::credentials::placeholder::{Coding, MARKER, find, is_hidden_in, redacted};
 use openshell_proxy::credentials::release::release;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_proxy::detect::protocol;
 use openshell_proxy::http::target::RequestTarget;
-use openshell_proxy::intake::Target;
+use openshell_proxy::intake::{Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::terminate;
 use tokio::io::AsyncWriteExt;
@@ -167,6 +167,9 @@ fn no_placeholder_is_left_in_a_head_and_no_secret_comes_of_nothing() {
     fuzz("rewriting", &samples, &words, |input| {
         let mut lines = input.split(|byte| *byte == b'\n');
         let Ok(uri) = Uri::try_from(lines.next().unwrap()) else { return };
+        if let Some(shown) = redacted(uri.path()) {
+            assert!(find(shown.as_bytes(), Coding::Percent).is_empty(), "{shown}");
+        }
         let mut request = Request::new(());
         *request.uri_mut() = RequestTarget::as_written(&uri).to_uri().unwrap();
         for line in lines {
@@ -178,7 +181,7 @@ fn no_placeholder_is_left_in_a_head_and_no_secret_comes_of_nothing() {
             }
         }
         let asked = request.clone();
-        let Ok(released) = release(request, &target, &vault) else { return };
+        let Ok(released) = release(request, (Scheme::Https, &target), &vault) else { return };
         let used: Vec<_> = released.used().iter().map(|credential| credential.name().to_owned()).collect();
         let sent = released.into_request();
         let texts = |request: &Request<()>| {

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -19,7 +18,7 @@ use crate::policy_file::Source;
 pub(crate) struct Config {
     pub(crate) policy: Source,
     /// The secrets that the command may use without having them.
-    pub(crate) credentials: Option<Arc<credentials::Source>>,
+    pub(crate) credentials: Option<(credentials::Source, credentials::Said)>,
     pub(crate) network: NetworkMode,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
@@ -70,8 +69,7 @@ impl Config {
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
-        let credentials =
-            args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?.map(Arc::new);
+        let credentials = args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?;
         Ok(Self {
             credentials,
             policy: Source { data: policy_data, rules: policy_rules },

@@ -16,8 +16,12 @@ use openshell_policy::violation::Doubt;
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
+use zeroize::Zeroizing;
 
 use crate::logging;
+
+/// What a credentials file says, and what is doubtful about that.
+pub(crate) type Said = (Vec<CredentialSpec>, Vec<String>);
 
 /// Where credentials come from.
 #[derive(Debug)]
@@ -36,13 +40,13 @@ pub(crate) struct Loaded {
 }
 
 impl Source {
-    /// Of `file`; the variables that it names are taken out of `environment`.
+    /// Of `file`, with what it says; the variables that it names are taken out of `environment`.
     ///
     /// # Errors
     /// The file cannot be read, or is no credentials file: every violation with its line.
-    pub(crate) fn new(file: PathBuf, environment: &mut Environment) -> anyhow::Result<Self> {
-        let specs = specs(&file, true)?.0;
-        let named = specs.iter().filter_map(|spec| match &spec.source {
+    pub(crate) fn new(file: PathBuf, environment: &mut Environment) -> anyhow::Result<(Self, Said)> {
+        let said = read_file(&file, true)?;
+        let named = said.0.iter().filter_map(|spec| match &spec.source {
             SecretSource::Variable(name) => Some(name),
             SecretSource::File(_) | SecretSource::Value(_) => None,
         });
@@ -50,15 +54,26 @@ impl Source {
         for name in named {
             variables.extend(environment.take(name).map(|value| (name.clone(), Secret::new(value.into_vec()))));
         }
-        Ok(Self { file, variables })
+        Ok((Self { file, variables }, said))
     }
 
-    /// Reads it, at a start or again.
+    /// Reads it again.
     ///
     /// # Errors
-    /// As [`Self::new`]; or a secret is missing, or cannot be one.
-    pub(crate) fn load(&self, is_start: bool) -> anyhow::Result<Loaded> {
-        let (specs, mut doubts) = specs(&self.file, is_start)?;
+    /// As [`Self::new`] and [`Self::load`].
+    pub(crate) fn reload(&self) -> anyhow::Result<Loaded> {
+        self.load_as(read_file(&self.file, false)?, false)
+    }
+
+    /// Looks up the secrets of what the file `said` at the start.
+    ///
+    /// # Errors
+    /// A secret is missing, or cannot be one.
+    pub(crate) fn load(&self, said: Said) -> anyhow::Result<Loaded> {
+        self.load_as(said, true)
+    }
+
+    fn load_as(&self, (specs, mut doubts): Said, is_start: bool) -> anyhow::Result<Loaded> {
         let (mut credentials, mut faults, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for CredentialSpec { name, source, binding } in specs {
             let is_elsewhere = !matches!(source, SecretSource::Value(_));
@@ -90,11 +105,12 @@ impl Source {
                 None => bail!("the variable {name} was not named at the start, and the environment is read only then"),
             },
             SecretSource::File(path) => {
-                let mut bytes = read(&path, MAX_SECRET_BYTES + 1, is_start)?;
-                if bytes.last() == Some(&b'\n') {
-                    bytes.truncate(bytes.len() - 1);
+                let failed = || format!("failed to read {}", path.display());
+                let (secret, is_private) = open(&path, MAX_SECRET_BYTES + 1, is_start).with_context(failed)?;
+                if !is_private {
+                    return Err(anyhow!(PUBLIC)).with_context(failed);
                 }
-                Secret::new(bytes)
+                secret.without_last_newline()
             }
         };
         credential::check_secret(secret.expose()).map_err(|fault| anyhow!("{fault}"))?;
@@ -103,13 +119,13 @@ impl Source {
 }
 
 impl Loaded {
-    /// Says what is to be said about them, that they were loaded last.
-    pub(crate) fn taken(self, how: &str) -> Vault {
+    /// Puts them in force by `take`, and says what is to be said about them, that they were loaded last.
+    pub(crate) fn taken(self, how: &str, take: impl FnOnce(Vault)) {
+        take(self.vault);
         for doubt in &self.doubts {
             logging::config_event("VALIDATED", "MED", &format!("credentials warning: {doubt}"));
         }
         logging::config_event("LOADED", "INFO", &format!("{how} from {}", self.summary));
-        self.vault
     }
 }
 
@@ -117,10 +133,9 @@ impl Loaded {
 ///
 /// # Errors
 /// The file cannot be read, or is no credentials file; or it holds secrets, and others may read it.
-pub(crate) fn specs(path: &Path, is_start: bool) -> anyhow::Result<(Vec<CredentialSpec>, Vec<String>)> {
+pub(crate) fn read_file(path: &Path, is_start: bool) -> anyhow::Result<Said> {
     let failed = || format!("failed to read credentials from {}", path.display());
     let (text, is_private) = open(path, yaml::MAX_DOCUMENT_BYTES, is_start).with_context(failed)?;
-    let text = Secret::new(text);
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
     let (specs, warnings) = yaml::credentials(text, environment::is_sandboxs).map_err(|violations| {
         let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
@@ -136,15 +151,8 @@ pub(crate) fn specs(path: &Path, is_start: bool) -> anyhow::Result<(Vec<Credenti
 
 const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
 
-/// The bytes of a file that nobody else may read.
-fn read(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<Vec<u8>> {
-    let failed = || format!("failed to read {}", path.display());
-    let (bytes, is_private) = open(path, limit, is_start).with_context(failed)?;
-    if is_private { Ok(bytes) } else { Err(anyhow!(PUBLIC)).with_context(failed) }
-}
-
 /// The bytes of a file, and whether nobody but its owner may read it.
-fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Vec<u8>, bool)> {
+fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Secret, bool)> {
     // A start may read from a pipe; later there is nobody at its other end.
     if !is_start && !std::fs::metadata(path)?.is_file() {
         bail!("it is not a regular file");
@@ -154,10 +162,10 @@ fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Vec<u8>, b
     let is_private = metadata.mode() & 0o044 == 0;
     // Of what grows a copy would be left behind.
     let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
-    let mut bytes = Vec::with_capacity(length + 1);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit {
         bail!("it has more than {limit} bytes");
     }
-    Ok((bytes, is_private))
+    Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
 }

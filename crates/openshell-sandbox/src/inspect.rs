@@ -24,7 +24,7 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let count = loaded.snapshot.policy().network().len();
     answer(&format!("{}: {count} network policies, {} warnings", source.data.display(), loaded.doubts.len()));
     if let Some(path) = &args.credentials {
-        let (specs, doubts) = credentials::specs(path, true)?;
+        let (specs, doubts) = credentials::read_file(path, true)?;
         doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
         answer(&format!("{}: {} credentials, {} warnings", path.display(), specs.len(), doubts.len()));
     }

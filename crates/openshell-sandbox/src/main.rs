@@ -43,11 +43,12 @@ fn main() -> ExitCode {
 }
 
 fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
-    let config = config::Config::read(args)?;
+    let mut config = config::Config::read(args)?;
     logging::start(&config)?;
+    let credentials = config.credentials.take();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(&config, init).await?;
+        let sandbox = startup::start(&config, credentials, init).await?;
         workload::run(&config, sandbox).await
     });
     // Connections that are still open belong to nobody any more.

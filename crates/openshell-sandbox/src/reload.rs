@@ -15,7 +15,7 @@ use crate::{credentials, logging};
 pub(crate) struct Reloading {
     pub(crate) source: Source,
     pub(crate) policy: Arc<CurrentPolicy>,
-    pub(crate) credentials: Option<Arc<credentials::Source>>,
+    pub(crate) credentials: Option<credentials::Source>,
     pub(crate) vault: Arc<CurrentVault>,
 }
 
@@ -26,46 +26,40 @@ pub(crate) async fn run(reloading: Arc<Reloading>, wanted: Arc<Notify>) {
         wanted.notified().await;
         let (reloading, started) = (Arc::clone(&reloading), Arc::clone(&started));
         // Reading and compiling take their time, which no connection has to wait for.
-        let read = tokio::task::spawn_blocking(move || {
-            // First, so that nothing is permitted whose secrets are those of before.
-            if let Some(source) = &reloading.credentials {
-                reload_credentials(source, &reloading.vault);
-            }
-            reload(&reloading.source, &reloading.policy, started.policy());
-        });
+        let read = tokio::task::spawn_blocking(move || reloading.reload(started.policy()));
         if let Err(error) = read.await {
             tracing::error!("reading the policy again failed: {error}");
         }
     }
 }
 
-fn reload_credentials(source: &credentials::Source, current: &CurrentVault) {
-    match source.load(false) {
-        Ok(loaded) => current.replace(loaded.taken("Credentials reloaded successfully")),
-        Err(error) => {
-            let message = format!("Credentials reload failed, keeping last-known-good credentials [error:{error:#}]");
-            logging::config_event("FAILED", "MED", &message);
-        }
-    }
-}
-
-fn reload(source: &Source, current: &CurrentPolicy, started: &Policy) {
-    let generation = current.load().generation();
-    let loaded = match source.load(generation + 1) {
-        Ok(loaded) => loaded,
-        Err(error) => {
+impl Reloading {
+    /// Puts both in force, or neither.
+    fn reload(&self, started: &Policy) {
+        let generation = self.policy.load().generation();
+        let failed = |what: &str, error: anyhow::Error| {
             let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
-            logging::config_event("FAILED", "MED", &format!("Policy reload failed, {kept}"));
-            return;
+            logging::config_event("FAILED", "MED", &format!("{what} reload failed, {kept}"));
+        };
+        let credentials = match self.credentials.as_ref().map(credentials::Source::reload).transpose() {
+            Ok(loaded) => loaded,
+            Err(error) => return failed("Credentials", error),
+        };
+        let loaded = match self.source.load(generation + 1) {
+            Ok(loaded) => loaded,
+            Err(error) => return failed("Policy", error),
+        };
+        let waiting = until_next_start(started, loaded.snapshot.policy());
+        if !waiting.is_empty() {
+            let parts = waiting.join(", ");
+            let message = format!("changed in the policy, and in force from the next start on only: {parts}");
+            logging::config_event("UNCHANGED", "MED", &message);
         }
-    };
-    let waiting = until_next_start(started, loaded.snapshot.policy());
-    if !waiting.is_empty() {
-        let parts = waiting.join(", ");
-        let message = format!("changed in the policy, and in force from the next start on only: {parts}");
-        logging::config_event("UNCHANGED", "MED", &message);
+        if let Some(credentials) = credentials {
+            credentials.taken("Credentials reloaded successfully", |vault| self.vault.replace(vault));
+        }
+        loaded.taken("Policy reloaded successfully", |snapshot| self.policy.replace(snapshot));
     }
-    loaded.taken("Policy reloaded successfully", |snapshot| current.replace(snapshot));
 }
 
 /// The parts of a policy that have changed and cannot change while the sandbox runs.

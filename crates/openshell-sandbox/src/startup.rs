@@ -42,6 +42,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
+use crate::credentials;
 use crate::logging;
 use crate::outputs::{self, Output};
 use crate::refusals::Refusals;
@@ -159,10 +160,15 @@ impl Reports {
     }
 }
 
-pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox> {
+pub(crate) async fn start(
+    config: &Config,
+    credentials: Option<(credentials::Source, credentials::Said)>,
+    init: Init,
+) -> anyhow::Result<Sandbox> {
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
-    let credentials = config.credentials.as_ref().map(|source| source.load(true)).transpose()?;
+    let (source, said) = credentials.unzip();
+    let credentials = source.as_ref().zip(said).map(|(source, said)| source.load(said)).transpose()?;
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     filesystem::prepare(writable(policy, config), &user.credentials)?;
@@ -212,11 +218,13 @@ pub(crate) async fn start(config: &Config, init: Init) -> anyhow::Result<Sandbox
     let policy = Arc::new(CurrentPolicy::new(snapshot));
     let reload = Arc::new(Notify::new());
     let vault = Arc::new(CurrentVault::default());
-    credentials.into_iter().for_each(|loaded| vault.replace(loaded.taken("credentials loaded")));
+    if let Some(loaded) = credentials {
+        loaded.taken("credentials loaded", |loaded| vault.replace(loaded));
+    }
     let reloading = reload::Reloading {
         source: config.policy.clone(),
         policy: Arc::clone(&policy),
-        credentials: config.credentials.clone(),
+        credentials: source,
         vault: Arc::clone(&vault),
     };
     tasks.spawn("policy reload", reload::run(Arc::new(reloading), Arc::clone(&reload)));

@@ -173,8 +173,16 @@ fn secrets_of_any_size_and_names_that_overlap_are_replaced() {
 fn sec_07_08_09_16_what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let unsafe_ones =
-        [("SLASH", "a/b"), ("BACK", "a\\b"), ("DOTS", "a..b"), ("QUERY", "a?b"), ("HASH", "a#b"), ("DOT", ".")];
+    let unsafe_ones = [
+        ("SLASH", "a/b"),
+        ("BACK", "a\\b"),
+        ("DOTS", "a..b"),
+        ("QUERY", "a?b"),
+        ("HASH", "a#b"),
+        ("DOT", "."),
+        ("PARAMETER", ";x"),
+        ("ESCAPE", "%2e"),
+    ];
     let values: String = unsafe_ones.iter().map(|(name, value)| format!("  {name}: {{value: '{value}'}}\n")).collect();
     let credentials = format!("credentials:\n  API_KEY: {{value: {SECRET}}}\n{values}");
     let base64 = |text: &str| lab.shell(&format!("printf %s '{text}' | base64 -w0"));
@@ -294,7 +302,10 @@ fn sec_11_a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut()
     for (index, cut) in [1, 9, 10, 21, 22, 23, 28].into_iter().enumerate() {
         let (one, other) = PLACEHOLDER.split_at(cut);
         let [one, other] = [one, other].map(|part| format!(r"{:x}\r\n{part}\r\n", part.len()));
-        let finished = lab.sandbox(&policy).python(PARTS, &[head, &one, &other, r"3\r\nend\r\n0\r\n\r\n"]);
+        let finished = lab
+            .sandbox(&policy)
+            .args(&["--credentials", &file(&lab, CREDENTIALS)])
+            .python(PARTS, &[head, &one, &other, r"3\r\nend\r\n0\r\n\r\n"]);
         assert_eq!(finished.logged("[code:credential_not_replaceable]").len(), index + 1, "{}", finished.log);
     }
     for seen in upstream.seen() {
@@ -311,7 +322,10 @@ fn a_placeholder_in_a_trailer_ends_the_request() {
     let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
     let head =
         r"POST /x HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n5\r\nhello\r\n";
-    let finished = lab.sandbox(&policy).python(PARTS, &[head, &format!(r"0\r\nX: {PLACEHOLDER}\r\n\r\n")]);
+    let finished = lab
+        .sandbox(&policy)
+        .args(&["--credentials", &file(&lab, CREDENTIALS)])
+        .python(PARTS, &[head, &format!(r"0\r\nX: {PLACEHOLDER}\r\n\r\n")]);
     assert!(!upstream.seen().iter().any(|seen| seen.escape_ascii().to_string().contains("resolve")), "{finished:?}");
 }
 
@@ -335,7 +349,10 @@ fn the_first_bytes_of_what_is_no_http_hold_no_placeholder() {
     let before = "x".repeat(63 * 1024);
     let connections = [&["@login ", PLACEHOLDER][..], &["@login ", one, other], &["@", &before, one, other]];
     for (index, parts) in connections.into_iter().enumerate() {
-        let finished = lab.sandbox(&crate::web()).python(PARTS, &[parts, &[" and more"]].concat());
+        let finished = lab
+            .sandbox(&crate::web())
+            .args(&["--credentials", &file(&lab, CREDENTIALS)])
+            .python(PARTS, &[parts, &[" and more"]].concat());
         let line = "[reason:a placeholder in the first bytes of the connection, where none is replaced] [code:credential_not_replaceable]";
         assert_eq!(finished.logged(line).len(), index + 1, "{}", finished.log);
     }
@@ -389,6 +406,80 @@ credentials:
     let finished = curl(&lab, &origin, credentials, &permitted);
     assert_eq!(finished.ok().matches("hello 200").count(), 3, "{finished:?}");
     assert_eq!(origin.seen().len(), 3);
+}
+
+#[test]
+fn a_path_that_could_be_read_in_two_ways_is_none_that_a_credential_is_bound_to() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let credentials = r#"credentials: {PATHS: {value: for some paths, hosts: ["web.test"], path: /repos/}}"#;
+    let script = [
+        "/admin//../repos/x",
+        "/other/../repos/x",
+        "//repos/x",
+        "/./repos/x",
+        "/%72epos/x",
+        "/repos/a%2fb",
+        "/repos/x",
+    ]
+    .map(|path| format!("curl -sS --path-as-is -H 'X: openshell:resolve:env:PATHS' https://web.test{path}; echo"));
+    // Without rules paths are sent as they are written.
+    let finished = sandbox(&lab, &origin, credentials, "allow_encoded_slash: false").sh(&script.join("\n"));
+    assert_eq!(origin.asked(), ["GET /repos/x"], "{finished:?}");
+    assert_eq!(finished.stdout.matches("credential_endpoint_mismatch").count(), 6, "{finished:?}");
+}
+
+#[test]
+fn on_the_port_of_https_a_secret_leaves_inside_tls_alone() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let words = ["-H \"X: $P\" http://web.test:443/forward", "-p -H \"X: $P\" http://web.test:443/tunnel"];
+    let finished = curl(&lab, &origin, CREDENTIALS, &words.map(str::to_owned));
+    let answers: Vec<_> = finished.ok().lines().collect();
+    assert!(answers.iter().all(|answer| answer.contains("it would go to port 443 without TLS")), "{finished:?}");
+    assert_eq!(answers.len(), 2, "{finished:?}");
+}
+
+#[test]
+fn without_credentials_bodies_may_hold_what_they_like() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let sandbox = lab.sandbox(&policy(&["/usr/bin/curl"], FULL)).args(&["--upstream-ca-file", &origin.authority()]);
+    let finished = sandbox.sh(&format!("curl -sS -d 'what is {PLACEHOLDER}?' https://web.test/text"));
+    assert_eq!(finished.ok(), "hello", "{finished:?}");
+}
+
+#[test]
+fn what_says_how_long_an_answer_is_stays() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let credentials = "credentials: {API_KEY: {value: '5'}}";
+    let finished = curl(&lab, &origin, credentials, &["-i -H \"X: $P\" https://web.test/hello".to_owned()]);
+    assert!(finished.ok().contains("Content-Length: 5") && finished.stdout.contains("hello 200"), "{finished:?}");
+}
+
+#[test]
+fn credentials_come_from_a_pipe_as_well() {
+    let lab = Lab::with_web();
+    let pipe = lab.folder("pipes").join("credentials");
+    assert_eq!(lab.shell(&format!("mkfifo -m 600 {}", pipe.display())), "");
+    let writer = pipe.clone();
+    let writing =
+        std::thread::spawn(move || std::fs::write(writer, "credentials: {API_KEY: {value: from-a-pipe}}").unwrap());
+    let finished =
+        lab.sandbox(&crate::policy("{}")).args(&["--credentials", pipe.to_str().unwrap()]).sh("echo $API_KEY");
+    assert_eq!(finished.ok(), PLACEHOLDER);
+    writing.join().unwrap();
+}
+
+#[test]
+fn the_example_is_valid() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data");
+    let lab = Lab::with_web();
+    let binary = lab::sandbox::binary().display();
+    let said =
+        lab.shell(&format!("{binary} check {folder}/examples/curl.yaml --credentials {folder}/credentials.yaml"));
+    assert!(said.ends_with("credentials.yaml: 1 credentials, 0 warnings\n"), "{said}");
 }
 
 #[test]
@@ -621,7 +712,7 @@ ask API_KEY e"#;
     until("again");
     file(&lab, "credentials: {API_KEY: {env: LATER}}");
     started.signal(Signal::HUP);
-    logged("keeping last-known-good credentials");
+    logged("Credentials reload failed, keeping last-known-good policy");
     std::fs::write(work.join("last"), "").unwrap();
     let finished = started.wait();
     let keys: Vec<_> = origin.seen().iter().map(|seen| seen[2]["x-key"].as_str().unwrap_or("-").to_owned()).collect();

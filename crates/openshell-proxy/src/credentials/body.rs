@@ -1,18 +1,18 @@
 //! Bodies of requests, looked at while they are sent: no placeholder in one is replaced, so none leaves.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 
 use crate::context::Limits;
-use crate::credentials::placeholder;
+use crate::credentials::placeholder::{self, is_in_header};
+use crate::credentials::vault::Vault;
 use crate::refusal::{CredentialFault, Refusal};
 
 /// Looks for placeholders in what comes in parts.
@@ -52,13 +52,13 @@ pub struct FirstBytes {
     left: usize,
 }
 
-impl Default for FirstBytes {
-    fn default() -> Self {
-        Self { scanner: Scanner::default(), left: Limits::SEEN_BYTES }
-    }
-}
-
 impl FirstBytes {
+    /// Looks where there are credentials.
+    #[must_use]
+    pub fn new(vault: &Vault) -> Self {
+        Self { scanner: Scanner::default(), left: if vault.is_empty() { 0 } else { Limits::SEEN_BYTES } }
+    }
+
     /// Whether there is more to look at.
     #[must_use]
     pub fn are_awaited(&self) -> bool {
@@ -84,95 +84,132 @@ pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
         .then_some(Refusal::Credential(CredentialFault::Misplaced { place: "the first bytes of the connection" }))
 }
 
+/// A placeholder stands where none is replaced.
 #[derive(Debug, thiserror::Error)]
 #[error("a credential placeholder stands where none is replaced")]
-struct Misplaced;
+pub struct Misplaced;
 
-/// The body of a request. It fails where a placeholder ends, unless it is encoded.
+/// The body of a request. It fails where a placeholder ends, unless it is encoded, or there are no credentials.
 #[derive(Debug)]
 pub struct Scanned {
     /// What was read already.
-    first: VecDeque<Frame<Bytes>>,
+    first: Bytes,
+    trailers: Option<HeaderMap>,
     rest: Incoming,
     scanner: Option<Scanner>,
-    /// Set when a placeholder was found in what is sent already.
+    /// Set when a placeholder was found, and a part of the body is sent already.
     found: Arc<AtomicBool>,
 }
 
+/// Why a body ends before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsendable {
+    /// It holds a placeholder.
+    #[error(transparent)]
+    Misplaced(Misplaced),
+    /// It did not come.
+    #[error(transparent)]
+    Broken(hyper::Error),
+}
+
+impl From<Unsendable> for Refusal {
+    fn from(error: Unsendable) -> Self {
+        match error {
+            Unsendable::Misplaced(_) => in_body(),
+            Unsendable::Broken(_) => Self::BadRequest("the body of the request is malformed, or ended before its end"),
+        }
+    }
+}
+
 impl Scanned {
-    /// The body of a request with these `headers`, `found` to be set where a placeholder is met on the way. What is short is looked
+    /// The body of a request with these `headers`, `found` to be set where a placeholder is met on the way. Its beginning is looked
     /// at before anything is sent.
     ///
     /// # Errors
     /// There is a placeholder in its beginning; or it is malformed.
-    pub async fn begin(body: Incoming, headers: &HeaderMap, found: Arc<AtomicBool>) -> Result<Self, Refusal> {
+    pub async fn begin(
+        body: Incoming,
+        headers: &HeaderMap,
+        vault: &Vault,
+        found: Arc<AtomicBool>,
+    ) -> Result<Self, Refusal> {
         let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
         let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
-        let scanner = (!is_encoded).then(Scanner::default);
-        let mut scanned = Self { first: VecDeque::new(), rest: body, scanner, found };
-        let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::GATHERED_BYTES);
-        if scanned.scanner.is_some() && is_short && !scanned.rest.is_end_stream() {
+        let scanner = (!is_encoded && !vault.is_empty()).then(Scanner::default);
+        let mut scanned = Self { first: Bytes::new(), trailers: None, rest: body, scanner, found };
+        if scanned.scanner.is_some() && !scanned.rest.is_end_stream() {
+            let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::GATHERED_BYTES);
+            let patience = if is_short { Limits::GATHER_DEADLINE } else { Limits::GATHER_MOMENT };
+            let mut first = BytesMut::new();
             // Who takes longer is sent on as it comes.
-            let gathered = tokio::time::timeout(Limits::GATHER_DEADLINE, scanned.gather()).await;
+            let gathered = tokio::time::timeout(patience, scanned.gather(&mut first)).await;
+            scanned.first = first.freeze();
             gathered.unwrap_or(Ok(()))?;
         }
         Ok(scanned)
     }
 
-    async fn gather(&mut self) -> Result<(), Refusal> {
-        while let Some(frame) = self.rest.frame().await {
-            let frame = frame
-                .map_err(|_| Refusal::BadRequest("the body of the request is malformed, or ended before its end"))?;
-            self.look_at(&frame).map_err(|_| refusal())?;
-            self.first.push_back(frame);
+    async fn gather(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
+        while (first.len() as u64) < Limits::GATHERED_BYTES
+            && let Some(frame) = self.rest.frame().await
+        {
+            match self.looked_at(frame)?.into_data() {
+                Ok(data) => first.extend_from_slice(&data),
+                Err(other) => self.trailers = other.into_trailers().ok(),
+            }
         }
         Ok(())
     }
 
-    fn look_at(&mut self, frame: &Frame<Bytes>) -> Result<(), Misplaced> {
-        let Some(scanner) = &mut self.scanner else { return Ok(()) };
-        let in_trailers =
-            |trailers: &HeaderMap| trailers.values().any(|value| placeholder::is_hidden_in(value.as_bytes()));
-        let is_found = frame.data_ref().is_some_and(|data| scanner.finds_in(data))
-            || frame.trailers_ref().is_some_and(in_trailers);
-        if is_found { Err(Misplaced) } else { Ok(()) }
+    fn looked_at(&mut self, frame: Result<Frame<Bytes>, hyper::Error>) -> Result<Frame<Bytes>, Unsendable> {
+        let frame = frame.map_err(Unsendable::Broken)?;
+        let scanner = &mut self.scanner;
+        let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_in(data));
+        let in_trailers = |trailers: &HeaderMap| trailers.iter().any(|(name, value)| is_in_header(name, value));
+        if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
+            return Err(Unsendable::Misplaced(Misplaced));
+        }
+        Ok(frame)
     }
 }
 
 /// The refusal for a placeholder in a body.
 #[must_use]
-pub fn refusal() -> Refusal {
+pub fn in_body() -> Refusal {
     Refusal::Credential(CredentialFault::Misplaced { place: "the body" })
 }
 
 impl Body for Scanned {
     type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = Unsendable;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let scanned = self.get_mut();
-        if let Some(frame) = scanned.first.pop_front() {
-            return Poll::Ready(Some(Ok(frame)));
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
+        let this = self.get_mut();
+        if !this.first.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.first)))));
         }
-        let Some(frame) = ready!(Pin::new(&mut scanned.rest).poll_frame(cx)?) else { return Poll::Ready(None) };
-        if let Err(misplaced) = scanned.look_at(&frame) {
-            scanned.found.store(true, Ordering::Relaxed);
-            return Poll::Ready(Some(Err(misplaced.into())));
+        if let Some(trailers) = this.trailers.take() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
-        Poll::Ready(Some(Ok(frame)))
+        let Some(frame) = ready!(Pin::new(&mut this.rest).poll_frame(cx)) else { return Poll::Ready(None) };
+        let frame = this.looked_at(frame);
+        if matches!(frame, Err(Unsendable::Misplaced(_))) {
+            this.found.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Some(frame))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.is_end_stream()
+        self.first.is_empty() && self.trailers.is_none() && self.rest.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = self.rest.size_hint();
-        let read: usize = self.first.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        let read = self.first.len() as u64;
         if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + read as u64);
+            hint.set_upper(upper + read);
         }
-        hint.set_lower(hint.lower() + read as u64);
+        hint.set_lower(hint.lower() + read);
         hint
     }
 }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRAILER};
 use memchr::memmem;
 use zeroize::Zeroizing;
 
@@ -28,155 +28,228 @@ const BASE64_BYTES: usize = 8;
 pub struct Needle {
     bytes: Zeroizing<Vec<u8>>,
     /// For each length of a beginning, how much of its end is a beginning again (Knuth, Morris, Pratt 1977).
-    borders: Vec<usize>,
+    borders: Vec<u32>,
 }
 
-/// The forms of `secret`: as it is, in URLs, in JSON, in Base64.
+/// The forms of `secret`: as it is, and as programs write texts in URLs, JSON, HTML and Base64.
 #[must_use]
 pub fn needles(secret: &[u8]) -> Vec<Needle> {
-    let mut forms = vec![secret.to_vec()];
-    for is_plain in [|_| false, |byte: u8| b"!$&'()*+,;=:@".contains(&byte)] {
-        for hex in [|byte| format!("%{byte:02X}"), |byte: u8| format!("%{byte:02x}")] {
-            let code = |byte: &u8| match byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || is_plain(*byte) {
-                true => vec![*byte],
-                false => hex(*byte).into_bytes(),
-            };
-            forms.push(secret.iter().flat_map(code).collect());
-        }
+    let mut forms = vec![Zeroizing::new(secret.to_vec())];
+    for plain in ["-._~", "-._~/", "-._~!$&'()*+,;=:@", "-._~!$&'()*+,;=:@/"] {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || plain.as_bytes().contains(&byte);
+        forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02X}"))));
+        forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02x}"))));
     }
-    for is_slash_escaped in [false, true] {
-        let escape = |byte: &u8| match byte {
-            b'"' | b'\\' => vec![b'\\', *byte],
-            b'/' if is_slash_escaped => vec![b'\\', b'/'],
-            b'\t' => b"\\t".to_vec(),
-            byte => vec![*byte],
-        };
-        forms.push(secret.iter().flat_map(escape).collect());
+    for escaped in ["\"\\", "\"\\/", "\"\\&<>", "\"\\&<>'"] {
+        forms.push(written(secret, |byte| match byte {
+            b'\t' => Some("\\t".to_owned()),
+            b'&' | b'<' | b'>' | b'\'' if escaped.as_bytes().contains(&byte) => Some(format!("\\u{byte:04x}")),
+            byte => escaped.as_bytes().contains(&byte).then(|| format!("\\{}", char::from(byte))),
+        }));
+    }
+    for (quote, apostrophe) in [("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#039;"), ("\"", "'")] {
+        forms.push(written(secret, |byte| {
+            let name = match byte {
+                b'&' => "&amp;",
+                b'<' => "&lt;",
+                b'>' => "&gt;",
+                b'"' => quote,
+                b'\'' => apostrophe,
+                _ => return None,
+            };
+            Some(name.to_owned())
+        }));
     }
     forms.extend(base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES));
-    forms.sort_unstable();
-    forms.dedup();
+    forms.sort_unstable_by(|one, other| one.as_slice().cmp(other));
+    forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
     forms.into_iter().map(Needle::new).collect()
 }
 
-impl Needle {
-    fn new(bytes: Vec<u8>) -> Self {
-        let mut borders = vec![0; bytes.len() + 1];
-        let mut border = 0;
-        for (index, byte) in bytes.iter().enumerate().skip(1) {
-            border = step(&bytes, &borders, border, *byte);
-            if let Some(slot) = borders.get_mut(index + 1) {
-                *slot = border;
-            }
+/// `secret` with each byte as `code` writes it, in six bytes at the most, if it does.
+fn written(secret: &[u8], code: impl Fn(u8) -> Option<String>) -> Zeroizing<Vec<u8>> {
+    let mut written = Zeroizing::new(Vec::with_capacity(6 * secret.len()));
+    for byte in secret {
+        match code(*byte) {
+            Some(code) => written.extend_from_slice(code.as_bytes()),
+            None => written.push(*byte),
         }
-        Self { bytes: Zeroizing::new(bytes), borders }
     }
-
-    /// How many bytes at the end of `text` are a beginning of it, short of the whole.
-    fn begun_in(&self, text: &[u8]) -> usize {
-        let last = text.get(text.len().saturating_sub(self.bytes.len() - 1)..).unwrap_or_default();
-        last.iter().fold(0, |matched, byte| step(&self.bytes, &self.borders, matched, *byte))
-    }
+    written
 }
 
-/// How much of `bytes` is matched when `byte` comes behind what `matched` before.
-fn step(bytes: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
-    loop {
-        match bytes.get(matched) {
-            Some(next) if *next == byte => return matched + 1,
-            _ if matched == 0 => return 0,
-            _ => matched = borders.get(matched).copied().unwrap_or(0),
+impl Needle {
+    fn new(bytes: Zeroizing<Vec<u8>>) -> Self {
+        let mut needle = Self { borders: vec![0; bytes.len() + 1], bytes };
+        let mut border = 0;
+        for index in 1..needle.bytes.len() {
+            border = needle.step(border, needle.bytes.get(index).copied());
+            if let Some(slot) = needle.borders.get_mut(index + 1) {
+                *slot = u32::try_from(border).unwrap_or(0);
+            }
         }
+        needle
+    }
+
+    /// How much of it is matched when `byte` comes behind what `matched` before.
+    fn step(&self, mut matched: usize, byte: Option<u8>) -> usize {
+        loop {
+            match self.bytes.get(matched) {
+                Some(next) if Some(*next) == byte => return matched + 1,
+                _ if matched == 0 => return 0,
+                _ => matched = self.border(matched),
+            }
+        }
+    }
+
+    fn border(&self, matched: usize) -> usize {
+        self.borders.get(matched).map_or(0, |border| *border as usize)
+    }
+
+    /// Calls `found` with where it ends in `text`, each time, if `matched` of it came before; and returns how much of it is matched at
+    /// the end. Takes time by the length of `text`, whatever is in it.
+    fn ends_in(&self, text: &[u8], mut matched: usize, mut found: impl FnMut(usize)) -> usize {
+        let (length, mut at) = (self.bytes.len(), 0);
+        while at < text.len() {
+            let rest = text.get(at..).unwrap_or_default();
+            // Where nothing is matched the next beginning is found faster.
+            if matched == 0 && rest.len() >= length {
+                match memmem::find(rest, &self.bytes) {
+                    Some(offset) => {
+                        at += offset + length;
+                        matched = self.border(length);
+                        found(at);
+                        continue;
+                    }
+                    None => at = text.len() - (length - 1),
+                }
+            }
+            matched = self.step(matched, text.get(at).copied());
+            at += 1;
+            if matched == length {
+                found(at);
+                matched = self.border(length);
+            }
+        }
+        matched
     }
 }
 
 /// Masks the secrets of some credentials in what comes in parts.
-#[derive(Debug)]
 pub struct Scrubber {
-    credentials: Vec<Arc<Credential>>,
-    /// What could be the beginning of a secret…
+    /// Each, and how much of each of its forms the end of what came is.
+    credentials: Vec<(Arc<Credential>, Vec<usize>)>,
+    /// The longest form…
+    longest: usize,
+    /// …of which the end of what came could be the beginning…
     held: BytesMut,
-    /// …and which bytes of it were the end of one.
+    /// …and which bytes of that were the end of one.
     masked: Vec<bool>,
+}
+
+impl std::fmt::Debug for Scrubber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scrubber").finish_non_exhaustive()
+    }
 }
 
 impl Scrubber {
     /// For the secrets of `credentials`.
     #[must_use]
     pub fn new(credentials: Vec<Arc<Credential>>) -> Self {
-        Self { credentials, held: BytesMut::new(), masked: Vec::new() }
+        let credentials = credentials.into_iter().map(|credential| {
+            let matched = vec![0; credential.echoes().len()];
+            (credential, matched)
+        });
+        let credentials: Vec<_> = credentials.collect();
+        let needles = credentials.iter().flat_map(|(credential, _)| credential.echoes());
+        let longest = needles.map(|needle| needle.bytes.len()).max().unwrap_or(0);
+        Self { credentials, longest, held: BytesMut::new(), masked: Vec::new() }
     }
 
-    fn needles(&self) -> impl Iterator<Item = &Needle> {
-        self.credentials.iter().flat_map(|credential| credential.echoes())
+    /// How many bytes at the end of `held` and `part` wait for what comes next. No secret goes beyond the end of a line; of the last
+    /// line as much waits whatever is in it, or the time that it takes would tell how much of a secret somebody has guessed.
+    fn waiting(&self, part: &[u8]) -> usize {
+        let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
+        let line = match part.iter().rev().position(ends_line) {
+            Some(behind) => behind,
+            None => part.len() + self.held.len(),
+        };
+        line.min(self.longest.saturating_sub(1))
     }
 
     /// What can be sent on now that `part` has come, and whether a secret ended in it.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
-        let text = if self.held.is_empty() {
-            part
-        } else {
-            self.held.extend_from_slice(&part);
-            self.held.split().freeze()
-        };
-        let found = self.found_in(&text);
-        let is_found = !found.is_empty();
-        let kept = self.needles().map(|needle| needle.begun_in(&text)).max().unwrap_or(0);
-        let sent = text.len() - kept;
-        let mut before = std::mem::take(&mut self.masked);
-        if !is_found && before.is_empty() {
-            if kept > 0 {
-                self.held = BytesMut::from(text.get(sent..).unwrap_or_default());
-                self.masked = vec![false; kept];
+        let (before, kept, mut found) = (self.held.len(), self.waiting(&part), Vec::new());
+        for (credential, matched) in &mut self.credentials {
+            for (needle, matched) in credential.echoes().iter().zip(matched) {
+                let length = needle.bytes.len();
+                *matched = needle
+                    .ends_in(&part, *matched, |end| found.push((before + end).saturating_sub(length)..before + end));
             }
-            return (text.slice(..sent), false);
         }
-        before.resize(text.len(), false);
-        mask(&mut before, found);
-        self.masked = before.split_off(sent);
-        self.held = BytesMut::from(text.get(sent..).unwrap_or_default());
-        (masked(text.get(..sent).unwrap_or_default(), &before), is_found)
+        let is_found = !found.is_empty();
+        if before == 0 && !is_found {
+            let sent = part.len() - kept;
+            self.held.extend_from_slice(part.get(sent..).unwrap_or_default());
+            self.masked.resize(kept, false);
+            return (part.slice(..sent), false);
+        }
+        self.held.extend_from_slice(&part);
+        self.masked.resize(self.held.len(), false);
+        mask(&mut self.masked, found);
+        let sent = self.held.len() - kept;
+        (self.take(sent), is_found)
     }
 
     /// What is left at the end.
     pub fn finish(&mut self) -> Bytes {
-        let masks = std::mem::take(&mut self.masked);
-        masked(&self.held.split(), &masks)
+        self.credentials.iter_mut().for_each(|(_, matched)| matched.fill(0));
+        self.take(self.held.len())
     }
 
-    /// Where there are secrets, which may overlap.
-    fn found_in(&self, text: &[u8]) -> Vec<Range<usize>> {
-        let mut found = Vec::new();
-        for needle in self.needles() {
-            let finder = memmem::Finder::new(&*needle.bytes);
-            let mut at = 0;
-            while let Some(offset) = text.get(at..).and_then(|rest| finder.find(rest)) {
-                found.push(at + offset..at + offset + needle.bytes.len());
-                at += offset + 1;
-            }
-        }
-        found
+    /// The first `length` bytes that are held, masked.
+    fn take(&mut self, length: usize) -> Bytes {
+        let (text, mut masks) = (self.held.split_to(length), self.masked.drain(..length));
+        if masks.as_slice().contains(&true) { masked(&text, masks.by_ref()) } else { text.freeze() }
     }
 
     /// `value`, which is whole, without secrets; `None` if it has none.
     #[must_use]
     pub fn whole(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let found = self.found_in(value);
+        let mut found = Vec::new();
+        for needle in self.credentials.iter().flat_map(|(credential, _)| credential.echoes()) {
+            needle.ends_in(value, 0, |end| found.push(end - needle.bytes.len()..end));
+        }
         let mut masks = vec![false; value.len()];
         let is_found = !found.is_empty();
         mask(&mut masks, found);
-        is_found.then(|| masked(value, &masks).to_vec())
+        is_found.then(|| masked(value, masks.into_iter()).to_vec())
+    }
+
+    /// Whether a name holds a secret. Names have no case, and what is short is met by chance.
+    fn is_in_name(&self, name: &HeaderName) -> bool {
+        let mut needles = self.credentials.iter().flat_map(|(credential, _)| credential.echoes());
+        needles.any(|needle| {
+            let lower = || Zeroizing::new(needle.bytes.to_ascii_lowercase());
+            let could_be = (BASE64_BYTES..=name.as_str().len()).contains(&needle.bytes.len());
+            could_be && memmem::find(name.as_str().as_bytes(), &lower()).is_some()
+        })
     }
 }
 
-fn mask(masks: &mut [bool], ranges: Vec<Range<usize>>) {
+/// Sets what is in `ranges`, in which the same place may come again and again.
+fn mask(masks: &mut [bool], mut ranges: Vec<Range<usize>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut done = 0;
     for range in ranges {
-        masks.get_mut(range).unwrap_or_default().fill(true);
+        masks.get_mut(range.start.max(done)..range.end).unwrap_or_default().fill(true);
+        done = done.max(range.end);
     }
 }
 
-fn masked(text: &[u8], masks: &[bool]) -> Bytes {
-    text.iter().zip(masks).map(|(byte, masked)| if *masked { MASK } else { *byte }).collect()
+fn masked(text: &[u8], masks: impl Iterator<Item = bool>) -> Bytes {
+    text.iter().zip(masks).map(|(byte, masked)| if masked { MASK } else { *byte }).collect()
 }
 
 /// The body of an answer, without secrets.
@@ -204,6 +277,10 @@ pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>,
             response.extensions_mut().insert(clean);
         }
     }
+    let mut encodings = response.headers().get_all(CONTENT_ENCODING).iter();
+    if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        echo.report_encoded();
+    }
     let mut echo = Some(echo);
     if is_found {
         echo.take().into_iter().for_each(Echo::report);
@@ -211,26 +288,18 @@ pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>,
     response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, echo })
 }
 
-/// Masks what stands in values, and removes what stands in names.
+/// Masks what stands in values, and removes what stands in names. What says how long a message is stays.
 fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
-    let names = headers.keys().filter(|name| is_secret(scrubber, name)).cloned().collect::<Vec<_>>();
+    let names = headers.keys().filter(|name| scrubber.is_in_name(name)).cloned().collect::<Vec<_>>();
     names.iter().for_each(|name| drop(headers.remove(name)));
     let mut is_found = !names.is_empty();
-    for value in headers.values_mut() {
+    for (_, value) in headers.iter_mut().filter(|(name, _)| **name != CONTENT_LENGTH && **name != TRAILER) {
         if let Some(Ok(clean)) = scrubber.whole(value.as_bytes()).map(HeaderValue::try_from) {
             *value = clean;
             is_found = true;
         }
     }
     is_found
-}
-
-/// Names have no case. What is short is met by chance.
-fn is_secret(scrubber: &Scrubber, name: &HeaderName) -> bool {
-    let needles = scrubber.needles().filter(|needle| needle.bytes.len() >= BASE64_BYTES);
-    needles
-        .into_iter()
-        .any(|needle| memmem::find(name.as_str().as_bytes(), &needle.bytes.to_ascii_lowercase()).is_some())
 }
 
 impl<B> Body for Scrubbed<B>
@@ -350,6 +419,8 @@ mod tests {
             "a%2Fb+c=%22d%5Ce%20f-0123456789".to_owned(),
             "a/b+c=\\\"d\\\\e f-0123456789".to_owned(),
             "a\\/b+c=\\\"d\\\\e f-0123456789".to_owned(),
+            "a/b%2Bc%3D%22d%5Ce%20f-0123456789".to_owned(),
+            "a/b+c=&quot;d\\e f-0123456789".to_owned(),
         ];
         for form in forms {
             assert_eq!(passed(&[secret], &["<", &form, ">"]).0, format!("<{}>", "*".repeat(form.len())), "{form}");
@@ -365,8 +436,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_the_beginning_of_a_secret_is_not_held_back() {
-        assert_eq!(passed(&["hunter2"], &["data: hunt\n\n", "hun", "t", "er", "3"]).1, [12, 0, 0, 0, 7, 0]);
-        assert_eq!(passed(&["hunter2"], &["ends in hunt"]).1, [8, 4]);
+    fn what_ends_a_line_does_not_wait() {
+        // In Base64 it has ten characters.
+        let lengths = |parts: &[&str]| passed(&["hunter2"], parts).1;
+        assert_eq!(lengths(&["data: hunt\n\n", "hun", "ter", "\n", ""]), [12, 0, 0, 7, 0, 0]);
+        assert_eq!(lengths(&["\0\0\0\r"]), [4, 0]);
+    }
+
+    #[test]
+    fn how_much_waits_tells_nothing_of_the_secret() {
+        let lengths = |text: &str| passed(&["hunter2"], &[text]).1;
+        for (guess, other) in
+            [("echo: hunter", "echo: punter"), ("echo: aHVudGV", "echo: bHVudGV"), ("0123456789h", "0123456789x")]
+        {
+            assert_eq!(lengths(guess), lengths(other), "{guess}");
+        }
     }
 }

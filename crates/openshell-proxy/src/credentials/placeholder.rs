@@ -6,9 +6,11 @@ use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use hyper::header::{HeaderName, HeaderValue};
 use memchr::memmem::{self, Finder};
 use openshell_policy::credential::CredentialName;
 pub use openshell_policy::credential::MARKER;
+use zeroize::Zeroizing;
 
 /// What is shown of a request in place of a placeholder.
 pub const REDACTED: &str = "[CREDENTIAL]";
@@ -26,7 +28,7 @@ static BEGINNINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(BEGI
 
 /// The marker as a part of Base64.
 static BASE64: LazyLock<Vec<Finder<'static>>> =
-    LazyLock::new(|| base64_forms(MARKER.as_bytes()).iter().map(|form| Finder::new(form).into_owned()).collect());
+    LazyLock::new(|| base64_forms(MARKER.as_bytes()).iter().map(|form| Finder::new(&**form).into_owned()).collect());
 
 /// A colon as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
 const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
@@ -34,17 +36,18 @@ const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
 /// What `bytes` are inside Base64 (RFC 4648 §4, §5), at each of the three places where they may begin there; without the characters
 /// that hold bits of their neighbours.
 #[must_use]
-pub fn base64_forms(bytes: &[u8]) -> Vec<Vec<u8>> {
+pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let mut forms = Vec::new();
     for before in 0..3 {
-        let padded = [&[0; 2][..before.min(2)], bytes].concat();
+        let padded = Zeroizing::new([&[0; 2][..before.min(2)], bytes].concat());
         let whole = (before * 8).div_ceil(6)..padded.len() * 8 / 6;
-        for encoded in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
-            forms.extend(encoded.as_bytes().get(whole.clone()).map(<[u8]>::to_vec));
+        for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+            let encoded = Zeroizing::new(engine.encode(&*padded));
+            forms.extend(encoded.as_bytes().get(whole.clone()).map(|form| Zeroizing::new(form.to_vec())));
         }
     }
-    forms.sort_unstable();
-    forms.dedup();
+    forms.sort_unstable_by(|one, other| one.as_slice().cmp(other));
+    forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
     forms
 }
 
@@ -142,18 +145,28 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
         return Vec::new();
     }
     let (bytes, places) = if is_coded { decode(text) } else { (text.to_vec(), (0..=text.len()).collect()) };
-    let mut found = Vec::new();
-    for start in memmem::find_iter(&bytes, MARKER.as_bytes()) {
+    let (mut found, mut from) = (Vec::new(), 0);
+    while let Some(offset) = bytes.get(from..).and_then(|rest| memmem::find(rest, MARKER.as_bytes())) {
+        let start = from + offset;
         let behind = bytes.get(start + MARKER.len()..).unwrap_or_default();
         let length = behind.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        // Where a name runs into another marker, that marker is none.
+        from = start + MARKER.len() + length;
         let name = behind.get(..length).and_then(|name| std::str::from_utf8(name).ok());
         let name = name.filter(|name| length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit()));
-        let range = places.get(start).zip(places.get(start + MARKER.len() + length));
-        if let (Some(name), Some((from, to))) = (name, range) {
-            found.push(Found { range: *from..*to, name: name.to_owned() });
+        if let (Some(name), Some((first, end))) = (name, places.get(start).zip(places.get(from))) {
+            found.push(Found { range: *first..*end, name: name.to_owned() });
         }
     }
     found
+}
+
+/// Whether the line of a header holds a marker in any form: in its value, in its name, or across the colon between them.
+#[must_use]
+pub fn is_in_header(name: &HeaderName, value: &HeaderValue) -> bool {
+    let could_begin = name.as_str().contains('%') || name.as_str().contains(BEGINNING);
+    let line = || Zeroizing::new([name.as_str().as_bytes(), b":", value.as_bytes()].concat());
+    is_hidden_in(name.as_str().as_bytes()) || is_hidden_in(value.as_bytes()) || (could_begin && is_hidden_in(&line()))
 }
 
 /// `path` as it is judged and shown: with [`REDACTED`] for each placeholder. `None` if it has none.
@@ -223,5 +236,12 @@ mod tests {
     fn a_path_is_shown_without_its_placeholders() {
         assert_eq!(redacted(&format!("/bot{PLACEHOLDER}/send")).as_deref(), Some("/bot[CREDENTIAL]/send"));
         assert_eq!(redacted("/bot/send"), None);
+        for (path, shown) in [
+            ("/openshell:resolve:env:openshell:resolve:env:A", "/[CREDENTIAL]:resolve:env:A"),
+            ("/openshell:resolve:env:%6F%70%65%6E%73%68%65%6C%6C:resolve:env:A", "/[CREDENTIAL]:resolve:env:A"),
+            ("/openshell:resolve:env:Aopenshell:resolve:env:B/x", "/[CREDENTIAL]:resolve:env:B/x"),
+        ] {
+            assert_eq!(redacted(path).as_deref(), Some(shown), "{path}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
@@ -14,7 +14,7 @@ use crate::context::Limits;
 use crate::credentials::placeholder::{self, Coding};
 use crate::credentials::vault::{Credential, Vault};
 use crate::http::target::RequestTarget;
-use crate::intake::Target;
+use crate::intake::{Scheme, Target};
 use crate::refusal::{CredentialFault, Refusal};
 
 /// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`release`] makes one.
@@ -23,10 +23,15 @@ use crate::refusal::{CredentialFault, Refusal};
 /// let request = hyper::Request::new(());
 /// let _ = openshell_proxy::credentials::release::Released { request, used: Vec::new() };
 /// ```
-#[derive(Debug)]
 pub struct Released<B> {
     request: Request<B>,
     used: Vec<Arc<Credential>>,
+}
+
+impl<B> std::fmt::Debug for Released<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Released").finish_non_exhaustive()
+    }
 }
 
 impl<B> Released<B> {
@@ -43,13 +48,24 @@ impl<B> Released<B> {
     }
 }
 
-/// Replaces the placeholders in the head of `request`, which goes to `target`.
+/// Replaces the placeholders in the head of `request`, which goes to `target` by `scheme`.
 ///
 /// # Errors
 /// One is unknown, may not go there, cannot stand where it does, or stands where none is replaced.
-pub fn release<B>(mut request: Request<B>, target: &Target, vault: &Vault) -> Result<Released<B>, Refusal> {
-    let mut release =
-        Release { vault, target, asked: (request.method().clone(), request.uri().clone()), used: Vec::new(), bytes: 0 };
+pub fn release<B>(
+    mut request: Request<B>,
+    (scheme, target): (Scheme, &Target),
+    vault: &Vault,
+) -> Result<Released<B>, Refusal> {
+    let mut release = Release {
+        vault,
+        target,
+        scheme,
+        asked: (request.method().clone(), request.uri().clone()),
+        used: Vec::new(),
+        bytes: 0,
+    };
+    refuse_any(request.method().as_str().as_bytes(), "the method")?;
     if let Some(uri) = release.uri(request.uri())? {
         *request.uri_mut() = uri;
     }
@@ -75,11 +91,12 @@ struct Place {
 const PATH: Place = Place {
     name: "the path",
     coding: Coding::Percent,
-    is_plain: |byte| is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte),
+    is_plain: |byte| is_unreserved(byte) || b"!$&'()*+,=:@".contains(&byte),
     check: |secret| {
         let leads_elsewhere = secret == b"." || secret.windows(2).any(|pair| pair == b"..");
         // A path that would be another one than was judged (CWE-22).
-        match leads_elsewhere || secret.iter().any(|byte| matches!(byte, b'/' | b'\\' | b'?' | b'#' | 0..=0x1f | 0x7f))
+        match leads_elsewhere
+            || secret.iter().any(|byte| matches!(byte, b'/' | b'\\' | b'?' | b'#' | b';' | b'%' | 0..=0x1f | 0x7f))
         {
             true => Err("it cannot stand in a path, which it would change"),
             false => Ok(()),
@@ -90,7 +107,16 @@ const PATH: Place = Place {
 /// The value of a parameter (RFC 3986 §3.4, §2.3).
 const QUERY: Place = Place { name: "the query", coding: Coding::Percent, is_plain: is_unreserved, check: |_| Ok(()) };
 
-const HEADER: Place = Place { name: "a header", coding: Coding::Plain, is_plain: |_| true, check: |_| Ok(()) };
+/// A field's value (RFC 9110 §5.5).
+const HEADER: Place = Place {
+    name: "a header",
+    coding: Coding::Plain,
+    is_plain: |_| true,
+    check: |secret| match secret.iter().any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f)) {
+        true => Err("it holds a control character, which no header may"),
+        false => Ok(()),
+    },
+};
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
@@ -100,6 +126,7 @@ fn is_unreserved(byte: u8) -> bool {
 struct Release<'r> {
     vault: &'r Vault,
     target: &'r Target,
+    scheme: Scheme,
     asked: (Method, Uri),
     used: Vec<Arc<Credential>>,
     /// How much longer the head has become.
@@ -113,35 +140,34 @@ impl Release<'_> {
         if path.is_none() && query.is_none() {
             return Ok(None);
         }
-        let mut written = path.unwrap_or_else(|| Zeroizing::new(uri.path().as_bytes().to_vec()));
-        if let Some(kept) = uri.query() {
-            written.push(b'?');
-            written.extend_from_slice(query.as_deref().map_or(kept.as_bytes(), Vec::as_slice));
-        }
-        let written = PathAndQuery::try_from(written.as_slice());
-        let too_long =
-            |_| Refusal::Credential(CredentialFault::Unsafe { name: self.names(), why: "the target becomes too long" });
-        Ok(Some(Uri::from(written.map_err(too_long)?)))
+        let path = path.as_deref().map_or(uri.path().as_bytes(), Vec::as_slice);
+        let query = query.as_deref().map(Vec::as_slice).or(uri.query().map(str::as_bytes));
+        let mark = if query.is_some() { &b"?"[..] } else { b"" };
+        let written = Zeroizing::new([path, mark, query.unwrap_or_default()].concat());
+        let too_long = |_| {
+            let name = self.used.last().map(|used| used.name().to_owned()).unwrap_or_default();
+            Refusal::Credential(CredentialFault::Unsafe { name, why: "the target becomes too long" })
+        };
+        Ok(Some(Uri::from(PathAndQuery::try_from(written.as_slice()).map_err(too_long)?)))
     }
 
     fn query(&mut self, query: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
-        let mut written = Zeroizing::new(Vec::with_capacity(query.len()));
+        let mut parts = Vec::new();
         let mut is_filled = false;
         for (index, pair) in query.split('&').enumerate() {
             let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
             refuse_any(name.as_bytes(), "the name of a query parameter")?;
             let filled = value.map(|value| self.fill(value.as_bytes(), &QUERY)).transpose()?.flatten();
             is_filled |= filled.is_some();
-            if index > 0 {
-                written.push(b'&');
-            }
-            written.extend_from_slice(name.as_bytes());
+            let mark = if index > 0 { &b"&"[..] } else { b"" };
+            parts.push(Zeroizing::new([mark, name.as_bytes()].concat()));
             if let Some(value) = value {
-                written.push(b'=');
-                written.extend_from_slice(filled.as_deref().map_or(value.as_bytes(), Vec::as_slice));
+                let value = filled.as_deref().map_or(value.as_bytes(), Vec::as_slice);
+                parts.push(Zeroizing::new([b"=", value].concat()));
             }
         }
-        Ok(is_filled.then_some(written))
+        let parts: Vec<_> = parts.iter().map(|part| part.as_slice()).collect();
+        Ok(is_filled.then(|| Zeroizing::new(parts.concat())))
     }
 
     fn headers(&mut self, headers: &mut HeaderMap) -> Result<(), Refusal> {
@@ -152,14 +178,13 @@ impl Release<'_> {
                 None => self.fill(value.as_bytes(), &HEADER)?,
             };
             if let Some(filled) = filled {
-                let unsafe_value = |_| {
-                    let why = "it holds a control character, which no header may";
-                    Refusal::Credential(CredentialFault::Unsafe { name: self.names(), why })
-                };
-                *value = HeaderValue::from_bytes(&filled).map_err(unsafe_value)?;
+                let none = |_| Refusal::Credential(CredentialFault::Misplaced { place: HEADER.name });
+                *value = HeaderValue::from_bytes(&filled).map_err(none)?;
                 value.set_sensitive(true);
             }
-            refuse_in_name(name, value)?;
+            if placeholder::is_in_header(name, value) {
+                return Err(Refusal::Credential(CredentialFault::Misplaced { place: "the name of a header" }));
+            }
         }
         Ok(())
     }
@@ -177,18 +202,14 @@ impl Release<'_> {
             return Ok(None);
         }
         let Ok(decoded) = LENIENT.decode(token.trim_ascii()) else { return Ok(None) };
-        let filled = self.fill(&decoded, &HEADER)?;
-        Ok(filled.map(|filled| {
-            let mut value = Zeroizing::new(b"Basic ".to_vec());
-            value.extend_from_slice(Zeroizing::new(STANDARD.encode(&*filled)).as_bytes());
-            value
-        }))
+        let filled = self.fill(&decoded, &HEADER)?.map(|filled| Zeroizing::new(STANDARD.encode(&*filled)));
+        Ok(filled.map(|token| Zeroizing::new([b"Basic ", token.as_bytes()].concat())))
     }
 
     /// `text` with the secrets instead of their placeholders; `None` if it has none.
     fn fill(&mut self, text: &[u8], place: &Place) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         let found = placeholder::find(text, place.coding);
-        let (mut filled, mut end) = (Zeroizing::new(Vec::new()), 0);
+        let (mut parts, mut end) = (Vec::new(), 0);
         for found in &found {
             let kept = text.get(end..found.range.start).unwrap_or_default();
             refuse_any(kept, place.name)?;
@@ -200,19 +221,22 @@ impl Release<'_> {
             if self.bytes > Limits::RELEASED_BYTES {
                 return Err(why("the head becomes too long"));
             }
-            filled.extend_from_slice(kept);
+            // Room for all of it, as of what grows a copy would be left behind.
+            let mut written = Zeroizing::new(Vec::with_capacity(kept.len() + 3 * secret.len()));
+            written.extend_from_slice(kept);
             for byte in secret {
                 match (place.is_plain)(*byte) {
-                    true => filled.push(*byte),
-                    false => filled.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    true => written.push(*byte),
+                    false => written.extend_from_slice(format!("%{byte:02X}").as_bytes()),
                 }
             }
+            parts.push(written);
             end = found.range.end;
         }
         let kept = text.get(end..).unwrap_or_default();
         refuse_any(kept, place.name)?;
-        filled.extend_from_slice(kept);
-        Ok((!found.is_empty()).then_some(filled))
+        let parts: Vec<_> = parts.iter().map(|part| part.as_slice()).chain([kept]).collect();
+        Ok((!found.is_empty()).then(|| Zeroizing::new(parts.concat())))
     }
 
     /// The credential `name`, if it may be used for this request.
@@ -220,6 +244,11 @@ impl Release<'_> {
         let Some(credential) = self.vault.get(name) else {
             return Err(Refusal::Credential(CredentialFault::Unknown { name: name.to_owned() }));
         };
+        let why = |why| Refusal::Credential(CredentialFault::Unsafe { name: name.to_owned(), why });
+        // Who names a host means the one that has its certificate.
+        if self.scheme == Scheme::Http && self.target.port == Scheme::Https.default_port() {
+            return Err(why("it would go to port 443 without TLS"));
+        }
         let binding = credential.binding();
         let elsewhere = |has_path| Refusal::Credential(CredentialFault::Elsewhere { name: name.to_owned(), has_path });
         if !binding.includes(&self.target.host, self.target.port) {
@@ -227,21 +256,21 @@ impl Release<'_> {
         }
         if let Some(prefix) = &binding.path {
             let (method, uri) = &self.asked;
-            let target = RequestTarget::canonical(method, uri, true).map_err(|_| elsewhere(true))?;
+            // What is not in canonical form could be read in two ways, and no rule has seen to it here.
+            let target = RequestTarget::canonical(method, uri, true).ok();
+            let target = target.filter(|target| target.to_uri().as_ref() == Ok(uri)).ok_or_else(|| elsewhere(true))?;
             let readings = [Some(target.path()), target.without_parameters()];
             if !readings.into_iter().flatten().all(|path| prefix.includes(path)) {
                 return Err(elsewhere(true));
             }
         }
         if !self.used.iter().any(|used| used.name() == name) {
+            if self.used.len() == Limits::CREDENTIALS_A_REQUEST {
+                return Err(why("it is one more than a request may have"));
+            }
             self.used.push(Arc::clone(credential));
         }
         Ok(Arc::clone(credential))
-    }
-
-    fn names(&self) -> String {
-        let names: Vec<_> = self.used.iter().map(|credential| credential.name()).collect();
-        names.join(", ")
     }
 }
 
@@ -250,14 +279,5 @@ fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     match placeholder::is_hidden_in(text) {
         true => Err(Refusal::Credential(CredentialFault::Misplaced { place })),
         false => Ok(()),
-    }
-}
-
-/// Refuses a placeholder as the name of a header, which ends with the first colon of a plain one; there is none in `value` any more.
-fn refuse_in_name(name: &HeaderName, value: &HeaderValue) -> Result<(), Refusal> {
-    let could_begin = name.as_str().contains('%') || name.as_str().contains(placeholder::BEGINNING);
-    match could_begin {
-        true => refuse_any(&[name.as_str().as_bytes(), b":", value.as_bytes()].concat(), "the name of a header"),
-        false => refuse_any(name.as_str().as_bytes(), "the name of a header"),
     }
 }

@@ -59,6 +59,12 @@ impl Vault {
         Self(credentials.into_iter().map(credential).collect())
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The one that a placeholder calls `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Credential>> {

@@ -95,19 +95,20 @@ impl Admitted {
     pub async fn send(
         &self,
         (ctx, session): (&Context, &Session),
-        (upstream, target): (&mut Upstream, &Target),
+        upstream: &mut Upstream,
+        (scheme, target): (Scheme, &Target),
         (request, body): (&Parts, Scanned),
         client: &mut Option<OnUpgrade>,
         record: &mut Record,
     ) -> Result<Response<Body>, NotAnswered> {
         let outgoing = head::outgoing(request, body, &self.target, self.upgrade.as_ref());
         let outgoing = outgoing.map_err(|error| NotAnswered::Failed(Refusal::Target(error)))?;
-        let released = release(outgoing, target, &ctx.vault.load()).map_err(NotAnswered::Failed)?;
+        let released = release(outgoing, (scheme, target), &ctx.vault.load()).map_err(NotAnswered::Failed)?;
         let used = released.used().to_vec();
         record.carries(used.iter().map(|credential| credential.name().to_owned()));
         let answered = upstream.send(released, self.upgrade.as_ref()).await;
         let mut response = answered.map_err(|error| match error {
-            NotAnswered::Failed(_) if session.has_misplaced() => NotAnswered::Failed(body::refusal()),
+            NotAnswered::Failed(_) if session.take_misplaced() => NotAnswered::Failed(body::in_body()),
             other => other,
         })?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -210,8 +211,15 @@ impl Inside<'_> {
                 continue;
             }
             head::ensure_host(&mut parts.headers, self.scheme, target);
-            let scanned = body.scanned(&parts, session).await?;
-            let sent = admitted.send((self.ctx, session), (upstream, target), (&parts, scanned), &mut client, record);
+            let scanned = body.scanned(self.ctx, session, &parts).await?;
+            let sent = admitted.send(
+                (self.ctx, session),
+                upstream,
+                (self.scheme, target),
+                (&parts, scanned),
+                &mut client,
+                record,
+            );
             body = match sent.await {
                 Ok(response) => break response,
                 // An upstream may end a connection that it has not used for a while.
@@ -252,9 +260,11 @@ impl Unread {
     ///
     /// # Errors
     /// It begins with what is not sent.
-    pub async fn scanned(self, request: &Parts, session: &Session) -> Result<Scanned, Refusal> {
+    pub async fn scanned(self, ctx: &Context, session: &Session, request: &Parts) -> Result<Scanned, Refusal> {
         match self {
-            Self::Incoming(body) => Scanned::begin(body, &request.headers, session.misplaced()).await,
+            Self::Incoming(body) => {
+                Scanned::begin(body, &request.headers, &ctx.vault.load(), session.misplaced()).await
+            }
             Self::Scanned(body) => Ok(body),
         }
     }

@@ -16,7 +16,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
 use crate::context::Limits;
-use crate::credentials::body::FirstBytes;
+use crate::credentials::body::{FirstBytes, misplaced};
 
 /// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
 const BUFFER: usize = 16 * 1024;
@@ -30,14 +30,35 @@ const LULL: Duration = Duration::from_millis(100);
 /// Bytes that a pipe takes: what the kernel allows everybody (pipe(7)).
 const PIPE: usize = 1024 * 1024;
 
-/// Relays between `client`, of which `surplus` was read already, and `upstream`, of which `spoken` was. A side that ends its
+/// Relays between `client`, of which `surplus` was read already, and `upstream`, of which `spoken` was, and of what the
+/// client says looks at `first` ones. A side that ends its
 /// sending may still receive.
 ///
 /// # Errors
 /// Either side failed, or both were silent for [`Limits::IDLE`]; or the client began with a placeholder.
-pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStream, spoken: Bytes) -> io::Result<()> {
-    let mut first = FirstBytes::default();
+pub async fn relay(
+    mut client: TcpStream,
+    surplus: Bytes,
+    mut upstream: TcpStream,
+    spoken: Bytes,
+    mut first: FirstBytes,
+) -> io::Result<()> {
     first.look_at(&surplus)?;
+    let relayed = relay_all(&mut client, surplus, &mut upstream, spoken, first).await;
+    if relayed.as_ref().err().and_then(misplaced).is_some() {
+        // What it has of it nobody should take for whole.
+        upstream.set_zero_linger()?;
+    }
+    relayed
+}
+
+async fn relay_all(
+    client: &mut TcpStream,
+    surplus: Bytes,
+    upstream: &mut TcpStream,
+    spoken: Bytes,
+    mut first: FirstBytes,
+) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
     client.write_all(&spoken).await?;
     drop((surplus, spoken));
@@ -60,13 +81,13 @@ pub async fn relay(mut client: TcpStream, surplus: Bytes, mut upstream: TcpStrea
 ///
 /// # Errors
 /// As [`relay`].
-pub async fn copy<C, U>(client: C, mut upstream: U) -> io::Result<()>
+pub async fn copy<C, U>(client: C, mut upstream: U, first: FirstBytes) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicU64::new(0));
-    let mut client = Counted { stream: client, moved: Arc::clone(&moved), first: FirstBytes::default() };
+    let mut client = Counted { stream: client, moved: Arc::clone(&moved), first };
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => done.map(drop),
         () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),

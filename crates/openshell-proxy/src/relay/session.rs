@@ -3,8 +3,8 @@
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, Notify};
 
 use crate::context::{Context, Limits};
-use crate::credentials::body;
+use crate::credentials::body::{self, FirstBytes};
 use crate::http::reply::Body;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
@@ -37,6 +37,8 @@ pub struct Session {
     pub(crate) upstream: Mutex<(Upstream, Option<Share>)>,
     /// What its last request may last by, where every request has its own.
     tenure: Mutex<Option<Tenure>>,
+    /// What it is for.
+    last: std::sync::Mutex<Option<Arc<Connection>>>,
     /// There is a new one.
     tenured: Notify,
     /// What goes on instead, after an answer that switched protocols.
@@ -72,8 +74,23 @@ impl Session {
     /// when its last request may last no longer, or when nobody is there to be answered.
     ///
     /// # Errors
-    /// The client sent what is refused without having been asked, as malformed heads are.
+    /// The client sent what is refused without having been asked, as malformed heads are, or behind an answer.
     pub async fn serve<S, F>(
+        &self,
+        ctx: &Context,
+        client: S,
+        protocol: &http1::Builder,
+        answer: impl Fn(Request<Incoming>) -> F,
+    ) -> Result<(), Option<Refusal>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = Option<Response<Body>>>,
+    {
+        let served = self.serve_all(ctx, client, protocol, answer).await;
+        if self.take_misplaced() { Err(Some(body::in_body())) } else { served }
+    }
+
+    async fn serve_all<S, F>(
         &self,
         ctx: &Context,
         client: S,
@@ -116,13 +133,13 @@ impl Session {
         }
         if let Some((client, upstream)) = self.upgraded.lock().await.take() {
             let relayed = tokio::select! {
-                relayed = relay_upgraded::<S>(client, upstream) => relayed,
+                relayed = relay_upgraded::<S>(client, upstream, FirstBytes::new(&ctx.vault.load())) => relayed,
                 () = driven => Ok(()),
                 () = revoked => Ok(()),
             };
             relayed.map_err(Some)?;
         }
-        if self.has_misplaced() { Err(Some(body::refusal())) } else { Ok(()) }
+        Ok(())
     }
 
     /// To be set when a placeholder is met in a body of which a part is sent already.
@@ -132,8 +149,14 @@ impl Session {
     }
 
     /// Whether one was met, once: whoever asks has it reported.
-    pub fn has_misplaced(&self) -> bool {
+    pub fn take_misplaced(&self) -> bool {
         self.misplaced.swap(false, Ordering::Relaxed)
+    }
+
+    /// What the last request was for, where every request has a connection of its own.
+    #[must_use]
+    pub fn last(&self) -> Option<Arc<Connection>> {
+        lock(&self.last).clone()
     }
 
     /// Counts a request.
@@ -149,6 +172,7 @@ impl Session {
 
     /// Has the connection judged by `tenure` from now on.
     pub async fn judged_again_by(&self, tenure: Tenure) {
+        *lock(&self.last) = Some(Arc::clone(tenure.connection()));
         *self.tenure.lock().await = Some(tenure);
         self.tenured.notify_one();
     }
@@ -210,13 +234,18 @@ impl Session {
     }
 }
 
+/// What is behind the lock is whole at every moment.
+fn lock<T>(value: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A request that nothing is answered to: its connection ends.
 #[derive(Debug, thiserror::Error)]
 #[error("not answered")]
 struct Unanswered;
 
 /// Relays bytes both ways until both sides are done.
-async fn relay_upgraded<S>(client: OnUpgrade, upstream: OnUpgrade) -> Result<(), Refusal>
+async fn relay_upgraded<S>(client: OnUpgrade, upstream: OnUpgrade, first: FirstBytes) -> Result<(), Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -225,7 +254,12 @@ where
     let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return Ok(()) };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
     // Which side broke off is nobody's decision; both learn of it by the end of their connection.
-    opaque::copy(client, TokioIo::new(upstream)).await.err().as_ref().and_then(body::misplaced).map_or(Ok(()), Err)
+    opaque::copy(client, TokioIo::new(upstream), first)
+        .await
+        .err()
+        .as_ref()
+        .and_then(body::misplaced)
+        .map_or(Ok(()), Err)
 }
 
 /// Why the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.

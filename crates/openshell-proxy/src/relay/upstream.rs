@@ -1,11 +1,12 @@
 //! The upstream connection that the requests of one client go through.
 
+use std::fmt;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::{fmt, io};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -21,7 +22,6 @@ use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
-use crate::write_through::write_through;
 
 /// The upstream connection of one client, kept for its next request to the same origin.
 #[derive(Debug, Default)]
@@ -95,14 +95,18 @@ const AT_REST: usize = usize::MAX;
 
 /// A stream that ends where what is no answer comes without end: interim answers have no number (RFC 9110 §15.2), and one is as
 /// good as a thousand.
+///
+/// Where the other side reads no more it goes on as if it did: an answer that came before may still be there to be read, and without
+/// one the connection ends all the same.
 struct Patient<S> {
     stream: S,
     unanswered: Arc<AtomicUsize>,
+    is_unread: bool,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unanswered } = self.get_mut();
+        let Self { stream, unanswered, .. } = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         let read = unanswered.load(Ordering::Relaxed);
@@ -117,7 +121,63 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-write_through!(Patient);
+impl<S: AsyncWrite + Unpin> Patient<S> {
+    /// What comes of a write of `length` bytes by `write`.
+    fn written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.is_unread {
+            match ready!(write(Pin::new(&mut self.stream))) {
+                Err(error) if is_unread(&error) => self.is_unread = true,
+                written => return Poll::Ready(written),
+            }
+        }
+        Poll::Ready(Ok(length))
+    }
+
+    fn done(&mut self, done: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if !self.is_unread {
+            match ready!(done(Pin::new(&mut self.stream))) {
+                Err(error) if is_unread(&error) => self.is_unread = true,
+                done => return Poll::Ready(done),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn is_unread(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().written(bytes.len(), |stream| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.get_mut().written(length, |stream| stream.poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().done(|stream| stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().done(|stream| stream.poll_shutdown(cx))
+    }
+}
 
 /// What a connection is kept for.
 pub type Origin = (Scheme, Target);
@@ -150,7 +210,7 @@ impl Upstream {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
-        let stream = Patient { stream, unanswered: Arc::clone(&unanswered) };
+        let stream = Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false };
         let handshake = protocol.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
         self.driver.replace(async move { drop(connection.with_upgrades().await) });
