@@ -13,6 +13,7 @@ pub enum DenialStage {
     Tls,
     L7,
     Credential,
+    Inference,
     Engine,
     Limit,
     Upstream,
@@ -30,6 +31,7 @@ impl DenialStage {
             Self::Tls => "tls",
             Self::L7 => "l7",
             Self::Credential => "credential",
+            Self::Inference => "inference",
             Self::Engine => "engine",
             Self::Limit => "limit",
             Self::Upstream => "upstream",
@@ -67,6 +69,12 @@ pub enum ReasonCode {
     CredentialUnsafe,
     CredentialNotReplaceable,
     CredentialEndpointMismatch,
+    InferenceNotConfigured,
+    InferencePathNotAllowed,
+    InferenceNoRoute,
+    InferenceBudgetExhausted,
+    InferenceUnavailable,
+    InferenceError,
     RequestTooLarge,
     PolicyEngineError,
     LimitReached,
@@ -105,6 +113,12 @@ impl ReasonCode {
             Self::CredentialUnsafe => "credential_unsafe",
             Self::CredentialNotReplaceable => "credential_not_replaceable",
             Self::CredentialEndpointMismatch => "credential_endpoint_mismatch",
+            Self::InferenceNotConfigured => "inference_not_configured",
+            Self::InferencePathNotAllowed => "inference_path_not_allowed",
+            Self::InferenceNoRoute => "inference_no_route",
+            Self::InferenceBudgetExhausted => "inference_budget_exhausted",
+            Self::InferenceUnavailable => "inference_unavailable",
+            Self::InferenceError => "inference_error",
             Self::RequestTooLarge => "request_too_large",
             Self::PolicyEngineError => "policy_engine_error",
             Self::LimitReached => "limit_reached",
@@ -139,6 +153,12 @@ impl ReasonCode {
             | Self::CredentialUnsafe
             | Self::CredentialNotReplaceable
             | Self::CredentialEndpointMismatch => DenialStage::Credential,
+            Self::InferenceNotConfigured
+            | Self::InferencePathNotAllowed
+            | Self::InferenceNoRoute
+            | Self::InferenceBudgetExhausted
+            | Self::InferenceUnavailable
+            | Self::InferenceError => DenialStage::Inference,
             Self::PolicyEngineError => DenialStage::Engine,
             Self::RequestTooLarge | Self::LimitReached => DenialStage::Limit,
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,

@@ -11,6 +11,7 @@ pub mod policy;
 
 pub mod credential;
 pub mod filesystem;
+pub mod inference;
 pub mod network;
 pub mod preset;
 pub mod process;

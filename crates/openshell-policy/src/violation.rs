@@ -104,7 +104,7 @@ pub enum Fault {
     TooManyEndpoints { count: usize, limit: usize },
     #[error("a text of {bytes} bytes, at most {limit} are allowed")]
     TextTooLong { bytes: usize, limit: usize },
-    #[error("unknown key `{key}`; known here: {known}")]
+    #[error("unknown key `{key}`; known here: {known}{}", hint(key))]
     UnknownKey { key: String, known: String },
     #[error("expected {expected}, found {found}")]
     WrongType { expected: &'static str, found: &'static str },
@@ -180,6 +180,22 @@ pub enum Fault {
     PathPrefix,
     #[error("the name of a variable is not empty, and has neither `=` nor NUL")]
     VariableName,
+    #[error("`{0}` is not http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH] or mock://NAME")]
+    EndpointInvalid(String),
+    #[error("{count} routes, at most {limit} are allowed")]
+    TooManyRoutes { count: usize, limit: usize },
+    #[error("an empty text, or one with control characters")]
+    WordEmpty,
+    #[error("the route has no protocols")]
+    NoInterfaces,
+    #[error("exactly one of `api_key`, `api_key_env` and `api_key_file` says where the key is")]
+    KeySource,
+    #[error("expected a whole number of seconds, from 1 to 86400")]
+    Seconds,
+    #[error("expected a whole number, from 1 on")]
+    Count,
+    #[error("at most {0} bytes are allowed")]
+    RequestBytes(usize),
     #[error("the secret is empty")]
     SecretEmpty,
     #[error("the secret has {bytes} bytes, at most {limit} are allowed")]
@@ -190,6 +206,11 @@ pub enum Fault {
     SecretPlaceholder,
     #[error("`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata)")]
     AddressAlwaysBlocked(String),
+}
+
+/// What somebody meant by a key that other documents have.
+fn hint(key: &str) -> &'static str {
+    if key == "route" { " (the name of a route is its `name`)" } else { "" }
 }
 
 impl Fault {

@@ -28,6 +28,16 @@ pub async fn connect(destination: &Destination) -> Result<TcpStream, Refusal> {
     }
 }
 
+/// Connects to the first of `addresses` that answers: for what the operator names, which no policy is asked about.
+///
+/// # Errors
+/// All refused.
+pub async fn connect_to(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = race(addresses).await?;
+    prepare(&stream)?;
+    Ok(stream)
+}
+
 async fn race(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     // Dropping the set ends the attempts that lost.
     let mut attempts = JoinSet::new();

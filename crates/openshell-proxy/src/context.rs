@@ -10,6 +10,7 @@ use crate::credentials::vault::CurrentVault;
 use crate::decide::current::CurrentPolicy;
 use crate::identify::Identifier;
 use crate::identify::sweep::Unsearched;
+use crate::inference::route::Inference;
 use crate::observe::Observations;
 use crate::record::DenialSink;
 use crate::resolve::lookup::Resolver;
@@ -36,6 +37,8 @@ pub struct Context {
     pub trust: Trust,
     /// What placeholders stand for.
     pub vault: Arc<CurrentVault>,
+    /// Which models there are; `None` where nobody has said.
+    pub inference: Option<Arc<Inference>>,
     /// How many connections each program has.
     pub shares: Arc<Shares>,
     /// Where refusals are counted.
@@ -80,6 +83,12 @@ impl Limits {
     pub const GATHER_MOMENT: Duration = Duration::from_millis(20);
     /// First bytes of a connection that are looked at for placeholders where nothing else is.
     pub const SEEN_BYTES: usize = 64 * 1024;
+    /// KiB of requests for models that are held at once…
+    pub const INFERENCE_KIB: usize = 256 * 1024;
+    /// …and how long one waits for its room.
+    pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
+    /// Time to tell a client that an answer is cut off, before it is.
+    pub const CUT_OFF: Duration = Duration::from_millis(50);
     /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.
     pub const BUFFER_BYTES: usize = 256 * 1024;
     /// Time for the other side to read what was said last…

@@ -32,6 +32,8 @@ pub mod http;
 
 pub mod credentials;
 
+pub mod inference;
+
 pub mod bypass;
 
 pub mod observe;

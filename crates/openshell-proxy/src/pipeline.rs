@@ -23,10 +23,11 @@ use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::identify::Flow;
-use crate::identify::caller::Callers;
+use crate::identify::caller::{Caller, Callers};
+use crate::inference::serve::{self, Models};
 use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
+use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http::{Inside, Unread, admit, keep, refuse_all};
 use crate::relay::linger::Linger;
 use crate::relay::opaque;
@@ -43,7 +44,13 @@ use crate::tls::terminate::{ClientTls, terminate};
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     // Boxed, so that what a head takes to be read is given back before the relay, which may last for hours.
-    let Some(tunnel) = Box::pin(open(&ctx, client, flow)).await else { return };
+    let tunnel = match Box::pin(open(&ctx, client, flow)).await {
+        Some(Way::Tunnel(tunnel)) => tunnel,
+        Some(Way::Models { client, surplus, caller, target }) => {
+            return Box::pin(serve_models(&ctx, client, surplus, caller, target)).await;
+        }
+        None => return,
+    };
     let Tunnel { client, surplus, upstream, address, mut tenure, share } = tunnel;
     let connection = Arc::clone(tenure.connection());
     let refusal = tokio::select! {
@@ -63,7 +70,7 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
 }
 
 /// Reads and answers what the client asks; what is to be relayed comes of it, if that was permitted.
-async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Tunnel> {
+async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Way> {
     let session = Session::new(client.as_fd().try_clone_to_owned().ok());
     let opened = Mutex::new(None);
     let answer = |request| answer(ctx, flow, request, &session, &opened);
@@ -77,10 +84,29 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Tunnel> {
         }
         return None;
     }
-    let Opened { client, upstream, address, tenure, share } = opened.into_inner()?;
+    let Opened { client, to } = opened.into_inner()?;
     let parts = client.await.ok()?.downcast::<TokioIo<Linger<TcpStream>>>().ok()?;
-    let client = parts.io.into_inner().into_inner();
-    Some(Tunnel { client, surplus: parts.read_buf, upstream, address, tenure, share })
+    let (client, surplus) = (parts.io.into_inner().into_inner(), parts.read_buf);
+    Some(match to {
+        To::Upstream { upstream, address, tenure, share } => {
+            Way::Tunnel(Tunnel { client, surplus, upstream, address, tenure, share })
+        }
+        To::Models { caller, target } => Way::Models { client, surplus, caller, target },
+    })
+}
+
+/// Serves models to a client, inside the sandbox's own TLS.
+async fn serve_models(ctx: &Context, client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target) {
+    let (Some(authority), Some(inference)) = (&ctx.authority, &ctx.inference) else { return };
+    let socket = client.as_fd().try_clone_to_owned().ok();
+    let refusal = match terminate(authority, &target.host, Prefixed::new(surplus, client)).await {
+        Ok((client, None)) => return Models { ctx, inference, caller, target }.serve(client, socket).await,
+        Ok((_, Some(other))) => Refusal::AuthorityMismatch(other),
+        Err(refusal) => refusal,
+    };
+    let mut record = Record::new(format!("CONNECT {target}"), Some(target));
+    caller.into_iter().for_each(|caller| record.called_by(caller));
+    record.finish(Outcome::Refused(&refusal), &*ctx.denials);
 }
 
 /// How heads are read at the doors: bounded in size and time; a client that has ended its sending still gets its answer.
@@ -340,6 +366,7 @@ async fn answer(
     let (record, answered) = if request.method() == Method::CONNECT {
         let (mut record, target) = intake::connect::intake(&request);
         let answered = match target {
+            Ok(target) if serve::is_target(&target) => to_models(ctx, flow, request, target, opened, &mut record).await,
             Ok(target) => tunnel(ctx, flow, request, target, opened, &mut record).await,
             Err(refusal) => Err(refusal),
         };
@@ -347,6 +374,17 @@ async fn answer(
     } else {
         let (mut record, origin) = intake::forward::intake(&request);
         let answered = match origin {
+            Ok((Scheme::Https, target)) if serve::is_target(&target) => {
+                let caller = caller(ctx, flow).await;
+                caller.iter().for_each(|caller| record.called_by(caller.clone()));
+                match &ctx.inference {
+                    Some(inference) => {
+                        let models = Models { ctx, inference, caller, target };
+                        return Some(Box::pin(models.answer(session, request, record)).await);
+                    }
+                    None => Err(Refusal::Inference(InferenceFault::NotConfigured)),
+                }
+            }
             Ok(origin) => Box::pin(forward(ctx, flow, request, origin, session, &mut record)).await,
             Err(refusal) => Err(refusal),
         };
@@ -383,8 +421,44 @@ async fn tunnel(
         }
     };
     let client = hyper::upgrade::on(&mut request);
-    *opened.lock().await = Some(Opened { client, upstream, address, tenure: decided.tenure(address), share });
+    let to = To::Upstream { upstream, address, tenure: decided.tenure(address), share };
+    *opened.lock().await = Some(Opened { client, to });
     Ok(reply::established())
+}
+
+/// CONNECT to where models are, which no policy is asked about.
+async fn to_models(
+    ctx: &Context,
+    flow: Flow,
+    mut request: Request<Incoming>,
+    target: Target,
+    opened: &Mutex<Option<Opened>>,
+    record: &mut Record,
+) -> Result<Response<Body>, Refusal> {
+    let caller = caller(ctx, flow).await;
+    caller.iter().for_each(|caller| record.called_by(caller.clone()));
+    record.intercepted();
+    if ctx.inference.is_none() {
+        return Err(Refusal::Inference(InferenceFault::NotConfigured));
+    }
+    if ctx.authority.is_none() {
+        return Err(Refusal::AuthorityUnavailable);
+    }
+    let client = hyper::upgrade::on(&mut request);
+    *opened.lock().await = Some(Opened { client, to: To::Models { caller, target } });
+    Ok(reply::established())
+}
+
+/// Who asks, for the log, where nothing depends on it.
+async fn caller(ctx: &Context, flow: Flow) -> Option<Caller> {
+    let turn = Arc::clone(&ctx.turns).acquire_owned().await.ok()?;
+    let identifier = Arc::clone(&ctx.identifier);
+    let identified = tokio::task::spawn_blocking(move || {
+        let identified = identifier.identify(flow);
+        drop(turn);
+        identified
+    });
+    identified.await.ok()?.ok().map(|identified| identified.callers().first().clone())
 }
 
 /// A request to the proxy itself: judged by itself, sent on, answered as the upstream answers.
@@ -435,7 +509,7 @@ async fn forward(
         body = match sent.await {
             Ok(response) => return Ok(response),
             // An upstream may end a connection that it has not used for a while.
-            Err(NotAnswered::Unsent(unsent)) if kept.is_some() => Unread::Scanned(unsent),
+            Err(NotAnswered::Unsent(unsent)) if kept.is_some() => Unread::Outgoing(unsent),
             Err(NotAnswered::Unsent(_)) => return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned())),
             Err(NotAnswered::Failed(refusal)) => return Err(refusal),
         };
@@ -452,10 +526,19 @@ fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
 /// A permitted connection whose answer is on its way.
 struct Opened {
     client: OnUpgrade,
-    upstream: TcpStream,
-    address: SocketAddr,
-    tenure: Tenure,
-    share: Share,
+    to: To,
+}
+
+/// Where it leads.
+enum To {
+    Upstream { upstream: TcpStream, address: SocketAddr, tenure: Tenure, share: Share },
+    Models { caller: Option<Caller>, target: Target },
+}
+
+/// How a connection goes on that was opened.
+enum Way {
+    Tunnel(Tunnel),
+    Models { client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target },
 }
 
 /// Both ends of a permitted connection, and what the client sent behind the head of its request.

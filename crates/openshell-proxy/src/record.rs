@@ -4,6 +4,8 @@ use crate::credentials::placeholder::redacted;
 use crate::decide::connection::Permit;
 use crate::decide::request::{Judged, RequestPermit};
 use crate::identify::caller::{Caller, Callers};
+use crate::inference::api::Call;
+use crate::inference::usage::Usage;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
 use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
@@ -29,6 +31,8 @@ pub struct Record {
     /// How its request came to its leave.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
+    /// Whether the models are asked, and then how.
+    inference: Option<Routed>,
     /// The names of the credentials that it carries.
     credentials: String,
     finished: bool,
@@ -44,6 +48,15 @@ struct Http {
     number: Option<u64>,
     /// Whether it turned its connection into another one.
     is_upgrade: bool,
+}
+
+/// How a model was asked.
+#[derive(Clone, Debug, Default)]
+struct Routed {
+    route: String,
+    call: Option<Call>,
+    usage: Usage,
+    remark: String,
 }
 
 /// What became of it.
@@ -72,6 +85,7 @@ impl Record {
             judged: None,
             observed: None,
             credentials: String::new(),
+            inference: None,
             finished: false,
         }
     }
@@ -92,6 +106,16 @@ impl Record {
         let path = shown(path);
         let mut record = Self::new(format!("{method} {path}"), Some(target));
         record.called_by(callers.first().clone());
+        let method = method.to_owned();
+        record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
+        record
+    }
+
+    /// A record of the request `number` for `path` inside a connection to `target`, whose caller may not be known.
+    #[must_use]
+    pub fn numbered(number: u64, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
+        let path = shown(path);
+        let mut record = Self::new(format!("{method} {path}"), Some(target));
         let method = method.to_owned();
         record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
         record
@@ -150,6 +174,24 @@ impl Record {
             self.policy = permit.policy().map(str::to_owned);
         }
         self.judged = Some(permit.judged().clone());
+    }
+
+    /// Notes that it is for the models, about which no policy is asked.
+    pub fn intercepted(&mut self) {
+        self.inference.get_or_insert_default();
+    }
+
+    /// Notes which route is asked, and what for.
+    pub fn routed(&mut self, route: &str, call: Call) {
+        self.inference = Some(Routed { route: route.to_owned(), call: Some(call), ..Routed::default() });
+    }
+
+    /// Notes what an answer took, and how it ended if not by itself.
+    pub fn took(&mut self, usage: Usage, remark: &str) {
+        if let Some(routed) = &mut self.inference {
+            routed.usage = usage;
+            remark.clone_into(&mut routed.remark);
+        }
     }
 
     /// Notes which credentials it carries.
@@ -228,6 +270,10 @@ impl Record {
                         ("OPEN", "HIGH", "DENIED", policy)
                     }
                     DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
+                    // The route was right, but its backend was not there.
+                    DenialStage::Inference if refusal.status().is_server_error() && self.http.is_some() => {
+                        ("FAIL", "LOW", "ALLOWED", "-")
+                    }
                     DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
                     _ => ("OPEN", "MED", "DENIED", "-"),
                 };
@@ -244,6 +290,7 @@ impl Record {
                         DenialStage::L7 => "l7",
                         DenialStage::Tls => "tls",
                         DenialStage::Credential => "credential",
+                        DenialStage::Inference => "inference",
                         _ => "opa",
                     },
                     decision: "deny",
@@ -284,6 +331,7 @@ impl Record {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
         let observed = self.observed.map_or("", ReasonCode::as_str);
         let (engine, decision, reason, code) = match &self.judged {
+            _ if let Some(routed) = &self.inference => ("inference", "allow", routed.remark.as_str(), ""),
             _ if self.observed.is_some() => ("observe", "allow", remark, observed),
             Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
             Some(Judged::Allowed) => ("l7", "allow", remark, ""),
@@ -292,6 +340,12 @@ impl Record {
             Some(Judged::Unseen) | None => ("opa", "allow", remark, ""),
         };
         let message = match &self.http {
+            _ if let Some(Routed { call: Some(call), .. }) = &self.inference => format!(
+                "Intercepted inference request, routing locally: {} (protocol={}, kind={})",
+                self.request,
+                call.interface.as_str(),
+                call.kind
+            ),
             Some(Http { number: Some(number), .. }) if engine.is_empty() => {
                 let is_injected = !self.credentials.is_empty();
                 format!("HTTP_REQUEST {} credentials_injected={is_injected} request_num={number}", self.request)
@@ -339,6 +393,12 @@ impl Record {
             }
             None => ("NET", event.activity, "", "", 0),
         };
+        let routed = self.inference.as_ref().filter(|routed| routed.call.is_some());
+        let route = routed.map_or("", |routed| routed.route.as_str());
+        let tokens = routed.map_or_else(String::new, |Routed { usage, .. }| match usage {
+            Usage { input: None, output: None } => String::new(),
+            Usage { input, output } => format!("{}/{}", input.unwrap_or(0), output.unwrap_or(0)),
+        });
         tracing::info!(
             target: AUDIT,
             class,
@@ -358,6 +418,8 @@ impl Record {
             reason = event.reason,
             code = event.code,
             credentials = self.credentials,
+            route,
+            tokens,
             "{}", event.message
         );
     }

@@ -30,6 +30,7 @@ pub enum Refusal {
     UnsupportedProtocol { what: &'static str, policy: Option<String> },
     UnsolicitedUpgrade,
     Credential(CredentialFault),
+    Inference(InferenceFault),
     BadRequest(&'static str),
     Target(TargetError),
     RequestTooLarge,
@@ -90,6 +91,91 @@ impl CredentialFault {
     }
 }
 
+/// Why a model does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InferenceFault {
+    /// Nobody has said which models there are.
+    NotConfigured,
+    /// So far there are none.
+    NoRoutes,
+    /// Models serve no such request.
+    NoCall,
+    /// None serves this one.
+    NoRoute,
+    /// It is too large.
+    TooLarge {
+        /// For this many bytes.
+        most: usize,
+    },
+    /// The run may use no more of it.
+    Budget {
+        /// Of which route.
+        route: String,
+        /// By which limit.
+        what: &'static str,
+    },
+    /// The backend cannot be reached, or does not begin to answer; why is the operator's to know.
+    Unavailable(String),
+    /// The backend answers with what is no answer; why is the operator's to know.
+    Failed(String),
+}
+
+impl InferenceFault {
+    fn code(&self) -> ReasonCode {
+        match self {
+            Self::NotConfigured | Self::NoRoutes => ReasonCode::InferenceNotConfigured,
+            Self::NoCall => ReasonCode::InferencePathNotAllowed,
+            Self::NoRoute => ReasonCode::InferenceNoRoute,
+            Self::TooLarge { .. } => ReasonCode::RequestTooLarge,
+            Self::Budget { .. } => ReasonCode::InferenceBudgetExhausted,
+            Self::Unavailable(_) => ReasonCode::InferenceUnavailable,
+            Self::Failed(_) => ReasonCode::InferenceError,
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotConfigured | Self::NoRoutes | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoCall => StatusCode::FORBIDDEN,
+            Self::NoRoute => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Budget { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Failed(_) => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// What the workload is told.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::NotConfigured => "no models are configured: --inference-routes names them".to_owned(),
+            Self::NoRoutes => "cluster inference is not configured".to_owned(),
+            Self::NoCall => "connection not allowed by policy".to_owned(),
+            Self::NoRoute => "no compatible inference route available".to_owned(),
+            Self::TooLarge { most } => format!("a request for a model has at most {most} bytes"),
+            Self::Budget { route, what } => format!("the {what} of route {route} are used up for this run"),
+            Self::Unavailable(_) => "inference service unavailable".to_owned(),
+            Self::Failed(_) => "inference service error".to_owned(),
+        }
+    }
+
+    /// What to do, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoRoutes => Some("run: openshell cluster inference set --help"),
+            _ => None,
+        }
+    }
+
+    fn cause(&self) -> String {
+        match self {
+            Self::Unavailable(why) | Self::Failed(why) => format!("{}: {why}", self.text()),
+            _ => self.text(),
+        }
+    }
+}
+
 impl Refusal {
     /// The reason, in one word.
     #[must_use]
@@ -107,6 +193,7 @@ impl Refusal {
             Self::UnsupportedProtocol { .. } => ReasonCode::UnsupportedL7Protocol,
             Self::UnsolicitedUpgrade => ReasonCode::UnsolicitedUpgrade,
             Self::Credential(fault) => fault.code(),
+            Self::Inference(fault) => fault.code(),
             Self::BadRequest(_) | Self::Target(_) => ReasonCode::BadRequest,
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
@@ -119,6 +206,9 @@ impl Refusal {
     /// The status of the answer.
     #[must_use]
     pub fn status(&self) -> StatusCode {
+        if let Self::Inference(fault) = self {
+            return fault.status();
+        }
         match self.code().stage() {
             DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Bypass => StatusCode::FORBIDDEN,
             DenialStage::L7 if self.code() == ReasonCode::BadRequest => StatusCode::BAD_REQUEST,
@@ -132,7 +222,7 @@ impl Refusal {
             DenialStage::Credential => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Engine => StatusCode::INTERNAL_SERVER_ERROR,
             DenialStage::Limit if matches!(self, Self::RequestTooLarge) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            DenialStage::Limit => StatusCode::SERVICE_UNAVAILABLE,
+            DenialStage::Limit | DenialStage::Inference => StatusCode::SERVICE_UNAVAILABLE,
             DenialStage::Upstream => StatusCode::BAD_GATEWAY,
         }
     }
@@ -147,7 +237,9 @@ impl Refusal {
             DenialStage::L7 if matches!(self, Self::Request { .. }) => "policy_denied",
             DenialStage::Credential if self.code() == ReasonCode::CredentialEndpointMismatch => "policy_denied",
             DenialStage::Credential => "credential_injection_failed",
-            DenialStage::Tls | DenialStage::L7 | DenialStage::Engine | DenialStage::Limit => self.code().as_str(),
+            DenialStage::Tls | DenialStage::L7 | DenialStage::Inference | DenialStage::Engine | DenialStage::Limit => {
+                self.code().as_str()
+            }
         }
     }
 
@@ -184,6 +276,7 @@ impl Refusal {
                 format!("{request} refused: {}", fault.cause())
             }
             Self::Credential(fault) => format!("unresolved credential placeholder in request: {}", fault.cause()),
+            Self::Inference(fault) => fault.text(),
             Self::Target(error) => error.to_string(),
             Self::Address { code, has_list, .. } => {
                 let method = request.split(' ').next().unwrap_or_default();
@@ -277,6 +370,7 @@ impl Refusal {
             Self::ClientTlsFailed(why) | Self::UpstreamTlsInvalid(why) => why.clone(),
             Self::AuthorityMismatch(named) => format!("the request names {named}"),
             Self::Credential(fault) => fault.cause(),
+            Self::Inference(fault) => fault.cause(),
             Self::Target(error) => error.to_string(),
             Self::PolicyChanged(reason) | Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {

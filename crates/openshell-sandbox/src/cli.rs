@@ -67,6 +67,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
+    /// Models that the command finds at https://inference.local (YAML) [or OPENSHELL_INFERENCE_ROUTES]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) inference_routes: Option<PathBuf>,
+
     /// Lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,

@@ -2,23 +2,25 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
-use crate::credentials;
 use crate::policy_file::Source;
+use crate::{credentials, routes};
 
 /// Everything that a run depends on.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: Source,
-    /// The secrets that the command may use without having them.
-    pub(crate) credentials: Option<(credentials::Source, credentials::Said)>,
+    /// Until the start takes them.
+    pub(crate) secrets: Secrets,
     pub(crate) network: NetworkMode,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
@@ -36,6 +38,15 @@ pub(crate) struct Config {
     pub(crate) upstream_ca_file: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
+}
+
+/// What holds secrets.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    /// Those that the command may use without having them.
+    pub(crate) credentials: Option<(credentials::Source, credentials::Said)>,
+    /// The models, with their keys.
+    pub(crate) routes: Option<routes::Loaded>,
 }
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
@@ -65,13 +76,21 @@ impl Config {
         if args.credentials.is_some() && args.network != NetworkMode::Proxy {
             bail!("--credentials needs --network proxy: it is the proxy that replaces placeholders");
         }
+        let routes = path(args.inference_routes, "OPENSHELL_INFERENCE_ROUTES");
+        if routes.is_some() && args.network != NetworkMode::Proxy {
+            bail!("--inference-routes needs --network proxy: it is the proxy that answers for inference.local");
+        }
         // The sandbox starts elsewhere, so what is relative here would mean another place there.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
+        let routes = routes.map(|path| routes::load(&path, &environment)).transpose()?;
         let credentials = args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?;
+        for name in routes.iter().flat_map(|routes| &routes.variables) {
+            drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
+        }
         Ok(Self {
-            credentials,
+            secrets: Secrets { credentials, routes },
             policy: Source { data: policy_data, rules: policy_rules },
             network: args.network,
             command,

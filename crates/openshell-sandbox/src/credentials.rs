@@ -1,24 +1,18 @@
 //! From the credentials file to a vault, with what there is to say about it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_policy::credential::{
-    self, CredentialName, CredentialSpec, MAX_SECRET_BYTES, SHORT_SECRET_BYTES, Source as SecretSource,
-};
+use openshell_policy::credential::{CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::Doubt;
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
-use zeroize::Zeroizing;
 
-use crate::logging;
+use crate::{logging, secret_file};
 
 /// What a credentials file says, and what is doubtful about that.
 pub(crate) type Said = (Vec<CredentialSpec>, Vec<String>);
@@ -104,17 +98,9 @@ impl Source {
                 None if is_start => bail!("the variable {name} is not set"),
                 None => bail!("the variable {name} was not named at the start, and the environment is read only then"),
             },
-            SecretSource::File(path) => {
-                let failed = || format!("failed to read {}", path.display());
-                let (secret, is_private) = open(&path, MAX_SECRET_BYTES + 1, is_start).with_context(failed)?;
-                if !is_private {
-                    return Err(anyhow!(PUBLIC)).with_context(failed);
-                }
-                secret.without_last_newline()
-            }
+            SecretSource::File(path) => return secret_file::read(&path, is_start),
         };
-        credential::check_secret(secret.expose()).map_err(|fault| anyhow!("{fault}"))?;
-        Ok(secret)
+        secret_file::checked(secret)
     }
 }
 
@@ -135,7 +121,7 @@ impl Loaded {
 /// The file cannot be read, or is no credentials file; or it holds secrets, and others may read it.
 pub(crate) fn read_file(path: &Path, is_start: bool) -> anyhow::Result<Said> {
     let failed = || format!("failed to read credentials from {}", path.display());
-    let (text, is_private) = open(path, yaml::MAX_DOCUMENT_BYTES, is_start).with_context(failed)?;
+    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, is_start).with_context(failed)?;
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
     let (specs, warnings) = yaml::credentials(text, environment::is_sandboxs).map_err(|violations| {
         let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
@@ -143,29 +129,8 @@ pub(crate) fn read_file(path: &Path, is_start: bool) -> anyhow::Result<Said> {
     })?;
     let holds_secrets = specs.iter().any(|spec| matches!(spec.source, SecretSource::Value(_)));
     if holds_secrets && !is_private {
-        return Err(anyhow!(PUBLIC)).with_context(failed);
+        return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
     let doubts = warnings.iter().map(|warning| format!("{}: {warning}", path.display())).collect();
     Ok((specs, doubts))
-}
-
-const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
-
-/// The bytes of a file, and whether nobody but its owner may read it.
-fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Secret, bool)> {
-    // A start may read from a pipe; later there is nobody at its other end.
-    if !is_start && !std::fs::metadata(path)?.is_file() {
-        bail!("it is not a regular file");
-    }
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    let is_private = metadata.mode() & 0o044 == 0;
-    // Of what grows a copy would be left behind.
-    let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
-    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > limit {
-        bail!("it has more than {limit} bytes");
-    }
-    Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
 }

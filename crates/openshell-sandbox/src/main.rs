@@ -12,6 +12,8 @@ mod outputs;
 mod policy_file;
 mod refusals;
 mod reload;
+mod routes;
+mod secret_file;
 mod startup;
 mod tasks;
 mod terminal;
@@ -45,10 +47,10 @@ fn main() -> ExitCode {
 fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     let mut config = config::Config::read(args)?;
     logging::start(&config)?;
-    let credentials = config.credentials.take();
+    let secrets = std::mem::take(&mut config.secrets);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(&config, credentials, init).await?;
+        let sandbox = startup::start(&config, secrets, init).await?;
         workload::run(&config, sandbox).await
     });
     // Connections that are still open belong to nobody any more.

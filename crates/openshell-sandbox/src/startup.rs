@@ -19,6 +19,7 @@ use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::current::CurrentPolicy;
 use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
+use openshell_proxy::inference::route::Inference;
 use openshell_proxy::listener::Listener;
 use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
@@ -41,12 +42,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cli::NetworkMode;
-use crate::config::Config;
-use crate::credentials;
+use crate::config::{Config, Secrets};
 use crate::logging;
 use crate::outputs::{self, Output};
 use crate::refusals::Refusals;
 use crate::reload;
+use crate::routes;
 use crate::tasks::Tasks;
 use crate::trust;
 use crate::workload;
@@ -160,14 +161,10 @@ impl Reports {
     }
 }
 
-pub(crate) async fn start(
-    config: &Config,
-    credentials: Option<(credentials::Source, credentials::Said)>,
-    init: Init,
-) -> anyhow::Result<Sandbox> {
+pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
-    let (source, said) = credentials.unzip();
+    let (source, said) = secrets.credentials.unzip();
     let credentials = source.as_ref().zip(said).map(|(source, said)| source.load(said)).transpose()?;
     let user = run_as::resolve(policy.run_as())?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
@@ -243,6 +240,7 @@ pub(crate) async fn start(
             authority: tls.authority,
             trust: tls.trust,
             vault,
+            inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
             shares: Arc::default(),
             denials: Arc::clone(&refusals) as _,
             observations: results.observed.as_ref().map(|(_, observations)| Arc::clone(observations)),

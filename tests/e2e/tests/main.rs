@@ -8,6 +8,7 @@ mod explain;
 mod files;
 mod forward;
 mod identity;
+mod inference;
 mod lacking;
 mod leftovers;
 mod logs;

@@ -61,7 +61,7 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
     Some(CredentialSpec { name, source: source?, binding: Binding { hosts: hosts.map(|(hosts, _)| hosts), path } })
 }
 
-fn variable(name: &str) -> Result<String, Fault> {
+pub(super) fn variable(name: &str) -> Result<String, Fault> {
     if name.is_empty() || name.contains(['=', '\0']) { Err(Fault::VariableName) } else { Ok(name.to_owned()) }
 }
 

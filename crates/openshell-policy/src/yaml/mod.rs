@@ -1,12 +1,14 @@
-//! The YAML forms of a policy and of credentials, read strictly: every violation is found and carries its place and line.
+//! The YAML forms of a policy, of credentials and of inference routes, read strictly: every violation is found and carries its place and line.
 
 mod credentials;
 mod network;
 mod node;
 mod reader;
+mod routes;
 
 use crate::credential::CredentialSpec;
 use crate::filesystem::{Compatibility, Filesystem, GrantedPath};
+use crate::inference::RouteFile;
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
 use crate::process::{Identity, RunAs};
@@ -67,6 +69,14 @@ pub fn credentials(
     is_taken: impl Fn(&str) -> bool,
 ) -> Result<(Vec<CredentialSpec>, Vec<Warning>), Violations> {
     read(document, |reader, at| credentials::credentials(reader, at, is_taken))
+}
+
+/// Reads an inference route document.
+///
+/// # Errors
+/// All violations at once.
+pub fn routes(document: &str) -> Result<RouteFile, Violations> {
+    read(document, routes::routes).map(|(file, _)| file)
 }
 
 fn read<T>(

@@ -175,8 +175,9 @@ pub fn ensure_host(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
     }
 }
 
-/// A host and a port are always a field value.
-fn host_value(scheme: Scheme, target: &Target) -> Option<HeaderValue> {
+/// `target` as a `Host` says it. A host and a port are always a field value.
+#[must_use]
+pub fn host_value(scheme: Scheme, target: &Target) -> Option<HeaderValue> {
     let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
     HeaderValue::from_str(&host).ok()
 }

@@ -1,7 +1,8 @@
 //! A refusal as an HTTP answer.
 
 use bytes::Bytes;
-use http_body_util::{Either, Full};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Either, Full};
 use hyper::Response;
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
@@ -9,12 +10,24 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use serde::Serialize;
 
-use crate::credentials::echo::Scrubbed;
 use crate::record::Record;
-use crate::refusal::Refusal;
+use crate::refusal::{InferenceFault, Refusal};
 
-/// The body of an answer: the proxy's own, or the upstream's as it comes, or without the secrets in it.
-pub type Body = Either<Full<Bytes>, Either<Incoming, Scrubbed<Incoming>>>;
+/// The body of an answer: the proxy's own, or the upstream's as it comes, or what was made of that.
+pub type Body = Either<Full<Bytes>, Either<Incoming, Altered>>;
+
+/// A body that is not sent on as it comes.
+pub type Altered = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// `body`, which the upstream's became.
+#[must_use]
+pub fn altered<B>(body: B) -> Body
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    Either::Right(Either::Right(body.map_err(std::io::Error::other).boxed_unsync()))
+}
 
 /// What a refusal's body holds; what is unknown is left out.
 #[derive(Serialize)]
@@ -50,7 +63,25 @@ pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
     Response::from_parts(head, Either::Left(Full::from(body)))
 }
 
+/// What clients of models read of a refusal.
+#[derive(Serialize)]
+struct InferenceContent {
+    error: String,
+    reason_code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'static str>,
+}
+
 fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
+    if let Refusal::Inference(fault) = refusal
+        && *fault != InferenceFault::NotConfigured
+    {
+        let content =
+            InferenceContent { error: fault.text(), reason_code: refusal.code().as_str(), hint: fault.hint() };
+        // Only what is no request of a model's, or is not read to its end, ends the connection.
+        let closes = matches!(fault, InferenceFault::NoCall | InferenceFault::TooLarge { .. });
+        return message(refusal, serde_json::to_vec(&content), (None, closes));
+    }
     let judged = match refusal {
         Refusal::Request { policy, rule: (method, path), .. } => {
             Some((policy.as_deref(), method.as_str(), path.as_str()))
@@ -72,18 +103,27 @@ fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
         nearest_rule: refusal.nearest_rule(),
         fix: record.target().and_then(|target| refusal.fix(target, record.caller())),
     };
+    message(refusal, serde_json::to_vec(&content), (judged.and_then(|(policy, ..)| policy), true))
+}
+
+fn message(
+    refusal: &Refusal,
+    content: serde_json::Result<Vec<u8>>,
+    (policy, closes): (Option<&str>, bool),
+) -> (Parts, Bytes) {
     // Texts and numbers always have a JSON form.
-    let body = serde_json::to_vec(&content).unwrap_or_default();
-    let mut response = Response::new(Bytes::from(body));
+    let mut response = Response::new(Bytes::from(content.unwrap_or_default()));
     *response.status_mut() = refusal.status();
     // Clients that show nothing of the body show the status line.
     response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A key of a policy is always a field value.
-    if let Some(Ok(policy)) = judged.and_then(|(policy, ..)| policy.map(HeaderValue::from_str)) {
+    if let Some(Ok(policy)) = policy.map(HeaderValue::from_str) {
         response.headers_mut().insert("X-OpenShell-Policy", policy);
     }
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    if closes {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response.into_parts()
 }
 

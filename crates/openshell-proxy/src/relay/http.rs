@@ -29,7 +29,7 @@ use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::session::Session;
-use crate::relay::upstream::{NotAnswered, Origin, Upstream};
+use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
 use crate::resolve::{guard, resolve};
 use crate::tenure::{Connection, Does};
 
@@ -97,7 +97,7 @@ impl Admitted {
         (ctx, session): (&Context, &Session),
         upstream: &mut Upstream,
         (scheme, target): (Scheme, &Target),
-        (request, body): (&Parts, Scanned),
+        (request, body): (&Parts, Outgoing),
         client: &mut Option<OnUpgrade>,
         record: &mut Record,
     ) -> Result<Response<Body>, NotAnswered> {
@@ -121,7 +121,7 @@ impl Admitted {
         }
         Ok(match used.is_empty() {
             true => response.map(|body| Either::Right(Either::Left(body))),
-            false => scrubbed(response, used, record.echo()).map(|body| Either::Right(Either::Right(body))),
+            false => scrubbed(response, used, record.echo()).map(reply::altered),
         })
     }
 }
@@ -223,7 +223,7 @@ impl Inside<'_> {
             body = match sent.await {
                 Ok(response) => break response,
                 // An upstream may end a connection that it has not used for a while.
-                Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => Unread::Scanned(unsent),
+                Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => Unread::Outgoing(unsent),
                 Err(NotAnswered::Unsent(_)) => {
                     return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()));
                 }
@@ -252,7 +252,7 @@ pub enum Unread {
     /// Not looked at.
     Incoming(Incoming),
     /// Looked at, as far as it was read.
-    Scanned(Scanned),
+    Outgoing(Outgoing),
 }
 
 impl Unread {
@@ -260,12 +260,13 @@ impl Unread {
     ///
     /// # Errors
     /// It begins with what is not sent.
-    pub async fn scanned(self, ctx: &Context, session: &Session, request: &Parts) -> Result<Scanned, Refusal> {
+    pub async fn scanned(self, ctx: &Context, session: &Session, request: &Parts) -> Result<Outgoing, Refusal> {
         match self {
             Self::Incoming(body) => {
-                Scanned::begin(body, &request.headers, &ctx.vault.load(), session.misplaced()).await
+                let vault = ctx.vault.load();
+                Scanned::begin(body, &request.headers, &vault, session.misplaced()).await.map(Either::Left)
             }
-            Self::Scanned(body) => Ok(body),
+            Self::Outgoing(body) => Ok(body),
         }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
+use bytes::Bytes;
+use http_body_util::{Either, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
@@ -85,7 +87,7 @@ impl fmt::Debug for Driver {
 struct Kept {
     origin: Origin,
     address: SocketAddr,
-    sender: SendRequest<Scanned>,
+    sender: SendRequest<Outgoing>,
     /// What was read since the last request, until its answer.
     unanswered: Arc<AtomicUsize>,
 }
@@ -179,6 +181,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
+/// What is sent as a body: a client's, looked at; or one that was read before.
+pub type Outgoing = Either<Scanned, Full<Bytes>>;
+
 /// What a connection is kept for.
 pub type Origin = (Scheme, Target);
 
@@ -186,7 +191,7 @@ pub type Origin = (Scheme, Target);
 #[derive(Debug)]
 pub enum NotAnswered {
     /// The connection was gone before anything of the request was sent; another one may serve it. This is its body.
-    Unsent(Scanned),
+    Unsent(Outgoing),
     /// The upstream failed.
     Failed(Refusal),
 }
@@ -197,6 +202,12 @@ impl Upstream {
     pub fn reusable(&self, origin: &Origin, destination: &Destination) -> Option<SocketAddr> {
         let kept = self.kept.as_ref().filter(|kept| kept.origin == *origin && !kept.sender.is_closed())?;
         destination.addresses().contains(&kept.address).then_some(kept.address)
+    }
+
+    /// Whether the kept connection is one to `origin`, and still open.
+    #[must_use]
+    pub fn is_open_to(&self, origin: &Origin) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.origin == *origin && !kept.sender.is_closed())
     }
 
     /// Keeps `stream`, a connection to `origin`, instead of what was kept before.
@@ -237,7 +248,7 @@ impl Upstream {
     /// The upstream is gone, with the request if nothing of it was sent; or it answers with what is no HTTP.
     pub async fn send(
         &mut self,
-        request: Released<Scanned>,
+        request: Released<Outgoing>,
         asked: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, NotAnswered> {
         let failed = |error: hyper::Error| Refusal::UpstreamUnreachable(error.to_string());

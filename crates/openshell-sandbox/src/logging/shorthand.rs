@@ -99,6 +99,13 @@ fn http(fields: &Fields) -> String {
     if !get("credentials").is_empty() {
         let _ = write!(line, " [credentials:{}]", word(get("credentials")));
     }
+    if !get("route").is_empty() {
+        let _ = write!(line, " [route:{}", word(get("route")));
+        if !get("tokens").is_empty() {
+            let _ = write!(line, " tokens:{}", get("tokens"));
+        }
+        line.push(']');
+    }
     line = with_reason(line, fields);
     if is_inside {
         let _ = write!(line, " [by:{caller}]");

@@ -1,0 +1,55 @@
+//! Which interface a request is for.
+
+use hyper::Method;
+use openshell_policy::inference::Interface;
+
+/// An interface, and what of it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The interface.
+    pub interface: Interface,
+    /// The word for logs.
+    pub kind: &'static str,
+}
+
+/// What a `method` request for `path`, in canonical form and without its query, asks for; `None` if it is nothing of a model's.
+#[must_use]
+pub fn call(method: &Method, path: &str) -> Option<Call> {
+    let (interface, kind) = match (method.as_str().to_ascii_uppercase().as_str(), path) {
+        ("POST", "/v1/chat/completions") => (Interface::OpenaiChatCompletions, "chat_completion"),
+        ("POST", "/v1/completions") => (Interface::OpenaiCompletions, "completion"),
+        ("POST", "/v1/responses") => (Interface::OpenaiResponses, "responses"),
+        ("POST", "/v1/embeddings") => (Interface::OpenaiEmbeddings, "embeddings"),
+        ("POST", "/v1/messages") => (Interface::AnthropicMessages, "messages"),
+        ("GET", "/v1/models") => (Interface::ModelDiscovery, "models_list"),
+        ("GET", path) if path.starts_with("/v1/models/") => (Interface::ModelDiscovery, "models_get"),
+        _ => return None,
+    };
+    Some(Call { interface, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::call;
+    use hyper::Method;
+
+    #[test]
+    fn inf_04_05_only_what_models_serve_is_a_call() {
+        let kind =
+            |method: &str, path| call(&Method::from_bytes(method.as_bytes()).unwrap(), path).map(|call| call.kind);
+        assert_eq!(kind("POST", "/v1/chat/completions"), Some("chat_completion"));
+        assert_eq!(kind("post", "/v1/embeddings"), Some("embeddings"));
+        assert_eq!(kind("GET", "/v1/models/gpt-4.1"), Some("models_get"));
+        for (method, path) in [
+            ("GET", "/v1/chat/completions"),
+            ("POST", "/v1/models"),
+            ("POST", "/v1/chat/completions/x"),
+            ("POST", "/v1/messages/"),
+            ("GET", "/v1/modelsx"),
+            ("POST", "/V1/messages"),
+            ("GET", "/"),
+        ] {
+            assert_eq!(kind(method, path), None, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Which headers pass, either way: what models and their clients need, and no more.
+
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE, HOST, HeaderMap,
+    HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
+use openshell_policy::inference::Provider;
+
+use crate::inference::route::Route;
+
+/// Of a request: what it is and what its client is. Keys, cookies, organisations and projects are the operator's to say.
+fn may_ask(name: &HeaderName) -> bool {
+    const NAMES: [&str; 5] = ["anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key", "x-request-id"];
+    [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT].contains(name)
+        || NAMES.contains(&name.as_str())
+        || name.as_str().starts_with("x-stainless-")
+}
+
+/// Of an answer: what it is, its number, and when to ask again. Who the operator is to the backend is nobody's concern.
+fn may_answer(name: &HeaderName) -> bool {
+    const NAMES: [&str; 7] = [
+        "request-id",
+        "x-request-id",
+        "retry-after-ms",
+        "x-should-retry",
+        "openai-processing-ms",
+        "openai-version",
+        "x-openshell-mock",
+    ];
+    const PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
+    [CONTENT_TYPE, CONTENT_ENCODING, DATE, RETRY_AFTER].contains(name)
+        || NAMES.contains(&name.as_str())
+        || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+}
+
+/// The headers of a request to the backend of `route`, which is at `host`, for one that came with `asked`.
+#[must_use]
+pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(HOST, host);
+    for (name, value) in asked.iter().filter(|(name, _)| may_ask(name)) {
+        headers.append(name, value.clone());
+    }
+    // What is compressed tells no usage.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let name = match route.provider {
+        Provider::Bearer => AUTHORIZATION,
+        Provider::Anthropic => {
+            let version = HeaderName::from_static("anthropic-version");
+            headers.entry(version).or_insert(HeaderValue::from_static("2023-06-01"));
+            HeaderName::from_static("x-api-key")
+        }
+    };
+    if let Some(key) = route.key() {
+        headers.insert(name, key.clone());
+    }
+    headers
+}
+
+/// Leaves of an answer's headers what may pass.
+pub fn keep_answer(headers: &mut HeaderMap) {
+    let names: Vec<_> = headers.keys().filter(|name| !may_answer(name)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}

@@ -1,0 +1,153 @@
+//! Routes, with their keys and what is used of them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use hyper::header::{HeaderValue, InvalidHeaderValue};
+use openshell_policy::inference::{Backend, Budget, Interface, Provider, RouteSpec, SYSTEM_ROUTE, Timeouts};
+use openshell_policy::secret::Secret;
+use tokio::sync::Semaphore;
+
+use crate::context::Limits;
+
+/// Where requests for some interfaces go.
+pub struct Route {
+    /// Its name.
+    pub name: String,
+    /// Where it leads.
+    pub backend: Backend,
+    /// The model that is asked there.
+    pub model: String,
+    /// How the backend wants its key.
+    pub provider: Provider,
+    /// What it serves.
+    pub interfaces: BTreeSet<Interface>,
+    /// How long the backend may take.
+    pub timeouts: Timeouts,
+    /// The header value that holds the key.
+    key: Option<HeaderValue>,
+    budget: Budget,
+    requests: AtomicU64,
+    tokens: AtomicU64,
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Route {
+    /// The route of `spec`, with its `key`.
+    ///
+    /// # Errors
+    /// The key holds what no header may.
+    pub fn new(spec: RouteSpec, key: Option<&Secret>) -> Result<Self, InvalidHeaderValue> {
+        let scheme: &[u8] = match spec.provider {
+            Provider::Bearer => b"Bearer ",
+            Provider::Anthropic => b"",
+        };
+        let value = key.map(|key| HeaderValue::from_bytes(&[scheme, key.expose()].concat())).transpose()?;
+        Ok(Self {
+            key: value.map(|mut value| {
+                value.set_sensitive(true);
+                value
+            }),
+            name: spec.name,
+            backend: spec.backend,
+            model: spec.model,
+            provider: spec.provider,
+            interfaces: spec.interfaces,
+            timeouts: spec.timeouts,
+            budget: spec.budget,
+            requests: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+        })
+    }
+
+    /// The value of the header that holds the key.
+    #[must_use]
+    pub fn key(&self) -> Option<&HeaderValue> {
+        self.key.as_ref()
+    }
+
+    /// Counts a request, if the budget has room for it.
+    ///
+    /// # Errors
+    /// What is used up.
+    pub fn spend(&self) -> Result<(), &'static str> {
+        if self.budget.max_tokens.is_some_and(|most| self.tokens.load(Ordering::Relaxed) >= most.get()) {
+            return Err("max_tokens");
+        }
+        let before = self.requests.fetch_add(1, Ordering::Relaxed);
+        if self.budget.max_requests.is_some_and(|most| before >= most.get()) {
+            self.requests.fetch_sub(1, Ordering::Relaxed);
+            return Err("max_requests");
+        }
+        Ok(())
+    }
+
+    /// Counts the tokens of a request that has ended.
+    pub fn spent(&self, tokens: u64) {
+        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+}
+
+/// All routes of one moment, in their order.
+#[derive(Debug)]
+pub struct RouteTable {
+    routes: Vec<Arc<Route>>,
+    /// Bytes of the largest request.
+    pub max_request_bytes: usize,
+}
+
+impl RouteTable {
+    /// Of these routes; what is the system's own is left out.
+    #[must_use]
+    pub fn new(routes: impl IntoIterator<Item = Route>, max_request_bytes: usize) -> Self {
+        let routes = routes.into_iter().filter(|route| route.name != SYSTEM_ROUTE).map(Arc::new).collect();
+        Self { routes, max_request_bytes }
+    }
+
+    /// Whether nobody is served.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+
+    /// Those that serve `interface`, in their order.
+    pub fn serving(&self, interface: Interface) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter().filter(move |route| route.interfaces.contains(&interface))
+    }
+}
+
+/// The routes in force.
+#[derive(Debug)]
+pub struct Inference {
+    table: ArcSwapOption<RouteTable>,
+    /// KiB of requests that are held at once.
+    pub memory: Arc<Semaphore>,
+}
+
+impl Inference {
+    /// With `table` in force.
+    #[must_use]
+    pub fn new(table: RouteTable) -> Self {
+        let memory = Arc::new(Semaphore::new(Limits::INFERENCE_KIB.max(2 * table.max_request_bytes.div_ceil(1024))));
+        Self { table: ArcSwapOption::from_pointee(table), memory }
+    }
+
+    /// The routes of this moment.
+    #[must_use]
+    pub fn table(&self) -> Option<Arc<RouteTable>> {
+        self.table.load_full()
+    }
+
+    /// Puts other routes in force; what is under way goes on as it began.
+    pub fn replace(&self, table: RouteTable) {
+        self.table.store(Some(Arc::new(table)));
+    }
+}

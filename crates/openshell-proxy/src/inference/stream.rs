@@ -1,0 +1,115 @@
+//! The answer of a backend on its way: each part as it comes, measured, and seen to be cut off where it is.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::http::response::Parts;
+use serde_json::json;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::context::Limits;
+use crate::inference::route::Route;
+use crate::inference::usage::Meter;
+use crate::record::{DenialSink, Outcome, Record};
+
+/// What is reported of an answer when it has ended, however it ends.
+#[derive(Debug)]
+pub struct Report {
+    /// The facts so far.
+    pub record: Record,
+    /// Whose answer it is.
+    pub route: Arc<Route>,
+    /// Where refusals are counted.
+    pub denials: Arc<dyn DenialSink>,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub struct Streamed {
+    body: Incoming,
+    is_events: bool,
+    meter: Meter,
+    idle: Pin<Box<Sleep>>,
+    report: Option<Report>,
+    /// A client that reads events has been told that it is cut off.
+    is_cut: bool,
+}
+
+impl Streamed {
+    /// Of an answer with the head `head`.
+    #[must_use]
+    pub fn new(head: &Parts, body: Incoming, report: Report) -> Self {
+        let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
+        let is_events = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+        let idle = Box::pin(sleep(report.route.timeouts.idle));
+        Self { body, is_events, meter: Meter::default(), idle, report: Some(report), is_cut: false }
+    }
+
+    fn finish(&mut self, remark: &str) {
+        if let Some(Report { mut record, route, denials }) = self.report.take() {
+            let usage = self.meter.usage();
+            route.spent(usage.total());
+            record.took(usage, remark);
+            record.finish(Outcome::Allowed, &*denials);
+        }
+    }
+
+    /// Ends it before its end. Nothing clean follows; who reads events is told first.
+    fn cut_off(&mut self, why: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.finish(why);
+        if !self.is_events {
+            return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
+        }
+        self.is_cut = true;
+        self.idle.as_mut().reset(Instant::now() + Limits::CUT_OFF);
+        let error = json!({"error": {"type": "proxy_stream_error", "message": "the answer of the model was cut off"}});
+        Poll::Ready(Some(Ok(Frame::data(format!("\n\nevent: error\ndata: {error}\n\n").into()))))
+    }
+}
+
+impl Body for Streamed {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = self.get_mut();
+        if this.is_cut {
+            // What is an error drops what is not written yet.
+            ready!(this.idle.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
+        }
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(report) = &this.report {
+                    this.idle.as_mut().reset(Instant::now() + report.route.timeouts.idle);
+                }
+                if let Some(data) = frame.data_ref() {
+                    this.meter.read(data);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => this.cut_off(&format!("the answer was cut off: {error}")),
+            Poll::Ready(None) => {
+                this.finish("");
+                Poll::Ready(None)
+            }
+            Poll::Pending => match this.idle.as_mut().poll(cx) {
+                Poll::Ready(()) => this.cut_off("the backend sent nothing for too long"),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl Drop for Streamed {
+    /// Nobody reads it any more, and the backend's connection ends with it.
+    fn drop(&mut self) {
+        let remark = if self.body.is_end_stream() { "" } else { "the client left before the end of the answer" };
+        self.finish(remark);
+    }
+}

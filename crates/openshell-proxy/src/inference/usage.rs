@@ -1,0 +1,104 @@
+//! How many tokens an answer says that it took, read while it passes.
+
+use memchr::memmem;
+
+/// Bytes of an answer that are kept to find what it says: longer than any count of tokens.
+const KEPT: usize = 4 * 1024;
+
+/// Tokens of a request and its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the request.
+    pub input: Option<u64>,
+    /// Of the answer.
+    pub output: Option<u64>,
+}
+
+impl Usage {
+    /// Both.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.input.unwrap_or(0).saturating_add(self.output.unwrap_or(0))
+    }
+}
+
+/// Reads the `usage` objects of an answer, be it one text or a stream of events. Of a stream the last counts.
+#[derive(Debug, Default)]
+pub struct Meter {
+    kept: Vec<u8>,
+    usage: Usage,
+}
+
+/// Inside the texts of an answer the quotes are escaped, so only its structure has this.
+const KEY: &[u8] = b"\"usage\"";
+
+impl Meter {
+    /// Reads `part`, which comes next.
+    pub fn read(&mut self, part: &[u8]) {
+        // The end of what came before may be the beginning of a count.
+        let text = if self.kept.is_empty() {
+            part
+        } else {
+            self.kept.extend_from_slice(part.get(..KEPT).unwrap_or(part));
+            let joined = std::mem::take(&mut self.kept);
+            self.find(&joined);
+            if part.len() < KEPT {
+                self.keep(&joined);
+                return;
+            }
+            part
+        };
+        self.find(text);
+        self.keep(text);
+    }
+
+    /// What it has said so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn find(&mut self, text: &[u8]) {
+        for at in memmem::find_iter(text, KEY) {
+            let behind = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
+            let Some(object) = behind.strip_prefix(b":") else { continue };
+            let mut values = serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
+            let Some(Ok(usage)) = values.next() else { continue };
+            let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());
+            self.usage.input = count(["prompt_tokens", "input_tokens"]).or(self.usage.input);
+            self.usage.output = count(["completion_tokens", "output_tokens"]).or(self.usage.output);
+        }
+    }
+
+    fn keep(&mut self, text: &[u8]) {
+        self.kept = text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default().to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Meter, Usage};
+
+    #[test]
+    fn tokens_are_counted_wherever_an_answer_is_cut() {
+        let openai = r#"{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":9}"}}],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}"#;
+        let anthropic = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":11,\"output_tokens\":1}}}\n\nevent: message_delta\ndata: {\"usage\": {\"output_tokens\": 22}}\n\n";
+        let chunks = "data: {\"usage\":null}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":22}}\n\ndata: [DONE]\n\n";
+        for text in [openai, anthropic, chunks] {
+            for first in 0..text.len() {
+                let mut meter = Meter::default();
+                let (one, other) = text.as_bytes().split_at(first);
+                [one, other].iter().for_each(|part| meter.read(part));
+                assert_eq!(meter.usage(), Usage { input: Some(11), output: Some(22) }, "{text} cut at {first}");
+            }
+            let mut meter = Meter::default();
+            text.bytes().for_each(|byte| meter.read(&[byte]));
+            assert_eq!(meter.usage(), Usage { input: Some(11), output: Some(22) }, "{text}");
+            let mut meter = Meter::default();
+            [vec![b'x'; 10_000].as_slice(), text.as_bytes(), &vec![b'x'; 10_000]]
+                .iter()
+                .for_each(|part| meter.read(part));
+            assert_eq!(meter.usage().total(), 33, "{text}");
+        }
+    }
+}

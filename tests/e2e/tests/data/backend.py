@@ -1,0 +1,162 @@
+"""A backend of models for the tests: `backend.py FOLDER PORT`. The first part of a path says how it behaves, the rest is what is
+asked for. Each request is a line of FOLDER/seen."""
+
+import asyncio, json, sys, time
+
+folder, port = sys.argv[1], int(sys.argv[2])
+
+
+def has_result(body):
+    """Whether the last word is what a tool said."""
+    last = (body.get('messages') or body.get('input') or [{}])[-1]
+    content = last.get('content') if isinstance(last, dict) else None
+    kinds = [part.get('type') for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return last.get('role') == 'tool' or last.get('type') == 'function_call_output' or 'tool_result' in kinds
+
+
+def chat(body, use_tool):
+    message = {'role': 'assistant', 'content': 'Hello there.'}
+    if use_tool:
+        call = {'id': 'call_1', 'type': 'function', 'function': {'name': body['tools'][0]['function']['name'], 'arguments': '{"city": "Oslo"}'}}
+        message = {'role': 'assistant', 'content': None, 'tool_calls': [call]}
+    return message
+
+
+def answer_of(path, body):
+    """The whole answer."""
+    model, use_tool = body.get('model'), bool(body.get('tools')) and not has_result(body)
+    if path == '/v1/chat/completions':
+        reason = 'tool_calls' if use_tool else 'stop'
+        return {'id': 'c', 'object': 'chat.completion', 'created': 1, 'model': model,
+            'choices': [{'index': 0, 'message': chat(body, use_tool), 'finish_reason': reason}],
+            'usage': {'prompt_tokens': 11, 'completion_tokens': 22, 'total_tokens': 33}}
+    if path == '/v1/messages':
+        content = [{'type': 'text', 'text': 'Hello there.'}]
+        if use_tool: content = [{'type': 'tool_use', 'id': 'toolu_1', 'name': body['tools'][0]['name'], 'input': {'city': 'Oslo'}}]
+        return {'id': 'msg_1', 'type': 'message', 'role': 'assistant', 'model': model, 'content': content,
+            'stop_reason': 'tool_use' if use_tool else 'end_turn', 'stop_sequence': None, 'usage': {'input_tokens': 11, 'output_tokens': 22}}
+    if path == '/v1/responses':
+        output = [{'type': 'message', 'id': 'm', 'role': 'assistant', 'status': 'completed', 'content': [{'type': 'output_text', 'text': 'Hello there.', 'annotations': []}]}]
+        return {'id': 'r', 'object': 'response', 'created_at': 1, 'status': 'completed', 'model': model, 'output': output,
+            'parallel_tool_calls': False, 'tool_choice': 'auto', 'tools': [], 'usage': {'input_tokens': 11, 'input_tokens_details': {'cached_tokens': 0},
+            'output_tokens': 22, 'output_tokens_details': {'reasoning_tokens': 0}, 'total_tokens': 33}}
+    if path == '/v1/embeddings':
+        return {'object': 'list', 'model': model, 'data': [{'object': 'embedding', 'index': 0, 'embedding': [0.5, 1.5]}], 'usage': {'prompt_tokens': 11, 'total_tokens': 11}}
+    if path == '/v1/models': return {'object': 'list', 'data': [{'id': 'm1', 'object': 'model', 'created': 1, 'owned_by': 'lab'}]}
+    return {'id': path.rsplit('/', 1)[1], 'object': 'model', 'created': 1, 'owned_by': 'lab'}
+
+
+def events_of(path, body):
+    """The same as a stream: names of events, or none, and their data."""
+    whole = answer_of(path, body)
+    if path == '/v1/chat/completions':
+        chunk = lambda delta, **more: (None, {'id': 'c', 'object': 'chat.completion.chunk', 'created': 1, 'model': body.get('model'),
+            'choices': [{'index': 0, 'delta': delta, 'finish_reason': None, **more}]})
+        message = whole['choices'][0]['message']
+        if message['content'] is None:
+            yield chunk({'role': 'assistant', 'tool_calls': [{'index': 0, **message['tool_calls'][0]}]})
+        else:
+            for word in ['Hello', ' there', '.']: yield chunk({'role': 'assistant', 'content': word})
+        yield chunk({}, finish_reason=whole['choices'][0]['finish_reason'])
+        yield None, {'id': 'c', 'object': 'chat.completion.chunk', 'created': 1, 'model': body.get('model'), 'choices': [], 'usage': whole['usage']}
+        yield None, '[DONE]'
+    elif path == '/v1/messages':
+        block = whole['content'][0]
+        yield 'message_start', {'type': 'message_start', 'message': {**whole, 'content': [], 'stop_reason': None, 'usage': {'input_tokens': 11, 'output_tokens': 1}}}
+        if block['type'] == 'text':
+            yield 'content_block_start', {'type': 'content_block_start', 'index': 0, 'content_block': {'type': 'text', 'text': ''}}
+            for word in ['Hello', ' there', '.']:
+                yield 'content_block_delta', {'type': 'content_block_delta', 'index': 0, 'delta': {'type': 'text_delta', 'text': word}}
+        else:
+            yield 'content_block_start', {'type': 'content_block_start', 'index': 0, 'content_block': {**block, 'input': {}}}
+            yield 'content_block_delta', {'type': 'content_block_delta', 'index': 0, 'delta': {'type': 'input_json_delta', 'partial_json': json.dumps(block['input'])}}
+        yield 'content_block_stop', {'type': 'content_block_stop', 'index': 0}
+        yield 'message_delta', {'type': 'message_delta', 'delta': {'stop_reason': whole['stop_reason'], 'stop_sequence': None}, 'usage': {'output_tokens': 22}}
+        yield 'message_stop', {'type': 'message_stop'}
+    else:
+        item = whole['output'][0]
+        yield 'response.created', {'type': 'response.created', 'sequence_number': 0, 'response': {**whole, 'status': 'in_progress', 'output': []}}
+        yield 'response.output_item.added', {'type': 'response.output_item.added', 'sequence_number': 1, 'output_index': 0, 'item': {**item, 'content': []}}
+        for number, word in enumerate(['Hello', ' there', '.']):
+            yield 'response.output_text.delta', {'type': 'response.output_text.delta', 'sequence_number': 2 + number, 'item_id': 'm', 'output_index': 0, 'content_index': 0, 'delta': word}
+        yield 'response.output_item.done', {'type': 'response.output_item.done', 'sequence_number': 5, 'output_index': 0, 'item': item}
+        yield 'response.completed', {'type': 'response.completed', 'sequence_number': 6, 'response': whole}
+
+
+async def serve(reader, writer):
+    try:
+        while line := await reader.readline():
+            method, target, _ = line.decode().split(' ')
+            headers = {}
+            while (line := await reader.readline()) not in (b'\r\n', b''):
+                name, value = line.decode('latin-1').strip().split(':', 1)
+                headers[name.lower()] = value.strip()
+            raw = await reader.readexactly(int(headers.get('content-length', 0)))
+            with open(folder + '/seen', 'a') as seen:
+                seen.write(json.dumps([method, target, headers, raw.decode('latin-1')]) + '\n')
+            path, _, _ = target.partition('?')
+            how, path = path[1:].split('/', 1)
+            try: body = json.loads(raw or b'{}')
+            except ValueError: body = {}
+            if not isinstance(body, dict): body = {}
+            if not await answer(reader, writer, how, '/' + path, body): break
+            await writer.drain()
+        writer.close()
+    except (ConnectionError, EOFError, ValueError, asyncio.IncompleteReadError): writer.close()
+
+
+async def answer(reader, writer, how, path, body):
+    """Whether the connection goes on."""
+    def plain(text, status='200 OK', extra=''):
+        writer.write(f'HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n{extra}\r\n{text}'.encode())
+    def chunk(data): writer.write(b'%x\r\n%s\r\n' % (len(data), data))
+    def event(name, data):
+        text = data if isinstance(data, str) else json.dumps(data)
+        chunk(((f'event: {name}\n' if name else '') + f'data: {text}\n\n').encode())
+    head = b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: a=b\r\nOpenAI-Organization: org\r\nX-Request-Id: r1\r\nTransfer-Encoding: chunked\r\n\r\n'
+    if how == 'hang': await reader.read()
+    elif how == 'reset': return False
+    elif how == 'redirect': plain('', '302 Found', 'Location: http://10.99.0.1:1/\r\n')
+    elif how in ('401', '429', '500'): plain('{"error": {"message": "no"}}', how + ' No', 'Retry-After: 7\r\n')
+    elif how == 'bad':
+        writer.write(head + b'zz\r\nnot a chunk\r\n')
+        return False
+    elif how == 'half':
+        writer.write(head)
+        event(None, {'n': 1})
+        writer.write(b'50\r\ndata: only a pa')
+        return False
+    elif how == 'idle':
+        writer.write(head)
+        event(None, {'n': 1})
+        await writer.drain()
+        await reader.read()
+    elif how == 'slow':
+        writer.write(head)
+        for n in range(4):
+            event(None, {'at': time.time()})
+            await writer.drain()
+            await asyncio.sleep(0.3)
+        writer.write(b'0\r\n\r\n')
+    elif how == 'big':
+        writer.write(head)
+        block = b'data: ' + b'x' * 65528 + b'\n\n'
+        for _ in range(body.get('blocks', 1)):
+            chunk(block)
+            await writer.drain()
+        writer.write(b'0\r\n\r\n')
+    elif body.get('stream'):
+        writer.write(head)
+        for name, data in events_of(path, body): event(name, data)
+        writer.write(b'0\r\n\r\n')
+    else: plain(json.dumps(answer_of(path, body)), extra='Set-Cookie: a=b\r\nOpenAI-Organization: org\r\nX-Request-Id: r1\r\n')
+    return True
+
+
+async def main():
+    await asyncio.start_server(serve, '10.99.0.1', port, limit=1 << 26)
+    print('ready', flush=True)
+    await asyncio.Event().wait()
+
+
+asyncio.run(main())

@@ -1,0 +1,370 @@
+//! `https://inference.local`: models by the operator's routes, backends and keys.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use lab::host::Program;
+use lab::{Finished, Lab, Sandbox};
+use serde_json::Value;
+
+/// A backend at 10.99.0.1:9000, and what it has seen.
+struct Backend {
+    folder: PathBuf,
+    _program: Program,
+}
+
+impl Backend {
+    fn start(lab: &Lab) -> Self {
+        let folder = lab.folder("backend");
+        let program = lab.file("backend.py", include_str!("data/backend.py"));
+        let words = ["/usr/bin/python3", program.to_str().unwrap(), folder.to_str().unwrap(), "9000"];
+        Self { _program: lab.program(&words), folder }
+    }
+
+    /// Method, target, headers and body of each request.
+    fn seen(&self) -> Vec<Value> {
+        let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+const ALL: &str = "openai_chat_completions, openai_completions, openai_responses, openai_embeddings, anthropic_messages, model_discovery";
+
+/// A route to the backend, which behaves as `how` says there.
+fn route(how: &str, more: &str) -> String {
+    format!(
+        "{{name: \"{how}\", endpoint: \"http://10.99.0.1:9000/{how}/v1\", model: m1, api_key: sk-of-the-operator, protocols: [{ALL}]{more}}}"
+    )
+}
+
+/// A route file that only its owner may read.
+fn file(lab: &Lab, text: &str) -> String {
+    let path = lab.file("routes.yaml", text);
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path.display().to_string()
+}
+
+fn sandbox<'l>(lab: &'l Lab, routes: &str) -> Sandbox<'l> {
+    // No policy is asked about the models.
+    lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &file(lab, &format!("routes: {routes}"))])
+}
+
+/// Runs each line of `words` by curl against the models, and prints the status behind each answer.
+fn curl(lab: &Lab, routes: &str, words: &[&str]) -> Finished {
+    let lines: Vec<_> = words
+        .iter()
+        .map(|words| {
+            format!("curl -sS --path-as-is --suppress-connect-headers -w ' %{{http_code}}\\n' {words} || echo failed")
+        })
+        .collect();
+    sandbox(lab, routes).sh(&format!("U=https://inference.local/v1\n{}\ntrue", lines.join("\n")))
+}
+
+const CHAT: &str = "$U/chat/completions -d '{\"model\": \"gpt-x\", \"messages\": []}'";
+
+#[test]
+fn inf_01_02_03_05_06_mock_routes_answer_by_their_interfaces() {
+    let lab = Lab::with_web();
+    let mock =
+        |interfaces: &str| format!("[{{name: a, endpoint: \"mock://x\", model: m1, protocols: [{interfaces}]}}]");
+    let finished = curl(&lab, &mock("openai_chat_completions"), &[&format!("-i {CHAT}"), "$U/messages -d '{}'"]);
+    assert!(
+        finished.ok().to_lowercase().contains("x-openshell-mock: true") && finished.stdout.contains("\"model\":\"m1\""),
+        "{finished:?}"
+    );
+    assert!(finished.stdout.contains("Hello from openshell mock backend"), "{finished:?}");
+    let last = finished.stdout.lines().last().unwrap();
+    assert!(
+        last.contains("\"error\":\"no compatible inference route available\"") && last.ends_with(" 400"),
+        "{finished:?}"
+    );
+    let words = ["$U/models", "$U/models/abc", "'$U/messages?beta=1' -d '{}'".replace('\'', "\"").leak()];
+    let finished = curl(&lab, &mock("model_discovery, anthropic_messages"), &words);
+    assert_eq!(finished.ok().matches(" 200").count(), 3, "{finished:?}");
+}
+
+#[test]
+fn inf_04_what_is_nothing_of_a_models_is_refused_and_ends_the_connection() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let words = [
+        "$U/other",
+        "$U/models -d x",
+        "-i https://inference.local/",
+        "$U/models/../../admin",
+        "$U/chat/completions",
+        "$U/models/%2e%2e/keys -X DELETE",
+        "https://inference.local/v1/chat/completions/ -d '{}'",
+    ];
+    let finished = curl(&lab, &format!("[{}]", route("ok", "")), &words);
+    assert_eq!(finished.ok().matches("connection not allowed by policy").count(), 7, "{finished:?}");
+    assert!(finished.stdout.contains("Connection: close"), "{finished:?}");
+    let finished = curl(&lab, &format!("[{}]", route("ok", "")), &["$U/models/a%2f..%2fb", "$U/models/..%5cx"]);
+    assert_eq!(finished.ok().matches(" 400").count(), 2, "{finished:?}");
+    assert_eq!(backend.seen().len(), 0);
+    let line = "HTTP:GET [MED] DENIED GET https://inference.local/v1/other [policy:- engine:inference] [request:1] [reason:connection not allowed by policy] [code:inference_path_not_allowed] [by:/usr/bin/curl(3)]";
+    assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn inf_07_08_18_where_there_are_no_models_that_is_said_before_anything_is_opened() {
+    let lab = Lab::with_web();
+    for sandbox in [lab.sandbox(&crate::policy("{}")), sandbox(&lab, "[]")] {
+        let finished =
+            sandbox.sh("curl -sS -i https://inference.local/v1/models; curl -sS https://INFERENCE.local:8443/");
+        assert!(
+            finished.stdout.contains("503 inference_not_configured") && !finished.stdout.contains("200"),
+            "{finished:?}"
+        );
+        assert!(
+            finished.stderr.contains("curl: (56) CONNECT tunnel failed, response 403"),
+            "another port is any host's: {finished:?}"
+        );
+    }
+    let finished = sandbox(&lab, "[{name: a, endpoint: \"mock://x\", model: m1, protocols: [model_discovery]}]").sh(
+        "curl -sS https://INFERENCE.LOCAL/v1/models; curl -sS -H 'Host: other.test' https://inference.local/v1/models",
+    );
+    assert!(finished.ok().contains("\"m1\"") && finished.stdout.contains("authority_mismatch"), "{finished:?}");
+}
+
+#[test]
+fn inf_09_a_route_file_that_is_none_stops_the_start_and_says_where() {
+    let lab = Lab::with_web();
+    for (text, expected) in [
+        (
+            "routes: [{route: a, endpoint: \"mock://x\", model: m, protocols: [model_discovery]}]",
+            "unknown key `route`; known here: name, endpoint",
+        ),
+        ("routes: [{name: a, endpoint: \"mock://x\", model: m}]", "line 1: routes[0]: `protocols` is missing"),
+        (
+            "routes: [{name: a, endpoint: \"mock://x\", model: m, protocols: ['']}]",
+            "routes[0].protocols: the route has no protocols",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"mock://x\", model: m, protocols: [chat]}]",
+            "`chat` is not one of openai_chat_completions",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"ftp://x\", model: m, api_key: k, protocols: [model_discovery]}]",
+            "`ftp://x` is not http://HOST",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, protocols: [model_discovery]}]",
+            "exactly one of `api_key`, `api_key_env` and `api_key_file`",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, api_key: k, api_key_env: K, protocols: [model_discovery]}]",
+            "exactly one of",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, api_key_env: K, protocols: [model_discovery]}]",
+            "route 'a': environment variable K is not set",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, api_key_file: /not/there, protocols: [model_discovery]}]",
+            "route 'a': failed to read /not/there",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, api_key: k, protocols: [model_discovery], timeouts: {first: 1}}]",
+            "unknown key `first`; known here: connect, first_byte, idle",
+        ),
+        (
+            "routes: [{name: a, endpoint: \"http://x\", model: m, api_key: k, protocols: [model_discovery], budget: {max_tokens: 0}}]",
+            "routes[0].budget.max_tokens: expected a whole number, from 1 on",
+        ),
+        ("max_request_bytes: 1\n", "`routes` is missing"),
+        ("routes: {}", "expected a list, found a map"),
+    ] {
+        let path = file(&lab, text);
+        let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh("echo ran");
+        assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{text}: {finished:?}");
+        assert!(
+            finished.stderr.contains(expected) && finished.stderr.contains("routes.yaml"),
+            "{text}: {}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn inf_10_11_12_13_the_operators_key_and_model_are_put_in_and_the_clients_left_out() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let routes = "[{name: ok, endpoint: \"http://10.99.0.1:9000/ok/v1/\", model: m1, api_key_env: KEY, protocols: [openai_chat_completions]}, \
+          {name: claude, endpoint: \"http://10.99.0.1:9000/ok\", model: c1, provider_type: anthropic, api_key: sk-ant, protocols: [anthropic_messages, model_discovery]}]";
+    let words = "-H 'Authorization: Bearer mine' -H 'X-Api-Key: mine' -H 'Cookie: c=1' -H 'OpenAI-Organization: mine' -H 'X-Stainless-Lang: js' -H 'Proxy-Authorization: x' -H 'X-Forwarded-For: 1'";
+    let finished = sandbox(&lab, routes).env("KEY", "sk-from-env").sh(&format!(
+        "U=https://inference.local/v1; echo KEY=$KEY
+         curl -sS {words} -H 'Content-Type: application/json' $U/chat/completions -d '{{\"model\":\"x\", \"n\": 1.50}}' -D - -o /dev/null
+         curl -sS {words} $U/chat/completions -d '{{}}' -o /dev/null
+         curl -sS {words} $U/chat/completions -d 'not json' -o /dev/null
+         curl -sS {words} \"$U/messages?beta=true\" -d '{{\"model\":\"x\"}}' -o /dev/null
+         curl -sS {words} -H 'Anthropic-Version: 2030-01-01' $U/models -o /dev/null"
+    ));
+    let head = finished.ok().to_lowercase();
+    assert!(
+        head.starts_with("key=\n") && head.contains("x-request-id: r1") && head.contains("transfer-encoding: chunked"),
+        "{finished:?}"
+    );
+    assert!(!head.contains("set-cookie") && !head.contains("organization"), "{finished:?}");
+    let seen = backend.seen();
+    let text = |index: usize, part: usize| seen[index][part].as_str().unwrap().to_owned();
+    let header = |index: usize, name: &str| seen[index][2][name].as_str().unwrap_or("-").to_owned();
+    assert_eq!(text(0, 1), "/ok/v1/chat/completions");
+    assert_eq!(
+        [text(0, 3), text(1, 3), text(2, 3)],
+        ["{\"model\":\"m1\", \"n\": 1.50}", "{\"model\":\"m1\"}", "not json"]
+    );
+    assert_eq!(header(0, "authorization"), "Bearer sk-from-env");
+    assert_eq!(
+        [header(0, "x-api-key"), header(0, "cookie"), header(0, "openai-organization"), header(0, "x-forwarded-for")],
+        ["-"; 4]
+    );
+    assert_eq!(
+        [header(0, "x-stainless-lang"), header(0, "host"), header(0, "content-type")],
+        ["js", "10.99.0.1:9000", "application/json"]
+    );
+    assert_eq!([text(3, 1), text(4, 1)], ["/ok/v1/messages?beta=true", "/ok/v1/models"]);
+    assert_eq!(
+        [header(3, "x-api-key"), header(3, "authorization"), header(3, "anthropic-version")],
+        ["sk-ant", "-", "2023-06-01"]
+    );
+    assert_eq!(header(4, "anthropic-version"), "2030-01-01");
+    for secret in ["sk-from-env", "sk-ant"] {
+        assert!(!finished.log.contains(secret) && !finished.stderr.contains(secret), "{finished:?}");
+    }
+    let line = "HTTP:POST [INFO] ALLOWED POST https://inference.local/v1/chat/completions [policy:- engine:inference] [request:1] [route:ok tokens:11/22] [by:/usr/bin/curl";
+    assert_eq!(finished.logged(line).len(), 3, "{}", finished.log);
+}
+
+#[test]
+fn inf_14_17_19_backends_that_fail_are_said_without_saying_who_they_are() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let down = "{name: down, endpoint: \"http://10.99.0.1:9/v1\", model: m1, api_key: k, protocols: [openai_chat_completions]}";
+    let nowhere = "{name: nowhere, endpoint: \"http://no.such.lab.test/v1\", model: m1, api_key: k, protocols: [openai_chat_completions]}";
+    let limits = ", timeouts: {first_byte: 1, idle: 1}";
+    for (routes, status, expected) in [
+        (format!("[{down}]"), "503", "inference service unavailable"),
+        (format!("[{nowhere}]"), "503", "inference service unavailable"),
+        (format!("[{}]", route("hang", limits)), "503", "inference service unavailable"),
+        (format!("[{}]", route("reset", "")), "502", "inference service error"),
+        (format!("[{}]", route("redirect", "")), "502", "inference service error"),
+        (format!("[{}]", route("401", "")), "401", "{\"error\": {\"message\": \"no\"}}"),
+        (format!("[{}]", route("429", "")), "429", "{\"error\": {\"message\": \"no\"}}"),
+        (format!("[{}]", route("500", "")), "500", "{\"error\": {\"message\": \"no\"}}"),
+        (format!("[{}, {}]", route("500", ""), route("ok", "")), "500", "no"),
+        (format!("[{down}, {nowhere}, {}]", route("ok", "")), "200", "Hello there."),
+    ] {
+        let finished = curl(&lab, &routes, &[CHAT]);
+        assert!(finished.ok().contains(expected) && finished.stdout.trim().ends_with(status), "{routes}: {finished:?}");
+        assert!(!finished.stdout.contains("10.99.0.1") && !finished.stdout.contains("lab.test"), "{finished:?}");
+    }
+    let targets: Vec<_> = backend.seen().iter().map(|seen| seen[1].as_str().unwrap().to_owned()).collect();
+    assert_eq!(targets.len(), 8, "{targets:?}");
+}
+
+#[test]
+fn inf_15_each_event_comes_when_it_is_made() {
+    let lab = Lab::with_web();
+    let _backend = Backend::start(&lab);
+    let program = r#"
+import json, os, subprocess, time
+curl = subprocess.Popen(['curl', '-sSN', 'https://inference.local/v1/chat/completions', '-d', '{"stream": true}'], stdout=subprocess.PIPE)
+late = [time.time() - json.loads(line[6:])['at'] for line in curl.stdout if line.startswith(b'data: ')]
+print(len(late), max(late) < 0.2)
+"#;
+    let finished = sandbox(&lab, &format!("[{}]", route("slow", ""))).python(program, &[]);
+    assert_eq!(finished.ok(), "4 True", "{finished:?}");
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_seen_to_be() {
+    let lab = Lab::with_web();
+    let _backend = Backend::start(&lab);
+    for (how, limits) in [("half", ""), ("idle", ", timeouts: {idle: 1}"), ("bad", "")] {
+        let finished = curl(&lab, &format!("[{}]", route(how, limits)), &[CHAT]);
+        let is_bad = how == "bad";
+        assert!(is_bad || finished.stdout.contains("\n\nevent: error\ndata: {\"error\":{"), "{how}: {finished:?}");
+        assert!(finished.stdout.contains("failed"), "no clean end: {how}: {finished:?}");
+        let line = "[policy:- engine:inference] [request:1] [route:";
+        assert_eq!(finished.logged(line).iter().filter(|line| line.contains(how)).count(), 1, "{}", finished.log);
+    }
+}
+
+#[test]
+fn inf_16_requests_share_a_connection_and_the_second_is_judged_as_well() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let program = r"
+import http.client, os, ssl
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+c = http.client.HTTPSConnection(host, int(port))
+c.set_tunnel('inference.local', 443)
+def ask(method, path, body=None):
+    c.request(method, path, body)
+    r = c.getresponse()
+    r.read()
+    return r.status
+print(ask('POST', '/v1/chat/completions', '{}'), ask('GET', '/v1/models'), ask('POST', '/v1/messages', '{}'), ask('POST', '/v1/admin', '{}'))
+try: print(ask('GET', '/v1/models'))
+except Exception as error: print('closed')
+s = c.sock
+";
+    let finished = sandbox(&lab, &format!("[{}]", route("ok", ""))).python(program, &[]);
+    assert!(finished.ok().starts_with("200 200 200 403"), "{finished:?}");
+    assert!(backend.seen().iter().all(|seen| !seen[1].as_str().unwrap().contains("admin")));
+}
+
+#[test]
+fn requests_are_bounded_and_budgets_hold() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let path =
+        file(&lab, &format!("max_request_bytes: 1000\nroutes: [{}]", route("ok", ", budget: {max_requests: 2}")));
+    let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh(
+        "U=https://inference.local/v1/chat/completions
+         head -c 1001 /dev/zero | curl -sS $U --data-binary @- -w ' %{http_code}\n'
+         head -c 5000 /dev/zero | curl -sS $U -H 'Transfer-Encoding: chunked' -T - -X POST -w ' %{http_code}\n'
+         for n in 1 2 3; do curl -sS $U -d '{}' -o out -w '%{http_code} '; done; cat out; rm out",
+    );
+    let lines: Vec<_> = finished.ok().lines().collect();
+    assert!(
+        lines[..2].iter().all(|line| line.contains("at most 1000 bytes") && line.ends_with(" 413")),
+        "{finished:?}"
+    );
+    assert!(
+        lines[2].starts_with("200 200 429 ")
+            && lines[2].contains("the max_requests of route ok are used up for this run"),
+        "{finished:?}"
+    );
+    assert_eq!(backend.seen().len(), 2);
+    let finished = curl(&lab, &format!("[{}]", route("ok", ", budget: {max_tokens: 34}")), &[CHAT, CHAT, CHAT]);
+    let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(statuses, ["200", "200", "429"], "33 tokens each: {finished:?}");
+}
+
+#[test]
+fn what_the_system_keeps_for_itself_is_served_to_nobody() {
+    let lab = Lab::with_web();
+    let system = "{name: sandbox-system, endpoint: \"mock://x\", model: hidden, protocols: [model_discovery]}";
+    let finished = curl(&lab, &format!("[{system}]"), &["$U/models"]);
+    assert!(finished.stderr.contains("CONNECT tunnel failed, response 503"), "{finished:?}");
+    let other = "{name: other, endpoint: \"mock://x\", model: shown, protocols: [model_discovery]}";
+    let finished = curl(&lab, &format!("[{system}, {other}]"), &["$U/models"]);
+    assert!(finished.ok().contains("shown") && !finished.stdout.contains("hidden"), "{finished:?}");
+}
+
+#[test]
+fn malformed_requests_are_refused_and_what_a_client_leaves_is_cancelled() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let words =
+        ["$U/chat/completions -d '{}' -H 'Transfer-Encoding: gzip'", "'https://inference.local/v1/chat/%zz' -d '{}'"];
+    let finished = curl(&lab, &format!("[{}]", route("ok", "")), &words);
+    assert!(finished.stdout.lines().all(|line| line.ends_with(" 400")), "{finished:?}");
+    assert_eq!(backend.seen().len(), 0);
+    let finished = curl(&lab, &format!("[{}]", route("idle", "")), &["-m 1 $U/chat/completions -d '{}'"]);
+    // The sandbox ends with its command, so whoever is left is told then.
+    assert!(finished.log.contains("the client left before the end of the answer"), "{}", finished.log);
+}
