@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::network::host::Host;
 use crate::secret::Secret;
@@ -145,21 +144,20 @@ pub enum KeySource {
     None,
 }
 
-/// How long a backend may take.
+/// How long a backend may take, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until it is connected.
-    pub connect: Duration,
+    pub connect: u64,
     /// From then until its answer begins.
-    pub first_byte: Duration,
+    pub first_byte: u64,
     /// Between parts of its answer. There is no limit on the whole.
-    pub idle: Duration,
+    pub idle: u64,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { connect: seconds(30), first_byte: seconds(120), idle: seconds(120) }
+        Self { connect: 30, first_byte: 120, idle: 120 }
     }
 }
 

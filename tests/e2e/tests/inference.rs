@@ -8,13 +8,13 @@ use lab::{Finished, Lab, Sandbox};
 use serde_json::Value;
 
 /// A backend at 10.99.0.1:9000, and what it has seen.
-struct Backend {
+pub(crate) struct Backend {
     folder: PathBuf,
     _program: Program,
 }
 
 impl Backend {
-    fn start(lab: &Lab) -> Self {
+    pub(crate) fn start(lab: &Lab) -> Self {
         let folder = lab.folder("backend");
         let program = lab.file("backend.py", include_str!("data/backend.py"));
         let words = ["/usr/bin/python3", program.to_str().unwrap(), folder.to_str().unwrap(), "9000"];
@@ -22,7 +22,7 @@ impl Backend {
     }
 
     /// Method, target, headers and body of each request.
-    fn seen(&self) -> Vec<Value> {
+    pub(crate) fn seen(&self) -> Vec<Value> {
         let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -31,14 +31,14 @@ impl Backend {
 const ALL: &str = "openai_chat_completions, openai_completions, openai_responses, openai_embeddings, anthropic_messages, model_discovery";
 
 /// A route to the backend, which behaves as `how` says there.
-fn route(how: &str, more: &str) -> String {
+pub(crate) fn route(how: &str, more: &str) -> String {
     format!(
         "{{name: \"{how}\", endpoint: \"http://10.99.0.1:9000/{how}/v1\", model: m1, api_key: sk-of-the-operator, protocols: [{ALL}]{more}}}"
     )
 }
 
 /// A route file that only its owner may read.
-fn file(lab: &Lab, text: &str) -> String {
+pub(crate) fn file(lab: &Lab, text: &str) -> String {
     let path = lab.file("routes.yaml", text);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     path.display().to_string()

@@ -20,6 +20,7 @@ mod programs;
 mod relay;
 mod reload;
 mod requests;
+mod sdks;
 mod terminal;
 mod tls;
 mod tools;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
-use std::time::Duration;
 
 use crate::credential::check_secret;
 use crate::inference::{
@@ -124,7 +123,7 @@ fn timeouts(reader: &mut Reader, at: &At<'_>) -> Option<Timeouts> {
     let mut seconds = |reader: &mut Reader, key, default| {
         let Some(at) = fields.take(key) else { return default };
         let seconds = number(reader, &at).filter(|seconds| seconds.get() <= 86_400);
-        reader.keep(&at, seconds.ok_or(Fault::Seconds)).map_or(default, |seconds| Duration::from_secs(seconds.get()))
+        reader.keep(&at, seconds.ok_or(Fault::Seconds)).map_or(default, NonZeroU64::get)
     };
     Some(Timeouts {
         connect: seconds(reader, "connect", defaults.connect),

@@ -7,6 +7,7 @@ pub mod api;
 pub mod headers;
 pub mod mock;
 pub mod model;
+pub mod refresh;
 pub mod route;
 pub mod serve;
 pub mod stream;

@@ -4,14 +4,26 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::ArcSwap;
 use hyper::header::{HeaderValue, InvalidHeaderValue};
-use openshell_policy::inference::{Backend, Budget, Interface, Provider, RouteSpec, SYSTEM_ROUTE, Timeouts};
+use openshell_policy::inference::{Backend, Budget, Interface, Provider, RouteSpec, SYSTEM_ROUTE};
 use openshell_policy::secret::Secret;
 use tokio::sync::Semaphore;
 
 use crate::context::Limits;
+
+/// How long a backend may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Until it is connected.
+    pub connect: Duration,
+    /// From then until its answer begins.
+    pub first_byte: Duration,
+    /// Between parts of its answer.
+    pub idle: Duration,
+}
 
 /// Where requests for some interfaces go.
 pub struct Route {
@@ -61,7 +73,11 @@ impl Route {
             model: spec.model,
             provider: spec.provider,
             interfaces: spec.interfaces,
-            timeouts: spec.timeouts,
+            timeouts: Timeouts {
+                connect: Duration::from_secs(spec.timeouts.connect),
+                first_byte: Duration::from_secs(spec.timeouts.first_byte),
+                idle: Duration::from_secs(spec.timeouts.idle),
+            },
             budget: spec.budget,
             requests: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
@@ -127,7 +143,7 @@ impl RouteTable {
 /// The routes in force.
 #[derive(Debug)]
 pub struct Inference {
-    table: ArcSwapOption<RouteTable>,
+    table: ArcSwap<RouteTable>,
     /// KiB of requests that are held at once.
     pub memory: Arc<Semaphore>,
 }
@@ -137,17 +153,24 @@ impl Inference {
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
         let memory = Arc::new(Semaphore::new(Limits::INFERENCE_KIB.max(2 * table.max_request_bytes.div_ceil(1024))));
-        Self { table: ArcSwapOption::from_pointee(table), memory }
+        Self { table: ArcSwap::from_pointee(table), memory }
     }
 
     /// The routes of this moment.
     #[must_use]
-    pub fn table(&self) -> Option<Arc<RouteTable>> {
+    pub fn table(&self) -> Arc<RouteTable> {
         self.table.load_full()
     }
 
-    /// Puts other routes in force; what is under way goes on as it began.
+    /// Puts other routes in force; what is under way goes on as it began. Who was there before has spent what it had.
     pub fn replace(&self, table: RouteTable) {
-        self.table.store(Some(Arc::new(table)));
+        let before = self.table();
+        for route in &table.routes {
+            if let Some(same) = before.routes.iter().find(|known| known.name == route.name) {
+                route.requests.store(same.requests.load(Ordering::Relaxed), Ordering::Relaxed);
+                route.tokens.store(same.tokens.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        self.table.store(Arc::new(table));
     }
 }

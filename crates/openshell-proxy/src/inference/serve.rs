@@ -131,9 +131,10 @@ impl Models<'_> {
         record.asks_for(target.path());
         let refused = |fault| Err(Refusal::Inference(fault));
         let Some(call) = api::call(&parts.method, target.path()) else { return refused(InferenceFault::NoCall) };
-        let Some(table) = self.inference.table().filter(|table| !table.is_empty()) else {
+        let table = self.inference.table();
+        if table.is_empty() {
             return refused(InferenceFault::NoRoutes);
-        };
+        }
         if table.serving(call.interface).next().is_none() {
             return refused(InferenceFault::NoRoute);
         }

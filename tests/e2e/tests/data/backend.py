@@ -77,8 +77,12 @@ def events_of(path, body):
         item = whole['output'][0]
         yield 'response.created', {'type': 'response.created', 'sequence_number': 0, 'response': {**whole, 'status': 'in_progress', 'output': []}}
         yield 'response.output_item.added', {'type': 'response.output_item.added', 'sequence_number': 1, 'output_index': 0, 'item': {**item, 'content': []}}
+        part = {'item_id': 'm', 'output_index': 0, 'content_index': 0}
+        yield 'response.content_part.added', {'type': 'response.content_part.added', 'sequence_number': 1, **part, 'part': {**item['content'][0], 'text': ''}}
         for number, word in enumerate(['Hello', ' there', '.']):
-            yield 'response.output_text.delta', {'type': 'response.output_text.delta', 'sequence_number': 2 + number, 'item_id': 'm', 'output_index': 0, 'content_index': 0, 'delta': word}
+            yield 'response.output_text.delta', {'type': 'response.output_text.delta', 'sequence_number': 2 + number, **part, 'delta': word}
+        yield 'response.output_text.done', {'type': 'response.output_text.done', 'sequence_number': 5, **part, 'text': 'Hello there.'}
+        yield 'response.content_part.done', {'type': 'response.content_part.done', 'sequence_number': 5, **part, 'part': item['content'][0]}
         yield 'response.output_item.done', {'type': 'response.output_item.done', 'sequence_number': 5, 'output_index': 0, 'item': item}
         yield 'response.completed', {'type': 'response.completed', 'sequence_number': 6, 'response': whole}
 

@@ -1,0 +1,143 @@
+//! The model makers' own clients, from the package registries, against a backend of the lab that speaks both dialects.
+
+#![expect(clippy::disallowed_methods, reason = "packages are installed outside the sandbox")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use lab::{Finished, Lab};
+
+use crate::inference::{Backend, file, route};
+
+/// Where packages are, for as long as the tests run: installed by `words`, which get the folder as `FOLDER`.
+fn installed(name: &str, words: &str) -> PathBuf {
+    // Not in /tmp, which belongs to the sandboxes.
+    let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let output = Command::new("sh").args(["-ec", words]).env("FOLDER", &folder).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+/// Removes what was installed when its last test has ended.
+struct Packages(PathBuf);
+
+impl Drop for Packages {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(lab: &Lab, packages: &Packages, words: &[&str]) -> Finished {
+    let routes = format!("routes: [{}]", route("ok", ""));
+    let folder = packages.0.display();
+    let policy = crate::policy("{}") + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
+    lab.sandbox(&policy)
+        .args(&["--inference-routes", &file(lab, &routes)])
+        .env("PYTHONPATH", &folder.to_string())
+        .env("NODE_PATH", &format!("{folder}/node_modules"))
+        .env("OPENAI_BASE_URL", "https://inference.local/v1")
+        .env("ANTHROPIC_BASE_URL", "https://inference.local")
+        .env("OPENAI_API_KEY", "any")
+        .env("ANTHROPIC_API_KEY", "any")
+        .run(words)
+}
+
+const EXPECTED: &str = "chat Hello there. 22
+chat stream Hello there. 22
+chat tool get_weather Oslo Hello there.
+responses Hello there.
+responses stream Hello there.
+embeddings 1.5
+models m1
+messages Hello there. 22
+messages stream Hello there.
+messages tool get_weather Oslo Hello there.";
+
+const PYTHON: &str = r#"
+import json, openai, anthropic
+client, model = openai.OpenAI(max_retries=0), 'gpt-x'
+messages = [{'role': 'user', 'content': 'hi'}]
+answer = client.chat.completions.create(model=model, messages=messages)
+print('chat', answer.choices[0].message.content, answer.usage.completion_tokens)
+chunks = list(client.chat.completions.create(model=model, messages=messages, stream=True))
+print('chat stream', ''.join(c.choices[0].delta.content or '' for c in chunks if c.choices), chunks[-1].usage.completion_tokens)
+tools = [{'type': 'function', 'function': {'name': 'get_weather', 'parameters': {'type': 'object', 'properties': {'city': {'type': 'string'}}}}}]
+answer = client.chat.completions.create(model=model, messages=messages, tools=tools).choices[0].message
+call = answer.tool_calls[0]
+after = messages + [answer.model_dump(exclude_none=True), {'role': 'tool', 'tool_call_id': call.id, 'content': 'rain'}]
+print('chat tool', call.function.name, json.loads(call.function.arguments)['city'], client.chat.completions.create(model=model, messages=after, tools=tools).choices[0].message.content)
+print('responses', client.responses.create(model=model, input='hi').output_text)
+with client.responses.stream(model=model, input='hi') as stream:
+    print('responses stream', ''.join(event.delta for event in stream if event.type == 'response.output_text.delta'))
+print('embeddings', client.embeddings.create(model=model, input='hi', encoding_format='float').data[0].embedding[1])
+print('models', client.models.list().data[0].id)
+claude = anthropic.Anthropic(max_retries=0)
+answer = claude.messages.create(model='claude-x', max_tokens=10, messages=messages)
+print('messages', answer.content[0].text, answer.usage.output_tokens)
+with claude.messages.stream(model='claude-x', max_tokens=10, messages=messages) as stream: print('messages stream', ''.join(stream.text_stream))
+tools = [{'name': 'get_weather', 'input_schema': {'type': 'object', 'properties': {'city': {'type': 'string'}}}}]
+answer = claude.messages.create(model='claude-x', max_tokens=10, messages=messages, tools=tools)
+use = answer.content[0]
+after = messages + [{'role': 'assistant', 'content': [use.model_dump(exclude_none=True)]}, {'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': use.id, 'content': 'rain'}]}]
+print('messages tool', use.name, use.input['city'], claude.messages.create(model='claude-x', max_tokens=10, messages=after, tools=tools).content[0].text)
+"#;
+
+#[test]
+fn the_python_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
+    let packages =
+        Packages(installed("python", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" openai anthropic"));
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let finished = run(&lab, &packages, &["/usr/bin/python3", "-c", PYTHON]);
+    assert_eq!(finished.ok(), EXPECTED, "{finished:?}");
+    assert!(backend.seen().iter().all(|seen| seen[2]["authorization"] == "Bearer sk-of-the-operator"), "{finished:?}");
+    assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
+}
+
+const NODE: &str = r"
+const OpenAI = require('openai').default || require('openai'), Anthropic = require('@anthropic-ai/sdk').default || require('@anthropic-ai/sdk');
+const { ProxyAgent } = require('undici');
+const fetchOptions = { dispatcher: new ProxyAgent(process.env.HTTPS_PROXY) };
+(async () => {
+  const client = new OpenAI({ maxRetries: 0, fetchOptions }), model = 'gpt-x', messages = [{ role: 'user', content: 'hi' }];
+  let answer = await client.chat.completions.create({ model, messages });
+  console.log('chat', answer.choices[0].message.content, answer.usage.completion_tokens);
+  let text = '', last;
+  for await (const chunk of await client.chat.completions.create({ model, messages, stream: true })) { text += chunk.choices[0]?.delta?.content || ''; last = chunk; }
+  console.log('chat stream', text, last.usage.completion_tokens);
+  let tools = [{ type: 'function', function: { name: 'get_weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } } }];
+  const message = (await client.chat.completions.create({ model, messages, tools })).choices[0].message, call = message.tool_calls[0];
+  answer = await client.chat.completions.create({ model, tools, messages: [...messages, message, { role: 'tool', tool_call_id: call.id, content: 'rain' }] });
+  console.log('chat tool', call.function.name, JSON.parse(call.function.arguments).city, answer.choices[0].message.content);
+  console.log('responses', (await client.responses.create({ model, input: 'hi' })).output_text);
+  text = '';
+  for await (const event of await client.responses.create({ model, input: 'hi', stream: true })) if (event.type === 'response.output_text.delta') text += event.delta;
+  console.log('responses stream', text);
+  console.log('embeddings', (await client.embeddings.create({ model, input: 'hi', encoding_format: 'float' })).data[0].embedding[1]);
+  console.log('models', (await client.models.list()).data[0].id);
+  const claude = new Anthropic({ maxRetries: 0, fetchOptions }), ask = { model: 'claude-x', max_tokens: 10 };
+  answer = await claude.messages.create({ ...ask, messages });
+  console.log('messages', answer.content[0].text, answer.usage.output_tokens);
+  console.log('messages stream', await claude.messages.stream({ ...ask, messages }).finalText());
+  tools = [{ name: 'get_weather', input_schema: { type: 'object', properties: { city: { type: 'string' } } } }];
+  const use = (await claude.messages.create({ ...ask, messages, tools })).content[0];
+  answer = await claude.messages.create({ ...ask, tools, messages: [...messages, { role: 'assistant', content: [use] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content: 'rain' }] }] });
+  console.log('messages tool', use.name, use.input.city, answer.content[0].text);
+})().catch(e => console.log(String(e), e.cause));
+";
+
+#[test]
+fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
+    // Node's own fetch takes no proxy before 24, so its makers' agent is told.
+    let packages = Packages(installed(
+        "node",
+        "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk undici@6",
+    ));
+    let lab = Lab::with_web();
+    let _backend = Backend::start(&lab);
+    let finished = run(&lab, &packages, &["/usr/bin/node", "-e", NODE]);
+    assert_eq!(finished.ok(), EXPECTED, "{finished:?}");
+    assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
+}
