@@ -29,7 +29,11 @@ impl Drop for Packages {
 }
 
 fn run(lab: &Lab, packages: &Packages, words: &[&str]) -> Finished {
-    let routes = format!("routes: [{}]", route("ok", ""));
+    run_by(lab, packages, "ok", words)
+}
+
+fn run_by(lab: &Lab, packages: &Packages, how: &str, words: &[&str]) -> Finished {
+    let routes = format!("routes: [{}]", route(how, ""));
     let folder = packages.0.display();
     let policy = crate::policy("{}") + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
     lab.sandbox(&policy)
@@ -140,4 +144,43 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     let finished = run(&lab, &packages, &["/usr/bin/node", "-e", NODE]);
     assert_eq!(finished.ok(), EXPECTED, "{finished:?}");
     assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
+}
+
+/// Runs an agent in a folder of its own until it has done one turn, for which its model tells it to write a file there.
+fn check_agent(name: &str, command: &str) {
+    let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {name}");
+    let packages = Packages(installed(&name.replace(['@', '/'], "-"), &install));
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let bin = packages.0.join("node_modules/.bin");
+    let script = format!(
+        "mkdir -p /tmp/agent-$$/home && cd /tmp/agent-$$ && export HOME=$PWD/home PATH={}:$PATH
+         {command} </dev/null; code=$?; cat written; rm -rf /tmp/agent-$$; exit $code",
+        bin.display()
+    );
+    let finished = run_by(&lab, &packages, "agent", &["sh", "-c", &script]);
+    assert!(finished.ok().contains("by a model"), "{finished:?}");
+    assert!(finished.stdout.contains("Hello there."), "{finished:?}");
+    println!("{}\n{}", finished.stdout, finished.logged("[route:").join("\n"));
+    let keys: Vec<_> = backend.seen().iter().map(|seen| seen[2]["authorization"].clone()).collect();
+    assert!(keys.len() >= 2 && keys.iter().all(|key| key == "Bearer sk-of-the-operator"), "{keys:?}");
+}
+
+#[test]
+fn claude_code_completes_a_turn_that_writes_a_file() {
+    check_agent(
+        "@anthropic-ai/claude-code",
+        "DISABLE_TELEMETRY=1 DISABLE_AUTOUPDATER=1 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 \
+         claude -p \"write into $PWD a file\" --permission-mode acceptEdits",
+    );
+}
+
+#[test]
+fn codex_completes_a_turn_that_writes_a_file() {
+    check_agent(
+        "@openai/codex",
+        r#"codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model_provider=lab -c model=gpt-x \
+         -c 'model_providers.lab={name="lab", base_url="https://inference.local/v1", env_key="OPENAI_API_KEY", wire_api="responses"}' \
+         "write into $PWD a file""#,
+    );
 }

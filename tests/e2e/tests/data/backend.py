@@ -46,9 +46,30 @@ def answer_of(path, body):
     return {'id': path.rsplit('/', 1)[1], 'object': 'model', 'created': 1, 'owned_by': 'lab'}
 
 
-def events_of(path, body):
+def agents_turn(path, body):
+    """What an agent is told to do, where it can write: a file. Afterwards, and where it cannot, that it is done."""
+    whole, names = answer_of(path, {**body, 'tools': None}), [tool.get('name') for tool in body.get('tools') or []]
+    said = json.dumps(body.get('messages') or body.get('input'))
+    if 'toolu_9' in said or 'call_9' in said: return whole
+    if path == '/v1/messages' and 'Write' in names:
+        use = {'type': 'tool_use', 'id': 'toolu_9', 'name': 'Write', 'input': {'file_path': body_folder(said) + '/written', 'content': 'by a model\n'}}
+        return {**whole, 'content': [use], 'stop_reason': 'tool_use'}
+    command = "printf 'by a model\\n' > written"
+    for name, arguments in [('exec_command', {'cmd': command}), ('shell_command', {'command': command}), ('shell', {'command': ['sh', '-c', command]})]:
+        if path == '/v1/responses' and name in names:
+            call = {'type': 'function_call', 'id': 'fc_9', 'call_id': 'call_9', 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
+            return {**whole, 'output': [call]}
+    return whole
+
+
+def body_folder(said):
+    """The folder that the prompt names."""
+    return said.split('write into ', 1)[1].split(' ', 1)[0]
+
+
+def events_of(path, body, whole=None):
     """The same as a stream: names of events, or none, and their data."""
-    whole = answer_of(path, body)
+    whole = whole or answer_of(path, body)
     if path == '/v1/chat/completions':
         chunk = lambda delta, **more: (None, {'id': 'c', 'object': 'chat.completion.chunk', 'created': 1, 'model': body.get('model'),
             'choices': [{'index': 0, 'delta': delta, 'finish_reason': None, **more}]})
@@ -75,6 +96,13 @@ def events_of(path, body):
         yield 'message_stop', {'type': 'message_stop'}
     else:
         item = whole['output'][0]
+        if item['type'] != 'message':
+            yield 'response.created', {'type': 'response.created', 'sequence_number': 0, 'response': {**whole, 'status': 'in_progress', 'output': []}}
+            yield 'response.output_item.added', {'type': 'response.output_item.added', 'sequence_number': 1, 'output_index': 0, 'item': {**item, 'arguments': ''}}
+            yield 'response.function_call_arguments.done', {'type': 'response.function_call_arguments.done', 'sequence_number': 2, 'item_id': item['id'], 'output_index': 0, 'arguments': item['arguments']}
+            yield 'response.output_item.done', {'type': 'response.output_item.done', 'sequence_number': 3, 'output_index': 0, 'item': item}
+            yield 'response.completed', {'type': 'response.completed', 'sequence_number': 4, 'response': whole}
+            return
         yield 'response.created', {'type': 'response.created', 'sequence_number': 0, 'response': {**whole, 'status': 'in_progress', 'output': []}}
         yield 'response.output_item.added', {'type': 'response.output_item.added', 'sequence_number': 1, 'output_index': 0, 'item': {**item, 'content': []}}
         part = {'item_id': 'm', 'output_index': 0, 'content_index': 0}
@@ -151,9 +179,10 @@ async def answer(reader, writer, how, path, body):
         writer.write(b'0\r\n\r\n')
     elif body.get('stream'):
         writer.write(head)
-        for name, data in events_of(path, body): event(name, data)
+        whole = agents_turn(path, body) if how == 'agent' else None
+        for name, data in events_of(path, body, whole): event(name, data)
         writer.write(b'0\r\n\r\n')
-    else: plain(json.dumps(answer_of(path, body)), extra='Set-Cookie: a=b\r\nOpenAI-Organization: org\r\nX-Request-Id: r1\r\n')
+    else: plain(json.dumps(agents_turn(path, body) if how == 'agent' else answer_of(path, body)), extra='Set-Cookie: a=b\r\nOpenAI-Organization: org\r\nX-Request-Id: r1\r\n')
     return True
 
 
