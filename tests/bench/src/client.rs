@@ -67,6 +67,49 @@ pub(crate) fn run(words: &[String]) {
             connection.header = words.get(3).cloned().unwrap_or_default();
             timed(|| connection.upload(number(2))).as_secs_f64()
         }
+        // Short answers of a model a second, over some connections at once.
+        Some("completions") => {
+            let threads = (0..number(1)).map(|_| {
+                std::thread::spawn(|| {
+                    let mut connection = models();
+                    connection.complete("ok");
+                    let start = Instant::now();
+                    let mut count = 0_u32;
+                    while start.elapsed() < Duration::from_secs(2) {
+                        connection.complete("ok");
+                        count += 1;
+                    }
+                    f64::from(count) / start.elapsed().as_secs_f64()
+                })
+            });
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
+        }
+        // Some streams of a model at once: how long until they begin, or how long their events are on their way.
+        Some("streams") => {
+            let (base, count) = (words[1].clone(), number(3));
+            let threads = (0..number(2)).map(|_| {
+                let base = base.clone();
+                std::thread::spawn(move || {
+                    let mut connection = models();
+                    let first = timed(|| {
+                        connection.ask_model(&base);
+                        while !connection.line().is_empty() {}
+                    });
+                    (first.as_secs_f64(), connection.delays(count))
+                })
+            });
+            let streams = threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap());
+            let (first, delays): (Vec<_>, Vec<_>) = streams.unzip();
+            let mut times = if words[4] == "first" { first } else { delays.concat() };
+            times.sort_by(f64::total_cmp);
+            times[times.len() * number(5) / 100]
+        }
+        // One long answer of a model; then the supervisor is looked at.
+        Some("model-bytes") => {
+            models().complete(&words[1]);
+            wait();
+            0.0
+        }
         // How long events are on their way: the median, or what one in a hundred exceeds.
         Some("events") => {
             let mut connection = open_as(words.get(1).map(String::as_str));
@@ -171,6 +214,16 @@ fn open_as(how: Option<&str>) -> Connection<Box<dyn Stream>> {
     }
 }
 
+/// The models of the sandbox, or their backend itself.
+fn models() -> Connection<Box<dyn Stream>> {
+    if std::env::var_os("HTTPS_PROXY").is_none() {
+        return Connection::new(Box::new(dial(TARGET)));
+    }
+    let name = ServerName::try_from("inference.local").unwrap();
+    let tls = ClientConnection::new(Tls::new().0, name).unwrap();
+    Connection::new(Box::new(StreamOwned::new(tls, dial("inference.local:443"))))
+}
+
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
@@ -240,6 +293,25 @@ impl<S: Read + Write> Connection<S> {
         self.answer();
     }
 
+    /// Asks a model; the backend itself is told by `base` how to answer.
+    fn ask_model(&mut self, base: &str) {
+        let (base, host) = match std::env::var_os("HTTPS_PROXY") {
+            Some(_) => (String::new(), "inference.local"),
+            None => (format!("/{base}"), "10.99.0.1"),
+        };
+        let body = r#"{"model":"any","messages":[{"role":"user","content":"How are you today?"}]}"#;
+        let (path, length) = (format!("{base}/v1/chat/completions"), body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        self.stream.write_all((head + body).as_bytes()).unwrap();
+    }
+
+    fn complete(&mut self, base: &str) {
+        self.ask_model(base);
+        self.answer();
+    }
+
     fn fetch(&mut self, path: &str) {
         self.ask(path);
         self.answer();
@@ -256,7 +328,20 @@ impl<S: Read + Write> Connection<S> {
                 left = Some(length.parse::<usize>().unwrap());
             }
         }
-        let mut left = left.unwrap();
+        match left {
+            Some(left) => self.skip(left),
+            None => loop {
+                let size = usize::from_str_radix(&self.line(), 16).unwrap();
+                self.skip(size);
+                self.line();
+                if size == 0 {
+                    break;
+                }
+            },
+        }
+    }
+
+    fn skip(&mut self, mut left: usize) {
         while left > 0 {
             if self.read == self.filled {
                 self.fill();
@@ -271,6 +356,10 @@ impl<S: Read + Write> Connection<S> {
     fn events(&mut self, count: usize) -> Vec<f64> {
         self.ask(&format!("/events{count}"));
         while !self.line().is_empty() {}
+        self.delays(count)
+    }
+
+    fn delays(&mut self, count: usize) -> Vec<f64> {
         let mut delays = Vec::new();
         while delays.len() < count {
             if let Some(sent) = self.line().strip_prefix("data: ") {

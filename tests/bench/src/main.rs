@@ -63,6 +63,11 @@ const ROWS: &[Row] = &[
     ("credential: request with one / without, TLS", |name| credential(name, "tls")),
     ("scanned: 1 GiB up, speed / not, plain", |name| scanned(name, "plain")),
     ("scanned: 1 GiB up, speed / not, TLS", |name| scanned(name, "tls")),
+    ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
+    ("models: 50 streams, first byte / backend, p99", |name| streams(name, "first", "99")),
+    ("models: 50 streams, event delay / backend, p99", |name| streams(name, "delay", "99")),
+    ("models: short answers a second / backend", completions),
+    ("models: memory", model_memory),
     ("memory", memory),
     ("reload: 1,000 policies", reload),
 ];
@@ -255,6 +260,55 @@ fn credential(name: &str, how: &str) {
         finished.ok().lines().last().unwrap().parse().unwrap()
     };
     pairs(name, MILLI, || ask("a-value-that-is-no-placeholder"), || ask("openshell:resolve:env:KEY"));
+}
+
+/// Runs a task inside, where the models are the bench's server behaving as `base` says.
+fn with_models(lab: &Lab, base: &str, task: &[&str]) -> f64 {
+    let sandbox = lab.sandbox(&policy(10)).args(&["--inference-routes", &routes(lab, base)]);
+    let finished = sandbox.run(&[&[&this(), "client"], task].concat());
+    finished.ok().lines().last().unwrap().parse().unwrap()
+}
+
+fn routes(lab: &Lab, base: &str) -> String {
+    let route = format!(
+        "routes: [{{name: a, endpoint: \"http://10.99.0.1:8080/{base}/v1\", model: m, api_key: k, protocols: [openai_chat_completions]}}]"
+    );
+    let file = lab.file("routes.yaml", route);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    file.display().to_string()
+}
+
+fn streams(name: &str, what: &str, part: &str) {
+    let (lab, _server) = host();
+    let task = ["streams", "paced50", "50", "50", what, part];
+    pairs(name, MILLI, || outside(&lab, &task), || with_models(&lab, "paced50", &task));
+}
+
+fn completions(name: &str) {
+    let (lab, _server) = host();
+    let task = ["completions", "16"];
+    pairs(name, 1.0, || outside(&lab, &task), || with_models(&lab, "ok", &task));
+}
+
+/// The most that was resident of the supervisor, in KiB: with a short answer of a model, and with one of a gigabyte.
+fn model_memory(_: &str) {
+    let (lab, _server) = host();
+    for (name, base) in [("a short answer", "2"), ("an answer of 1 GiB", "1073741824")] {
+        let file = lab.file("policy.yaml", policy(10));
+        let mut command = Command::new(lab::sandbox::binary());
+        command.arg("--policy-data").arg(file).arg("--inference-routes").arg(routes(&lab, base)).arg("--").arg(this());
+        command.args(["client", "model-bytes", base]).env_clear().env("PATH", "/usr/bin:/bin");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
+        println!("models: memory at most, with {name:<24} {peak}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 }
 
 fn scanned(name: &str, how: &str) {

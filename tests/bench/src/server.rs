@@ -16,7 +16,7 @@ use crate::client::{TARGET, TLS_TARGET, now};
 /// Where the relay listens.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";
 
-/// Serves for ever: `GET /N` is answered with N bytes, `GET /eventsN` with N events, anything else with two bytes. Its certificate
+/// Serves for ever: `GET /N` is answered with N bytes, `GET /eventsN` with N events, `/pacedN` with slower ones, anything else with two bytes. Its certificate
 /// goes to `certificate`.
 pub(crate) fn run(certificate: &Path) {
     let (upstream, relay) = (TcpListener::bind(TARGET).unwrap(), TcpListener::bind(RELAY).unwrap());
@@ -62,16 +62,25 @@ fn serve(mut client: impl Read + Write) {
         };
         let head: Vec<u8> = pending.drain(..end).collect();
         let head = String::from_utf8_lossy(&head).into_owned();
-        let path = head.split(' ').nth(1).unwrap_or("/").get(1..).unwrap_or("").to_owned();
+        // What is behind the first part is a model's.
+        let path =
+            head.split(' ').nth(1).unwrap_or("/").get(1..).unwrap_or("").split('/').next().unwrap_or("").to_owned();
+        let lower = head.to_ascii_lowercase();
+        let length = lower.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        if !discard(&mut client, &mut pending, length.unwrap_or(0)) {
+            return;
+        }
         if let Some(count) = path.strip_prefix("events").and_then(|count| count.parse::<usize>().ok()) {
-            if events(&mut client, count).is_err() {
+            if events(&mut client, count, Duration::from_millis(2)).is_err() {
                 return;
             }
             continue;
         }
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse::<usize>().ok());
-        if !discard(&mut client, &mut pending, length.unwrap_or(0)) {
-            return;
+        if let Some(count) = path.strip_prefix("paced").and_then(|count| count.parse::<usize>().ok()) {
+            if events(&mut client, count, Duration::from_millis(20)).is_err() {
+                return;
+            }
+            continue;
         }
         let wanted = path.parse::<usize>().ok();
         let mut left = wanted.unwrap_or(2);
@@ -109,10 +118,10 @@ fn discard(client: &mut impl Read, pending: &mut Vec<u8>, mut left: usize) -> bo
     true
 }
 
-fn events(client: &mut impl Write, count: usize) -> std::io::Result<()> {
+fn events(client: &mut impl Write, count: usize, pause: Duration) -> std::io::Result<()> {
     client.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")?;
     for _ in 0..count {
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(pause);
         let event = format!("data: {:.9}\n\n", now());
         client.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes())?;
         client.flush()?;
