@@ -108,7 +108,9 @@ impl Backend {
     /// # Errors
     /// It is none of them, has no host, or says more than a host, a port and a path.
     pub fn parse(text: &str) -> Result<Self, Fault> {
-        let invalid = || Fault::EndpointInvalid(text.to_owned());
+        // Who writes a password into it should not find it in a log.
+        let shown = if text.contains('@') { "an endpoint with user information" } else { text };
+        let invalid = || Fault::EndpointInvalid(shown.to_owned());
         let (scheme, rest) = text.trim().split_once("://").ok_or_else(invalid)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
             "mock" => return Ok(Self::Mock),
@@ -123,7 +125,11 @@ impl Backend {
             return Err(invalid());
         }
         let (host, port) = match authority.rsplit_once(':').filter(|_| !authority.ends_with(']')) {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or_else(invalid)?),
+            Some((host, port)) => {
+                let is_number = port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
+                let is_number = is_number || host.ends_with(']');
+                (host, port.parse().ok().filter(|port| *port != 0 && is_number).ok_or_else(invalid)?)
+            }
             None => (authority, if is_tls { 443 } else { 80 }),
         };
         let host = Host::parse(host).map_err(|_| invalid())?;
@@ -232,6 +238,8 @@ mod tests {
             "http://h/a/../b",
             "http://h/#f",
             "http://h/%2e",
+            "http://h:+80",
+            "http://fe80::1:8000",
         ] {
             assert!(Backend::parse(none).is_err(), "{none}");
         }

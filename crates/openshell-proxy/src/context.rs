@@ -83,10 +83,14 @@ impl Limits {
     pub const GATHER_MOMENT: Duration = Duration::from_millis(20);
     /// First bytes of a connection that are looked at for placeholders where nothing else is.
     pub const SEEN_BYTES: usize = 64 * 1024;
-    /// KiB of requests for models that are held at once…
-    pub const INFERENCE_KIB: usize = 256 * 1024;
-    /// …and how long one waits for its room.
+    /// KiB of requests for models that are held at once, each twice while it is rewritten: room for the largest…
+    pub const INFERENCE_KIB: usize = 2 * openshell_policy::inference::MAX_REQUEST_BYTES / 1024;
+    /// …how long one waits for its room…
     pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
+    /// …and how long it may be silent before it is whole.
+    pub const INFERENCE_SILENCE: Duration = Duration::from_secs(30);
+    /// Bytes of a request whose model is replaced on the thread that serves others.
+    pub const REWRITTEN_BYTES: usize = 1024 * 1024;
     /// Time to tell a client that an answer is cut off, before it is.
     pub const CUT_OFF: Duration = Duration::from_millis(50);
     /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.

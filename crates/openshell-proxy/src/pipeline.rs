@@ -46,8 +46,10 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     // Boxed, so that what a head takes to be read is given back before the relay, which may last for hours.
     let tunnel = match Box::pin(open(&ctx, client, flow)).await {
         Some(Way::Tunnel(tunnel)) => tunnel,
-        Some(Way::Models { client, surplus, caller, target }) => {
-            return Box::pin(serve_models(&ctx, client, surplus, caller, target)).await;
+        Some(Way::Models { client, surplus, caller, target, share }) => {
+            Box::pin(serve_models(&ctx, client, surplus, caller, target)).await;
+            drop(share);
+            return;
         }
         None => return,
     };
@@ -91,7 +93,7 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Way> {
         To::Upstream { upstream, address, tenure, share } => {
             Way::Tunnel(Tunnel { client, surplus, upstream, address, tenure, share })
         }
-        To::Models { caller, target } => Way::Models { client, surplus, caller, target },
+        To::Models { caller, target, share } => Way::Models { client, surplus, caller, target, share },
     })
 }
 
@@ -99,14 +101,16 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Way> {
 async fn serve_models(ctx: &Context, client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target) {
     let (Some(authority), Some(inference)) = (&ctx.authority, &ctx.inference) else { return };
     let socket = client.as_fd().try_clone_to_owned().ok();
-    let refusal = match terminate(authority, &target.host, Prefixed::new(surplus, client)).await {
-        Ok((client, None)) => return Models { ctx, inference, caller, target }.serve(client, socket).await,
-        Ok((_, Some(other))) => Refusal::AuthorityMismatch(other),
-        Err(refusal) => refusal,
-    };
-    let mut record = Record::new(format!("CONNECT {target}"), Some(target));
-    caller.into_iter().for_each(|caller| record.called_by(caller));
-    record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+    let mut record = Record::new(format!("CONNECT {target}"), Some(target.clone()));
+    caller.iter().for_each(|caller| record.called_by(caller.clone()));
+    match terminate(authority, &target.host, Prefixed::new(surplus, client)).await {
+        Ok((client, None)) => {
+            record.left_to_requests();
+            Models { ctx, inference, caller, target }.serve(client, socket).await;
+        }
+        Ok((client, Some(other))) => refuse_all(ctx, client, &Refusal::AuthorityMismatch(other), record).await,
+        Err(refusal) => record.finish(Outcome::Refused(&refusal), &*ctx.denials),
+    }
 }
 
 /// How heads are read at the doors: bounded in size and time; a client that has ended its sending still gets its answer.
@@ -444,21 +448,27 @@ async fn to_models(
     if ctx.authority.is_none() {
         return Err(Refusal::AuthorityUnavailable);
     }
+    let program = caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
+    let share = ctx.shares.take(program);
+    let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
     let client = hyper::upgrade::on(&mut request);
-    *opened.lock().await = Some(Opened { client, to: To::Models { caller, target } });
+    *opened.lock().await = Some(Opened { client, to: To::Models { caller, target, share } });
     Ok(reply::established())
 }
 
 /// Who asks, for the log, where nothing depends on it.
 async fn caller(ctx: &Context, flow: Flow) -> Option<Caller> {
-    let turn = Arc::clone(&ctx.turns).acquire_owned().await.ok()?;
-    let identifier = Arc::clone(&ctx.identifier);
-    let identified = tokio::task::spawn_blocking(move || {
-        let identified = identifier.identify(flow);
-        drop(turn);
-        identified
-    });
-    identified.await.ok()?.ok().map(|identified| identified.callers().first().clone())
+    let identified = async {
+        let turn = Arc::clone(&ctx.turns).acquire_owned().await.ok()?;
+        let identifier = Arc::clone(&ctx.identifier);
+        let work = tokio::task::spawn_blocking(move || {
+            let identified = identifier.identify(flow);
+            drop(turn);
+            identified
+        });
+        work.await.ok()?.ok().map(|identified| identified.callers().first().clone())
+    };
+    tokio::time::timeout(Limits::JUDGE_DEADLINE, identified).await.ok()?
 }
 
 /// A request to the proxy itself: judged by itself, sent on, answered as the upstream answers.
@@ -532,13 +542,13 @@ struct Opened {
 /// Where it leads.
 enum To {
     Upstream { upstream: TcpStream, address: SocketAddr, tenure: Tenure, share: Share },
-    Models { caller: Option<Caller>, target: Target },
+    Models { caller: Option<Caller>, target: Target, share: Share },
 }
 
 /// How a connection goes on that was opened.
 enum Way {
     Tunnel(Tunnel),
-    Models { client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target },
+    Models { client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target, share: Share },
 }
 
 /// Both ends of a permitted connection, and what the client sent behind the head of its request.

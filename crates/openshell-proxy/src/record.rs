@@ -103,11 +103,8 @@ impl Record {
     /// A record of the request `number` for `path` inside a connection of `callers` to `target`.
     #[must_use]
     pub fn inside(number: u64, method: &str, path: &str, scheme: Scheme, callers: &Callers, target: Target) -> Self {
-        let path = shown(path);
-        let mut record = Self::new(format!("{method} {path}"), Some(target));
+        let mut record = Self::numbered(number, method, path, scheme, target);
         record.called_by(callers.first().clone());
-        let method = method.to_owned();
-        record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
         record
     }
 
@@ -179,6 +176,16 @@ impl Record {
     /// Notes that it is for the models, about which no policy is asked.
     pub fn intercepted(&mut self) {
         self.inference.get_or_insert_default();
+    }
+
+    /// Whether a route is asked.
+    fn is_routed(&self) -> bool {
+        self.inference.as_ref().is_some_and(|routed| routed.call.is_some())
+    }
+
+    /// Leaves it to the requests inside to report what becomes of them.
+    pub fn left_to_requests(mut self) {
+        self.finished = true;
     }
 
     /// Notes which route is asked, and what for.
@@ -271,7 +278,7 @@ impl Record {
                     }
                     DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
                     // The route was right, but its backend was not there.
-                    DenialStage::Inference if refusal.status().is_server_error() && self.http.is_some() => {
+                    DenialStage::Inference if self.is_routed() && refusal.status().is_server_error() => {
                         ("FAIL", "LOW", "ALLOWED", "-")
                     }
                     DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
@@ -312,7 +319,9 @@ impl Record {
                 message: &format!("{} closed", self.request),
             }),
             // It may have been sent already, and done what it does.
-            Outcome::Aborted if self.judged.is_some() => self.report_allowed("the connection ended before the answer"),
+            Outcome::Aborted if self.judged.is_some() || self.is_routed() => {
+                self.report_allowed("the connection ended before the answer")
+            }
             Outcome::Aborted => self.emit(&Event {
                 activity: "FAIL",
                 severity: "LOW",
@@ -331,7 +340,10 @@ impl Record {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
         let observed = self.observed.map_or("", ReasonCode::as_str);
         let (engine, decision, reason, code) = match &self.judged {
-            _ if let Some(routed) = &self.inference => ("inference", "allow", routed.remark.as_str(), ""),
+            _ if let Some(routed) = &self.inference => {
+                let remark = if routed.remark.is_empty() { remark } else { routed.remark.as_str() };
+                ("inference", "allow", remark, "")
+            }
             _ if self.observed.is_some() => ("observe", "allow", remark, observed),
             Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
             Some(Judged::Allowed) => ("l7", "allow", remark, ""),

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls::client::Resumption;
@@ -87,10 +87,14 @@ pub(crate) fn run(words: &[String]) {
         // Some streams of a model at once: how long until they begin, or how long their events are on their way.
         Some("streams") => {
             let (base, count) = (words[1].clone(), number(3));
-            let threads = (0..number(2)).map(|_| {
-                let base = base.clone();
+            let open = Arc::new(Barrier::new(number(2)));
+            let threads = (0..number(2)).map(|index| {
+                let (base, open) = (base.clone(), Arc::clone(&open));
                 std::thread::spawn(move || {
                     let mut connection = models();
+                    // All at once they would only wait for the same processors.
+                    open.wait();
+                    std::thread::sleep(Duration::from_millis(11) * u32::try_from(index).unwrap());
                     let first = timed(|| {
                         connection.ask_model(&base);
                         while !connection.line().is_empty() {}

@@ -154,8 +154,8 @@ fn check_agent(name: &str, command: &str) {
     let backend = Backend::start(&lab);
     let bin = packages.0.join("node_modules/.bin");
     let script = format!(
-        "mkdir -p /tmp/agent-$$/home && cd /tmp/agent-$$ && export HOME=$PWD/home PATH={}:$PATH
-         {command} </dev/null; code=$?; cat written; rm -rf /tmp/agent-$$; exit $code",
+        "cd $(mktemp -d) && mkdir home && export HOME=$PWD/home PATH={}:$PATH
+         {command} </dev/null; code=$?; cat written; rm -rf $PWD; exit $code",
         bin.display()
     );
     let finished = run_by(&lab, &packages, "agent", &["sh", "-c", &script]);

@@ -78,8 +78,11 @@ fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
     {
         let content =
             InferenceContent { error: fault.text(), reason_code: refusal.code().as_str(), hint: fault.hint() };
-        // Only what is no request of a model's, or is not read to its end, ends the connection.
-        let closes = matches!(fault, InferenceFault::NoCall | InferenceFault::TooLarge { .. });
+        // What was not read to its end ends the connection.
+        let closes = !matches!(
+            fault,
+            InferenceFault::Budget { .. } | InferenceFault::Unavailable(_) | InferenceFault::Failed(_)
+        );
         return message(refusal, serde_json::to_vec(&content), (None, closes));
     }
     let judged = match refusal {

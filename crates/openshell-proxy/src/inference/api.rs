@@ -12,9 +12,18 @@ pub struct Call {
     pub kind: &'static str,
 }
 
+impl Call {
+    /// The method that the backend gets.
+    #[must_use]
+    pub fn method(self) -> Method {
+        if self.interface == Interface::ModelDiscovery { Method::GET } else { Method::POST }
+    }
+}
+
 /// What a `method` request for `path`, in canonical form and without its query, asks for; `None` if it is nothing of a model's.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<Call> {
+    // Contract and clients differ in their case; the backend gets it in upper case.
     let (interface, kind) = match (method.as_str().to_ascii_uppercase().as_str(), path) {
         ("POST", "/v1/chat/completions") => (Interface::OpenaiChatCompletions, "chat_completion"),
         ("POST", "/v1/completions") => (Interface::OpenaiCompletions, "completion"),

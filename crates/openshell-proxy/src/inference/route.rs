@@ -11,6 +11,7 @@ use hyper::header::{HeaderValue, InvalidHeaderValue};
 use openshell_policy::inference::{Backend, Budget, Interface, Provider, RouteSpec, SYSTEM_ROUTE};
 use openshell_policy::secret::Secret;
 use tokio::sync::Semaphore;
+use zeroize::Zeroizing;
 
 use crate::context::Limits;
 
@@ -62,7 +63,8 @@ impl Route {
             Provider::Bearer => b"Bearer ",
             Provider::Anthropic => b"",
         };
-        let value = key.map(|key| HeaderValue::from_bytes(&[scheme, key.expose()].concat())).transpose()?;
+        let written = key.map(|key| Zeroizing::new([scheme, key.expose()].concat()));
+        let value = written.map(|written| HeaderValue::from_bytes(&written)).transpose()?;
         Ok(Self {
             key: value.map(|mut value| {
                 value.set_sensitive(true);
@@ -106,9 +108,15 @@ impl Route {
         Ok(())
     }
 
+    /// Takes back a request that was not sent.
+    pub fn refund(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Counts the tokens of a request that has ended.
     pub fn spent(&self, tokens: u64) {
-        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+        let add = |before: u64| Some(before.saturating_add(tokens));
+        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
@@ -152,8 +160,7 @@ impl Inference {
     /// With `table` in force.
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
-        let memory = Arc::new(Semaphore::new(Limits::INFERENCE_KIB.max(2 * table.max_request_bytes.div_ceil(1024))));
-        Self { table: ArcSwap::from_pointee(table), memory }
+        Self { table: ArcSwap::from_pointee(table), memory: Arc::new(Semaphore::new(Limits::INFERENCE_KIB)) }
     }
 
     /// The routes of this moment.

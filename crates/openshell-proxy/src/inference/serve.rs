@@ -25,13 +25,14 @@ use crate::identify::caller::Caller;
 use crate::inference::api::{self, Call};
 use crate::inference::route::{Inference, Route};
 use crate::inference::stream::{Report, Streamed};
+use crate::inference::usage::Meter;
 use crate::inference::{headers, mock, model};
 use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http::{inside, keep};
 use crate::relay::session::Session;
-use crate::relay::upstream::{NotAnswered, Upstream};
+use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
 
 /// Whether `target` is where models are.
 #[must_use]
@@ -52,7 +53,7 @@ pub struct Models<'c> {
     pub target: Target,
 }
 
-/// What came of a request to one route.
+/// Why a route gives no answer.
 enum NotAsked {
     /// Its backend was not reached; another may be.
     Unreached(Refusal),
@@ -95,14 +96,18 @@ impl Models<'_> {
     pub async fn answer(&self, session: &Session, request: Request<Incoming>, mut record: Record) -> Response<Body> {
         record.intercepted();
         match self.route(session, request, &mut record).await {
-            Ok((route, response)) => match response {
+            Ok((route, asked, response)) => match response {
                 Either::Left(response) => {
+                    let mut meter = Meter::default();
+                    meter.read(response.body());
+                    route.spent(meter.usage().total());
+                    record.took(meter.usage(), "");
                     record.finish(Outcome::Allowed, &*self.ctx.denials);
                     response.map(|body| Either::Left(Full::new(body)))
                 }
                 Either::Right(response) => {
                     let (head, body) = response.into_parts();
-                    let report = Report { record, route, denials: Arc::clone(&self.ctx.denials) };
+                    let report = Report { record, route, asked, denials: Arc::clone(&self.ctx.denials) };
                     let body = Streamed::new(&head, body, report);
                     Response::from_parts(head, reply::altered(body))
                 }
@@ -123,7 +128,7 @@ impl Models<'_> {
         session: &Session,
         request: Request<Incoming>,
         record: &mut Record,
-    ) -> Result<(Arc<Route>, Either<Response<Bytes>, Response<Incoming>>), Refusal> {
+    ) -> Result<(Arc<Route>, u64, Either<Response<Bytes>, Response<Incoming>>), Refusal> {
         let (parts, body) = request.into_parts();
         head::check_method(&parts.method)?;
         head::check_framing(&parts.headers)?;
@@ -138,14 +143,19 @@ impl Models<'_> {
         if table.serving(call.interface).next().is_none() {
             return refused(InferenceFault::NoRoute);
         }
-        let (body, held) = self.read(body, table.max_request_bytes).await?;
+        let (body, held) = match call.method() {
+            Method::GET if !body.is_end_stream() => return Err(Refusal::BadRequest("a GET has no body")),
+            Method::GET => (Bytes::new(), None),
+            _ => self.read(body, table.max_request_bytes).await?,
+        };
         let mut unreached = None;
         for route in table.serving(call.interface) {
             record.routed(&route.name, call);
-            match self.ask(session, route, call, &parts, &target, body.clone()).await {
+            let asking = Asking { route, call, asked: &parts, target: &target };
+            match self.ask(session, &asking, body.clone()).await {
                 Ok(response) => {
                     drop(held);
-                    return Ok((Arc::clone(route), response));
+                    return Ok((Arc::clone(route), body.len() as u64, response));
                 }
                 Err(NotAsked::Failed(refusal)) => return Err(refusal),
                 Err(NotAsked::Unreached(refusal)) => {
@@ -163,78 +173,86 @@ impl Models<'_> {
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        let (mut read, mut held, mut room) = (BytesMut::new(), None::<OwnedSemaphorePermit>, 0);
-        while let Some(frame) = body.frame().await {
+        // Where the length is known all of its room is taken at once, and nobody waits who holds some already.
+        let mut room = body.size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or(64 * 1024);
+        let permit = Arc::clone(&self.inference.memory).acquire_many_owned(kib(room));
+        let permit = timeout(Limits::INFERENCE_WAIT, permit).await.ok().and_then(Result::ok);
+        let (mut held, mut read) = (permit.ok_or_else(too_many)?, BytesMut::with_capacity(room));
+        loop {
+            let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| Refusal::BadRequest("the body of the request did not come in time"))?
+            else {
+                break;
+            };
             let malformed = |_| Refusal::BadRequest("the body of the request is malformed, or ended before its end");
             let Ok(data) = frame.map_err(malformed)?.into_data() else { continue };
             if read.len() + data.len() > most {
                 return Err(too_large());
             }
             if read.len() + data.len() > room {
-                // Twice as much each time, so that few ask.
-                let more = (read.len() + data.len()).max(64 * 1024);
-                let kib = u32::try_from(more.div_ceil(1024)).unwrap_or(u32::MAX);
-                let permit = Arc::clone(&self.inference.memory).acquire_many_owned(kib);
-                let permit = timeout(Limits::INFERENCE_WAIT, permit).await.ok().and_then(Result::ok);
-                let permit = permit.ok_or(Refusal::LimitReached("too many requests for models at once"))?;
-                match &mut held {
-                    Some(held) => held.merge(permit),
-                    None => held = Some(permit),
-                }
+                let more = room.max(data.len());
+                let permit = Arc::clone(&self.inference.memory).try_acquire_many_owned(kib(more));
+                held.merge(permit.map_err(|_| too_many())?);
                 room += more;
             }
             read.extend_from_slice(&data);
         }
-        Ok((read.freeze(), held))
+        Ok((read.freeze(), Some(held)))
     }
 
     async fn ask(
         &self,
         session: &Session,
-        route: &Arc<Route>,
-        call: Call,
-        asked: &Parts,
-        target: &RequestTarget,
+        asking: &Asking<'_>,
         body: Bytes,
     ) -> Result<Either<Response<Bytes>, Response<Incoming>>, NotAsked> {
-        let spend = || {
-            let over = |what| Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what });
-            route.spend().map_err(|what| NotAsked::Failed(over(what)))
-        };
-        let failed = |why: String| NotAsked::Failed(Refusal::Inference(InferenceFault::Failed(why)));
+        let route = asking.route;
+        route.spend().map_err(|what| {
+            NotAsked::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
+        })?;
         let (is_tls, backend, base) = match &route.backend {
             Backend::Mock => {
-                spend()?;
                 tracing::warn!("inference route {} leads to no model: mock://", route.name);
-                return Ok(Either::Left(mock::answer(call.interface, &route.model)));
+                return Ok(Either::Left(mock::answer(asking.call.interface, &route.model)));
             }
             Backend::Server { is_tls, host, port, base } => (is_tls, Target { host: host.clone(), port: *port }, base),
         };
-        let scheme = if *is_tls { Scheme::Https } else { Scheme::Http };
+        let origin = (if *is_tls { Scheme::Https } else { Scheme::Http }, backend);
         let mut connection = session.upstream.lock().await;
-        let upstream = &mut connection.0;
+        let sent = self.send(asking, &mut connection.0, (&origin, base), body).await;
+        if matches!(sent, Err(NotAsked::Unreached(_))) {
+            route.refund();
+        }
+        sent.map(Either::Right)
+    }
+
+    async fn send(
+        &self,
+        asking: &Asking<'_>,
+        upstream: &mut Upstream,
+        (origin, base): (&Origin, &str),
+        body: Bytes,
+    ) -> Result<Response<Incoming>, NotAsked> {
+        let route = asking.route;
+        let failed = |why: String| NotAsked::Failed(Refusal::Inference(InferenceFault::Failed(why)));
+        let unreached = |why: String| NotAsked::Unreached(Refusal::Inference(InferenceFault::Unavailable(why)));
+        let body = asking.rewritten(body).await.map_err(NotAsked::Failed)?;
         let mut may_reuse = true;
-        let mut is_spent = false;
         loop {
-            let is_kept = may_reuse && upstream.is_open_to(&(scheme, backend.clone()));
+            let is_kept = may_reuse && upstream.is_open_to(origin);
             if !is_kept {
-                self.dial(route, scheme, &backend, upstream).await?;
+                self.dial(route, origin, upstream).await.map_err(unreached)?;
             }
-            if !is_spent {
-                spend()?;
-                is_spent = true;
-            }
-            let request = self.request(route, call, asked, target, (scheme, &backend, base), body.clone());
-            let released = release(request.map_err(failed)?, (scheme, &backend), &Vault::default());
-            let sent = upstream.send(released.map_err(NotAsked::Failed)?, None);
-            let mut response = match timeout(route.timeouts.first_byte, sent).await {
+            let request = asking.request(origin, base, body.clone()).map_err(failed)?;
+            let released = release(request, (origin.0, &origin.1), &Vault::default()).map_err(NotAsked::Failed)?;
+            let mut response = match timeout(route.timeouts.first_byte, upstream.send(released, None)).await {
                 Ok(Ok(response)) => response,
                 // A backend may end a connection that it has not used for a while.
                 Ok(Err(NotAnswered::Unsent(_))) if is_kept => {
                     may_reuse = false;
                     continue;
                 }
-                Ok(Err(NotAnswered::Unsent(_))) => return Err(failed("it closed at once".to_owned())),
+                Ok(Err(NotAnswered::Unsent(_))) => return Err(unreached(format!("{}: it closed at once", origin.1))),
                 Ok(Err(NotAnswered::Failed(refusal))) => return Err(failed(refusal.log_reason())),
                 Err(_) => {
                     let why = format!("no answer began within {:?}", route.timeouts.first_byte);
@@ -245,44 +263,13 @@ impl Models<'_> {
                 return Err(failed(format!("it answers {}, and nobody goes elsewhere with a key", response.status())));
             }
             headers::keep_answer(response.headers_mut());
-            return Ok(Either::Right(response));
+            return Ok(response);
         }
     }
 
-    /// The request as the backend of `route` gets it.
-    fn request(
-        &self,
-        route: &Route,
-        call: Call,
-        asked: &Parts,
-        target: &RequestTarget,
-        (scheme, backend, base): (Scheme, &Target, &str),
-        body: Bytes,
-    ) -> Result<Request<crate::relay::upstream::Outgoing>, String> {
-        let host = head::host_value(scheme, backend).ok_or("the host of the endpoint is no header value")?;
-        let path = target.path();
-        // Both have it, as most endpoints are written.
-        let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-        let query = target.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let uri: Uri = format!("{base}{path}{query}").parse().map_err(|error| format!("{error}"))?;
-        let is_post = asked.method != Method::GET;
-        let body = if is_post { model::with_model(body, &route.model) } else { Bytes::new() };
-        let _ = call;
-        let mut request = Request::new(Either::Right(Full::new(body)));
-        *request.method_mut() = if is_post { Method::POST } else { Method::GET };
-        *request.uri_mut() = uri;
-        *request.headers_mut() = headers::asking(&asked.headers, route, host);
-        Ok(request)
-    }
-
     /// Connects to the backend of `route`, wherever the operator has it.
-    async fn dial(
-        &self,
-        route: &Route,
-        scheme: Scheme,
-        backend: &Target,
-        upstream: &mut Upstream,
-    ) -> Result<(), NotAsked> {
+    async fn dial(&self, route: &Route, origin: &Origin, upstream: &mut Upstream) -> Result<(), String> {
+        let backend = &origin.1;
         let connected = async {
             let addresses = self.ctx.resolver.addresses(&backend.host.to_string()).await;
             let addresses: Vec<_> =
@@ -291,12 +278,69 @@ impl Models<'_> {
                 return Err(format!("{backend} has no address"));
             }
             let stream = connect_to(&addresses).await.map_err(|error| format!("{backend}: {error}"))?;
-            let kept = keep(self.ctx, upstream, (scheme, backend.clone()), stream).await;
+            let kept = keep(self.ctx, upstream, origin.clone(), stream).await;
             kept.map(drop).map_err(|refusal| format!("{backend}: {}", refusal.log_reason()))
         };
         let connected = timeout(route.timeouts.connect, connected).await;
-        let connected =
-            connected.unwrap_or_else(|_| Err(format!("{backend}: no connection within {:?}", route.timeouts.connect)));
-        connected.map_err(|why| NotAsked::Unreached(Refusal::Inference(InferenceFault::Unavailable(why))))
+        connected.unwrap_or_else(|_| Err(format!("{backend}: no connection within {:?}", route.timeouts.connect)))
+    }
+}
+
+/// KiB that a body of `bytes` takes, and again when it is rewritten.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from((2 * bytes).div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+fn too_many() -> Refusal {
+    Refusal::LimitReached("too many requests for models at once")
+}
+
+/// A request on its way to one route.
+struct Asking<'a> {
+    route: &'a Arc<Route>,
+    call: Call,
+    asked: &'a Parts,
+    target: &'a RequestTarget,
+}
+
+impl Asking<'_> {
+    /// `body` with the model of the route.
+    async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
+        if self.call.method() == Method::GET {
+            return Ok(body);
+        }
+        let model = self.route.model.clone();
+        let rewritten = match body.len() {
+            0..=Limits::REWRITTEN_BYTES => model::with_model(body, &model),
+            _ => {
+                let work = tokio::task::spawn_blocking(move || model::with_model(body, &model));
+                work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+            }
+        };
+        let what = "the body is not JSON, though some would take it for an object";
+        rewritten.map_err(|model::Ambiguous| Refusal::BadRequest(what))
+    }
+
+    /// The request as its backend at `origin` gets it.
+    fn request(&self, (scheme, backend): &Origin, base: &str, body: Bytes) -> Result<Request<Outgoing>, String> {
+        let host = head::host_value(*scheme, backend).ok_or("the host of the endpoint is no header value")?;
+        let path = self.target.path();
+        // Both have it, as most endpoints are written.
+        let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
+        let uri: Uri = format!("{base}{path}{}", self.query()).parse().map_err(|error| format!("{error}"))?;
+        let mut request = Request::new(Either::Right(Full::new(body)));
+        *request.method_mut() = self.call.method();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers::asking(&self.asked.headers, self.route, host);
+        Ok(request)
+    }
+
+    /// Of the query what models know; keys are the operator's to say.
+    fn query(&self) -> String {
+        const NAMES: [&str; 6] = ["beta", "limit", "after", "before", "after_id", "before_id"];
+        let pairs = self.target.query().unwrap_or_default().split('&');
+        let known = |pair: &&str| NAMES.contains(&pair.split('=').next().unwrap_or_default());
+        let kept: Vec<_> = pairs.filter(known).collect();
+        if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::http::response::Parts;
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
@@ -24,6 +24,8 @@ pub struct Report {
     pub record: Record,
     /// Whose answer it is.
     pub route: Arc<Route>,
+    /// Bytes of its request.
+    pub asked: u64,
     /// Where refusals are counted.
     pub denials: Arc<dyn DenialSink>,
 }
@@ -45,15 +47,18 @@ impl Streamed {
     #[must_use]
     pub fn new(head: &Parts, body: Incoming, report: Report) -> Self {
         let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
-        let is_events = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+        let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
+        let is_events = is_plain && kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
         let idle = Box::pin(sleep(report.route.timeouts.idle));
         Self { body, is_events, meter: Meter::default(), idle, report: Some(report), is_cut: false }
     }
 
     fn finish(&mut self, remark: &str) {
-        if let Some(Report { mut record, route, denials }) = self.report.take() {
+        if let Some(Report { mut record, route, asked, denials }) = self.report.take() {
             let usage = self.meter.usage();
-            route.spent(usage.total());
+            // What is not told, or was cut off before it was, is not free.
+            let is_told = usage.output.is_some() && remark.is_empty();
+            route.spent(if is_told { usage.total() } else { usage.total().max(asked / 4 + self.meter.guess()) });
             record.took(usage, remark);
             record.finish(Outcome::Allowed, &*denials);
         }

@@ -27,14 +27,18 @@ impl Usage {
 pub struct Meter {
     kept: Vec<u8>,
     usage: Usage,
+    bytes: u64,
+    events: u64,
 }
 
-/// Inside the texts of an answer the quotes are escaped, so only its structure has this.
+/// Inside the texts of an answer the quotes are escaped, so its structure alone has this, arguments of tools included.
 const KEY: &[u8] = b"\"usage\"";
 
 impl Meter {
     /// Reads `part`, which comes next.
     pub fn read(&mut self, part: &[u8]) {
+        self.bytes += part.len() as u64;
+        self.events += memmem::find_iter(part, b"data:").count() as u64;
         // The end of what came before may be the beginning of a count.
         let text = if self.kept.is_empty() {
             part
@@ -58,6 +62,12 @@ impl Meter {
         self.usage
     }
 
+    /// How many tokens the answer may have had, where it does not tell: an event has one, or four bytes have.
+    #[must_use]
+    pub fn guess(&self) -> u64 {
+        if self.events > 0 { self.events } else { self.bytes / 4 }
+    }
+
     fn find(&mut self, text: &[u8]) {
         for at in memmem::find_iter(text, KEY) {
             let behind = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
@@ -65,7 +75,11 @@ impl Meter {
             let mut values = serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
             let Some(Ok(usage)) = values.next() else { continue };
             let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());
-            self.usage.input = count(["prompt_tokens", "input_tokens"]).or(self.usage.input);
+            // What a cache has kept is told beside, and paid as well.
+            let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
+            let cached: u64 = cached.iter().filter_map(|name| usage.get(name)?.as_u64()).fold(0, u64::saturating_add);
+            let input = count(["prompt_tokens", "input_tokens"]).map(|input| input.saturating_add(cached));
+            self.usage.input = input.or(self.usage.input);
             self.usage.output = count(["completion_tokens", "output_tokens"]).or(self.usage.output);
         }
     }
