@@ -87,7 +87,9 @@ impl Limits {
     pub const INFERENCE_KIB: usize = 2 * openshell_policy::inference::MAX_REQUEST_BYTES / 1024;
     /// …how long one waits for its room…
     pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
-    /// …and how long it may be silent before it is whole.
+    /// …how long it may take until it is whole…
+    pub const INFERENCE_BODY: Duration = Duration::from_secs(120);
+    /// …and how long it may be silent meanwhile.
     pub const INFERENCE_SILENCE: Duration = Duration::from_secs(30);
     /// Bytes of a request whose model is replaced on the thread that serves others.
     pub const REWRITTEN_BYTES: usize = 1024 * 1024;

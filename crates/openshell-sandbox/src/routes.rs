@@ -50,7 +50,7 @@ pub(crate) fn load(path: &Path, environment: &Environment) -> anyhow::Result<Loa
         if let KeySource::Variable(variable) = &spec.key {
             variables.push(variable.clone());
         }
-        match key(&mut spec, environment).and_then(|key| Ok(Route::new(spec, key.as_ref())?)) {
+        match key(&mut spec, environment).and_then(|key| Ok(Route::new(spec, key)?)) {
             Ok(route) => routes.push(route),
             Err(error) => faults.push(format!("route '{name}': {error:#}")),
         }

@@ -345,6 +345,40 @@ fn requests_are_bounded_and_budgets_hold() {
 }
 
 #[test]
+fn a_backend_that_tells_its_key_is_not_heard() {
+    let lab = Lab::with_web();
+    let _backend = Backend::start(&lab);
+    let finished = curl(&lab, &format!("[{}]", route("echo", "")), &[&format!("-i {CHAT}")]);
+    assert!(
+        finished.ok().contains("HTTP/1.1 401 Unauthorized")
+            && finished.stdout.contains("provided: Bearer ******************"),
+        "{finished:?}"
+    );
+    assert!(!finished.stdout.contains("sk-of-the-operator"), "{finished:?}");
+    assert_eq!(finished.logged("held a secret of route echo, which was masked").len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn methods_and_queries_are_the_interfaces_own() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let words = [
+        "-X get '$U/models/x:predict?alt=sse&key=mine&limit=2' -d ''".replace('\'', "\""),
+        "-X get $U/models/x -d 'a body'".to_owned(),
+        "$U/chat/completions -d '{\"Model\": \"big\", \"n\": NaN}'".to_owned(),
+        "$U/chat/completions -d '{\"model\": \"m1\", \"MODEL\": \"big\"}'".to_owned(),
+    ];
+    let finished = curl(&lab, &format!("[{}]", route("ok", "")), &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let asked: Vec<_> = backend
+        .seen()
+        .iter()
+        .map(|seen| format!("{} {}", seen[0].as_str().unwrap(), seen[1].as_str().unwrap()))
+        .collect();
+    assert_eq!(asked, ["GET /ok/v1/models/x:predict?limit=2"], "{finished:?}");
+    assert_eq!(finished.ok().matches("\"reason_code\":\"bad_request\"").count(), 3, "{finished:?}");
+}
+
+#[test]
 fn what_the_system_keeps_for_itself_is_served_to_nobody() {
     let lab = Lab::with_web();
     let system = "{name: sandbox-system, endpoint: \"mock://x\", model: hidden, protocols: [model_discovery]}";

@@ -19,6 +19,12 @@ pub struct Credential {
 }
 
 impl Credential {
+    /// One that no placeholder stands for.
+    #[must_use]
+    pub fn of(name: String, secret: Secret) -> Self {
+        Self { name, secret, binding: Binding::default(), echoes: OnceLock::new() }
+    }
+
     /// What placeholders call it.
     #[must_use]
     pub fn name(&self) -> &str {

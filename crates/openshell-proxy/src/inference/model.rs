@@ -17,6 +17,10 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, Ambiguous> {
         let is_other = text.starts_with('\u{feff}') || text.contains('\0') || text.trim_start().starts_with('{');
         return if is_other { Err(Ambiguous) } else { Ok(body) };
     };
+    // Nobody asks twice who does not hope that the other one counts.
+    if places.models.len() > 1 {
+        return Err(Ambiguous);
+    }
     // A text always has a JSON form.
     let model = serde_json::Value::from(model).to_string();
     let mut written = Vec::with_capacity(body.len() + places.models.len().max(1) * (model.len() + 16));
@@ -38,7 +42,7 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, Ambiguous> {
     Ok(written.into())
 }
 
-/// A body that is no JSON object here, and may be one elsewhere.
+/// A body that is no JSON object here, and may be one elsewhere; or that asks for more than one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ambiguous;
 
@@ -97,7 +101,7 @@ mod tests {
             ("{}", r#"{"model":"m\"1"}"#),
             (" { } ", r#" {"model":"m\"1" } "#),
             (r#"{"a":1.50, "b":[{"model":"inner"}]}"#, r#"{"model":"m\"1","a":1.50, "b":[{"model":"inner"}]}"#),
-            (r#"{"model": {"x": 1}, "n": 1e400, "model" :null}"#, r#"{"model": "m\"1", "n": 1e400, "model" :"m\"1"}"#),
+            (r#"{"n": 1e400, "model" : {"x": 1} }"#, r#"{"n": 1e400, "model" : "m\"1" }"#),
             (r#"{"mod\u0065l":"x","k":"\u00e4"}"#, r#"{"mod\u0065l":"m\"1","k":"\u00e4"}"#),
             ("[1]", "[1]"),
             ("not json", "not json"),
@@ -112,6 +116,8 @@ mod tests {
     fn what_others_could_read_as_an_object_is_refused() {
         for body in [
             &br#"{"model":"x"} {"#[..],
+            br#"{"model":"m","model":"big"}"#,
+            br#"{"model":"m","MODEL":"big"}"#,
             br#"{"model":"x""#,
             br#"{"x":NaN,"model":"big"}"#,
             br#"{"\ud800":1,"model":"big"}"#,

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::context::Limits;
+use crate::credentials::vault::Credential;
 
 /// How long a backend may take.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,8 @@ pub struct Route {
     pub timeouts: Timeouts,
     /// The header value that holds the key.
     key: Option<HeaderValue>,
+    /// The same, to know it again in an answer.
+    credential: Option<Arc<Credential>>,
     budget: Budget,
     requests: AtomicU64,
     tokens: AtomicU64,
@@ -58,18 +61,19 @@ impl Route {
     ///
     /// # Errors
     /// The key holds what no header may.
-    pub fn new(spec: RouteSpec, key: Option<&Secret>) -> Result<Self, InvalidHeaderValue> {
+    pub fn new(spec: RouteSpec, key: Option<Secret>) -> Result<Self, InvalidHeaderValue> {
         let scheme: &[u8] = match spec.provider {
             Provider::Bearer => b"Bearer ",
             Provider::Anthropic => b"",
         };
-        let written = key.map(|key| Zeroizing::new([scheme, key.expose()].concat()));
+        let written = key.as_ref().map(|key| Zeroizing::new([scheme, key.expose()].concat()));
         let value = written.map(|written| HeaderValue::from_bytes(&written)).transpose()?;
         Ok(Self {
             key: value.map(|mut value| {
                 value.set_sensitive(true);
                 value
             }),
+            credential: key.map(|key| Arc::new(Credential::of(format!("route {}", spec.name), key))),
             name: spec.name,
             backend: spec.backend,
             model: spec.model,
@@ -90,6 +94,12 @@ impl Route {
     #[must_use]
     pub fn key(&self) -> Option<&HeaderValue> {
         self.key.as_ref()
+    }
+
+    /// The key, to know it again in an answer.
+    #[must_use]
+    pub fn credential(&self) -> Option<&Arc<Credential>> {
+        self.credential.as_ref()
     }
 
     /// Counts a request, if the budget has room for it.

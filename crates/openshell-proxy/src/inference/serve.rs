@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
+use hyper::ext::ReasonPhrase;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, Uri};
 use openshell_policy::inference::{Backend, HOST};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::connect::connect_to;
 use crate::context::{Context, Limits};
+use crate::credentials::echo::scrubbed;
 use crate::credentials::release::release;
 use crate::credentials::vault::Vault;
 use crate::http::head;
@@ -106,7 +108,12 @@ impl Models<'_> {
                     response.map(|body| Either::Left(Full::new(body)))
                 }
                 Either::Right(response) => {
-                    let (head, body) = response.into_parts();
+                    record.carries(route.credential().map(|credential| credential.name().to_owned()));
+                    let credentials = route.credential().cloned().into_iter().collect();
+                    let (mut head, body) = scrubbed(response, credentials, record.echo()).into_parts();
+                    // What a backend says there is nothing that clients read.
+                    head.extensions.remove::<ReasonPhrase>();
+                    record.carries([]);
                     let report = Report { record, route, asked, denials: Arc::clone(&self.ctx.denials) };
                     let body = Streamed::new(&head, body, report);
                     Response::from_parts(head, reply::altered(body))
@@ -146,7 +153,10 @@ impl Models<'_> {
         let (body, held) = match call.method() {
             Method::GET if !body.is_end_stream() => return Err(Refusal::BadRequest("a GET has no body")),
             Method::GET => (Bytes::new(), None),
-            _ => self.read(body, table.max_request_bytes).await?,
+            _ => {
+                let read = timeout(Limits::INFERENCE_BODY, self.read(body, table.max_request_bytes)).await;
+                read.map_err(|_| Refusal::BadRequest(LATE))??
+            }
         };
         let mut unreached = None;
         for route in table.serving(call.interface) {
@@ -180,8 +190,7 @@ impl Models<'_> {
         let (mut held, mut read) = (permit.ok_or_else(too_many)?, BytesMut::with_capacity(room));
         loop {
             let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Refusal::BadRequest("the body of the request did not come in time"))?
-            else {
+            let Some(frame) = frame.map_err(|_| Refusal::BadRequest(LATE))? else {
                 break;
             };
             let malformed = |_| Refusal::BadRequest("the body of the request is malformed, or ended before its end");
@@ -285,6 +294,8 @@ impl Models<'_> {
         connected.unwrap_or_else(|_| Err(format!("{backend}: no connection within {:?}", route.timeouts.connect)))
     }
 }
+
+const LATE: &str = "the body of the request did not come in time";
 
 /// KiB that a body of `bytes` takes, and again when it is rewritten.
 fn kib(bytes: usize) -> u32 {

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::context::Limits;
+use crate::credentials::echo::Scrubbed;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
 use crate::record::{DenialSink, Outcome, Record};
@@ -33,7 +34,7 @@ pub struct Report {
 /// The body of an answer.
 #[derive(Debug)]
 pub struct Streamed {
-    body: Incoming,
+    body: Scrubbed<Incoming>,
     is_events: bool,
     meter: Meter,
     idle: Pin<Box<Sleep>>,
@@ -45,7 +46,7 @@ pub struct Streamed {
 impl Streamed {
     /// Of an answer with the head `head`.
     #[must_use]
-    pub fn new(head: &Parts, body: Incoming, report: Report) -> Self {
+    pub fn new(head: &Parts, body: Scrubbed<Incoming>, report: Report) -> Self {
         let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
         let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
         let is_events = is_plain && kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));

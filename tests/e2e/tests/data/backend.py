@@ -131,13 +131,13 @@ async def serve(reader, writer):
             try: body = json.loads(raw or b'{}')
             except ValueError: body = {}
             if not isinstance(body, dict): body = {}
-            if not await answer(reader, writer, how, '/' + path, body): break
+            if not await answer(reader, writer, how, '/' + path, body, headers): break
             await writer.drain()
         writer.close()
     except (ConnectionError, EOFError, ValueError, asyncio.IncompleteReadError): writer.close()
 
 
-async def answer(reader, writer, how, path, body):
+async def answer(reader, writer, how, path, body, headers):
     """Whether the connection goes on."""
     def plain(text, status='200 OK', extra=''):
         writer.write(f'HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n{extra}\r\n{text}'.encode())
@@ -150,6 +150,7 @@ async def answer(reader, writer, how, path, body):
     elif how == 'reset': return False
     elif how == 'redirect': plain('', '302 Found', 'Location: http://10.99.0.1:1/\r\n')
     elif how in ('401', '429', '500'): plain('{"error": {"message": "no"}}', how + ' No', 'Retry-After: 7\r\n')
+    elif how == 'echo': plain(json.dumps({'error': {'message': 'Incorrect API key provided: ' + headers['authorization']}}), '401 Bad ' + headers['authorization'], 'X-Request-Id: ' + headers['authorization'] + '\r\n')
     elif how == 'bad':
         writer.write(head + b'zz\r\nnot a chunk\r\n')
         return False
