@@ -225,7 +225,10 @@ fn models() -> Connection<Box<dyn Stream>> {
     }
     let name = ServerName::try_from("inference.local").unwrap();
     let tls = ClientConnection::new(Tls::new().0, name).unwrap();
-    Connection::new(Box::new(StreamOwned::new(tls, dial("inference.local:443"))))
+    let mut stream = StreamOwned::new(tls, dial("inference.local:443"));
+    // Else it would be opened with the first request.
+    stream.conn.complete_io(&mut stream.sock).unwrap();
+    Connection::new(Box::new(stream))
 }
 
 trait Stream: Read + Write {}

@@ -152,6 +152,12 @@ impl RouteTable {
         self.routes.is_empty()
     }
 
+    /// The first.
+    #[must_use]
+    pub fn first(&self) -> Option<&Arc<Route>> {
+        self.routes.first()
+    }
+
     /// Those that serve `interface`, in their order.
     pub fn serving(&self, interface: Interface) -> impl Iterator<Item = &Arc<Route>> {
         self.routes.iter().filter(move |route| route.interfaces.contains(&interface))

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -87,10 +88,31 @@ impl Models<'_> {
                 }
             }
         };
-        if let Err(Some(refusal)) = session.serve(self.ctx, client, &inside(), answer).await {
+        let protocol = inside();
+        let mut served = pin!(session.serve(self.ctx, client, &protocol, answer));
+        let served = tokio::select! {
+            biased;
+            served = &mut served => served,
+            () = self.warm(&session) => served.await,
+        };
+        if let Err(Some(refusal)) = served {
             let mut record = Record::new(format!("CONNECT {}", self.target), Some(self.target.clone()));
             self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
             record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+        }
+    }
+
+    /// Connects to the backend that will probably be asked, while the client still makes up its mind.
+    async fn warm(&self, session: &Session) {
+        let table = self.inference.table();
+        if let Some(route) = table.first()
+            && let Some(origin) = origin(route)
+        {
+            let mut connection = session.upstream.lock().await;
+            if connection.0.is_unused() {
+                // Who asks dials again, and hears why that fails.
+                let _ = self.dial(route, &origin, &mut connection.0).await;
+            }
         }
     }
 
@@ -219,14 +241,10 @@ impl Models<'_> {
         route.spend().map_err(|what| {
             NotAsked::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
         })?;
-        let (is_tls, backend, base) = match &route.backend {
-            Backend::Mock => {
-                tracing::warn!("inference route {} leads to no model: mock://", route.name);
-                return Ok(Either::Left(mock::answer(asking.call.interface, &route.model)));
-            }
-            Backend::Server { is_tls, host, port, base } => (is_tls, Target { host: host.clone(), port: *port }, base),
+        let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
+            tracing::warn!("inference route {} leads to no model: mock://", route.name);
+            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model)));
         };
-        let origin = (if *is_tls { Scheme::Https } else { Scheme::Http }, backend);
         let mut connection = session.upstream.lock().await;
         let sent = self.send(asking, &mut connection.0, (&origin, base), body).await;
         if matches!(sent, Err(NotAsked::Unreached(_))) {
@@ -292,6 +310,17 @@ impl Models<'_> {
         };
         let connected = timeout(route.timeouts.connect, connected).await;
         connected.unwrap_or_else(|_| Err(format!("{backend}: no connection within {:?}", route.timeouts.connect)))
+    }
+}
+
+/// Where the backend of `route` is; `None` if there is none.
+fn origin(route: &Route) -> Option<Origin> {
+    match &route.backend {
+        Backend::Server { is_tls, host, port, .. } => {
+            let scheme = if *is_tls { Scheme::Https } else { Scheme::Http };
+            Some((scheme, Target { host: host.clone(), port: *port }))
+        }
+        Backend::Mock => None,
     }
 }
 

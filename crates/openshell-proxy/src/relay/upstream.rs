@@ -204,6 +204,12 @@ impl Upstream {
         destination.addresses().contains(&kept.address).then_some(kept.address)
     }
 
+    /// Whether there has been no connection yet.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.kept.is_none()
+    }
+
     /// Whether the kept connection is one to `origin`, and still open.
     #[must_use]
     pub fn is_open_to(&self, origin: &Origin) -> bool {
