@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
-    /// Models that the command finds at https://inference.local (YAML) [or OPENSHELL_INFERENCE_ROUTES]
+    /// Models that the command finds at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
 

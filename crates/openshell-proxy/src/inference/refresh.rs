@@ -36,7 +36,7 @@ pub trait BundleSource: Send + Sync {
 /// The interval where nobody says another.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The interval that a variable says, in seconds; [`INTERVAL`] where it says none.
+/// The interval that a variable says, in seconds; five where it says none.
 #[must_use]
 pub fn interval(seconds: Option<&str>) -> Duration {
     let seconds = seconds.and_then(|text| text.trim().parse().ok()).filter(|seconds| *seconds > 0);
