@@ -171,6 +171,14 @@ async def answer(reader, writer, how, path, body, headers):
             await writer.drain()
             await asyncio.sleep(0.3)
         writer.write(b'0\r\n\r\n')
+    elif how == 'endless':
+        writer.write(head)
+        try:
+            while True:
+                event(None, {'n': 1})
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        finally: open(folder + '/left', 'w').close()
     elif how == 'big':
         writer.write(head)
         block = b'data: ' + b'x' * 65528 + b'\n\n'
