@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::write_through::write_through;
 
-/// Bytes that are read at once: four records, and few enough to be had from the allocator again and again.
-const AHEAD: usize = 64 * 1024;
+/// Bytes that are read at once: six records, and few enough to be had from the allocator again and again.
+const AHEAD: usize = 96 * 1024;
 
 /// `stream`, with what was read ahead. While nothing comes it holds no buffer.
 #[derive(Debug)]

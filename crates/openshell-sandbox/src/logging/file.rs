@@ -1,4 +1,4 @@
-//! A log file a day, shared with other sandboxes: appended to, one write a line.
+//! A log file a day, shared with other sandboxes: appended to, whole lines at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,11 +17,17 @@ const KEPT: usize = 3;
 /// Bytes a day, of all sandboxes that share the file; behind them one line a second.
 const BYTES: u64 = 100 * 1024 * 1024;
 
+/// Bytes of lines that are written at once, and so what the file may have too many.
+const AT_ONCE: usize = 64 * 1024;
+
 /// The file of the day.
 pub(super) struct DatedFile {
     folder: PathBuf,
     day: Date,
     file: File,
+    is_full: bool,
+    /// Lines that are not written yet.
+    pending: String,
     /// Lines left out since the last one that was written.
     left_out: u64,
     written: Instant,
@@ -32,11 +38,8 @@ impl DatedFile {
         let day = OffsetDateTime::now_utc().date();
         let file = open(folder, day)?;
         remove_old(folder);
-        Ok(Self { folder: folder.to_owned(), day, file, left_out: 0, written: Instant::now() })
-    }
-
-    fn is_full(&self) -> bool {
-        self.file.metadata().is_ok_and(|data| data.len() >= BYTES)
+        let (folder, written, pending) = (folder.to_owned(), Instant::now(), String::new());
+        Ok(Self { is_full: is_full(&file), folder, day, file, pending, left_out: 0, written })
     }
 }
 
@@ -47,22 +50,38 @@ impl Output for DatedFile {
         if self.day != day
             && let Ok(file) = open(&self.folder, day)
         {
-            (self.day, self.file) = (day, file);
+            self.flush();
+            (self.is_full, self.day, self.file) = (is_full(&file), day, file);
             remove_old(&self.folder);
         }
         self.left_out += left_out;
-        if self.is_full() && self.written.elapsed() < Duration::from_secs(1) {
+        if self.is_full && self.written.elapsed() < Duration::from_secs(1) {
             self.left_out += 1;
             return;
         }
-        let mut text = line.text;
+        self.pending.push_str(&line.text);
         if self.left_out > 0 {
-            text.push_str(&format!(" [{} lines left out before]", self.left_out));
+            self.pending.push_str(&format!(" [{} lines left out before]", self.left_out));
         }
-        text.push('\n');
+        self.pending.push('\n');
         (self.left_out, self.written) = (0, Instant::now());
-        let _ = self.file.write_all(text.as_bytes());
+        if self.pending.len() >= AT_ONCE {
+            self.flush();
+        }
     }
+
+    fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            let _ = self.file.write_all(self.pending.as_bytes());
+            self.pending.clear();
+            self.is_full = is_full(&self.file);
+        }
+    }
+}
+
+/// Whether the sandboxes have had their share of today's.
+fn is_full(file: &File) -> bool {
+    file.metadata().is_ok_and(|data| data.len() >= BYTES)
 }
 
 fn open(folder: &Path, day: Date) -> io::Result<File> {
@@ -105,14 +124,17 @@ mod tests {
         let path = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
         let write = |file: &mut DatedFile, text: &str| {
             file.write(Line { made: time::OffsetDateTime::now_utc(), text: text.to_owned() }, 0);
+            file.flush();
             std::fs::metadata(&path).unwrap().len()
         };
         assert_eq!(write(&mut file, "one"), 4);
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BYTES).unwrap();
-        assert_eq!(write(&mut file, "left out"), BYTES);
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BYTES - 1).unwrap();
+        let full = write(&mut file, "full");
+        assert_eq!(full, BYTES - 1 + 5);
+        assert_eq!(write(&mut file, "left out"), full);
         file.written -= std::time::Duration::from_secs(2);
         let said = " [1 lines left out before]";
-        assert_eq!(write(&mut file, "two"), BYTES + 4 + said.len() as u64);
+        assert_eq!(write(&mut file, "two"), full + 4 + said.len() as u64);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -17,8 +17,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Where lines go.
 pub(super) trait Output: Send + 'static {
-    /// Writes one; `left_out` lines are missing before it.
+    /// Takes one; `left_out` lines are missing before it.
     fn write(&mut self, line: Line, left_out: u64);
+
+    /// Writes what was taken and is not written yet. No line follows at once.
+    fn flush(&mut self) {}
 }
 
 /// A line, and when it was made.
@@ -46,16 +49,20 @@ impl Queue {
         let left_out = Arc::new(AtomicU64::new(0));
         let missing = Arc::clone(&left_out);
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let mut write = |message| match message {
+            let write = |output: &mut dyn Output, message| match message {
                 Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
-                Message::Flush(done) => drop(done),
+                Message::Flush(done) => {
+                    output.flush();
+                    drop(done);
+                }
             };
             let (mut woken, mut quickly) = (Instant::now(), 0);
             while let Ok(message) = receiver.recv() {
-                write(message);
+                write(&mut output, message);
                 while let Ok(message) = receiver.try_recv() {
-                    write(message);
+                    write(&mut output, message);
                 }
+                output.flush();
                 quickly = if woken.elapsed() < 2 * PAUSE { quickly + 1 } else { 0 };
                 woken = Instant::now();
                 // Waking for every line of thousands takes their writers' time.

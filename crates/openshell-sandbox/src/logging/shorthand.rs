@@ -159,8 +159,10 @@ const WORD_BYTES: usize = 512;
 /// A name that the workload may have chosen, as one word: without what ends a field or reorders a line.
 fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || (c.is_ascii_graphic() && !matches!(c, '[' | ']' | '"'));
-    let escape = |c: char| if is_plain(c) { c.to_string() } else { c.escape_unicode().to_string() };
-    let whole: String = text.chars().map(escape).collect();
+    let mut whole = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_plain(c) { whole.push(c) } else { whole.extend(c.escape_unicode()) }
+    }
     // Longer than any host, and than any path that people use.
     if whole.len() <= WORD_BYTES { whole } else { format!("{}...", &whole[..whole.floor_char_boundary(WORD_BYTES)]) }
 }
@@ -179,8 +181,11 @@ pub(crate) fn printable(text: &str) -> String {
     // Directional formatting (UAX 9) would show a line in another order than it has.
     let reorders =
         |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    let escape = |c: char| if c.is_control() || reorders(c) { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escape).collect()
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || reorders(c) { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
 }
 
 #[cfg(test)]
