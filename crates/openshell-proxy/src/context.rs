@@ -71,6 +71,24 @@ impl Limits {
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Lines of an upstream's answer: it may be more generous than clients are.
     pub const ANSWER_LINES: usize = 256;
+    /// Requests beside each other in one HTTP/2 connection…
+    pub const STREAMS: u32 = 100;
+    /// …bytes that it may have on their way in all of them…
+    pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
+    /// …and in one, so that none holds up the others for long…
+    pub const STREAM_WINDOW: u32 = 256 * 1024;
+    /// …and bytes of one that wait to be sent.
+    pub const STREAM_SEND_BYTES: usize = 64 * 1024;
+    /// Requests that are cancelled before anybody has looked at them, until their connection ends (CVE-2023-44487)…
+    pub const STREAM_RESETS: usize = 20;
+    /// …and malformed ones that are answered by a reset.
+    pub const STREAM_ERRORS: usize = 64;
+    /// HTTP/1.1 connections to an upstream for the streams of one client: as many as browsers open.
+    pub const LANES: usize = 6;
+    /// Time for a connection to say that it ends, when it is permitted no longer.
+    pub const FAREWELL: Duration = Duration::from_millis(250);
+    /// Bytes of the head of an HTTP/2 answer.
+    pub const ANSWER_HEAD_BYTES: u32 = 256 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const RELEASED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; in its answer each is looked for.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,6 +30,7 @@ use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http::{Inside, Unread, admit, keep, refuse_all};
+use crate::relay::http2;
 use crate::relay::linger::Linger;
 use crate::relay::opaque;
 use crate::relay::prefixed::Prefixed;
@@ -38,8 +40,9 @@ use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
 use crate::share::Share;
 use crate::tenure::{Connection, Does, Tenure};
-use crate::tls::originate::UpstreamTls;
-use crate::tls::terminate::{ClientTls, terminate};
+use crate::tls::authority::HTTP2;
+use crate::tls::originate::{self, UpstreamTls};
+use crate::tls::terminate::{self, ClientTls, greet};
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
@@ -55,9 +58,15 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     };
     let Tunnel { client, surplus, upstream, address, mut tenure, share } = tunnel;
     let connection = Arc::clone(tenure.connection());
+    let mut relayed = pin!(relay(&ctx, client, surplus, upstream, address, &connection));
     let refusal = tokio::select! {
-        relayed = relay(&ctx, client, surplus, upstream, address, &connection) => relayed.err(),
-        refusal = tenure.ended(&ctx) => Some(refusal),
+        relayed = &mut relayed => relayed.err(),
+        refusal = tenure.ended(&ctx) => {
+            if connection.has_farewell() {
+                let _ = tokio::time::timeout(2 * Limits::FAREWELL, relayed).await;
+            }
+            Some(refusal)
+        }
     };
     match refusal {
         // It was permitted as what it turned out not to be.
@@ -103,7 +112,12 @@ async fn serve_models(ctx: &Context, client: TcpStream, surplus: Bytes, caller: 
     let socket = client.as_fd().try_clone_to_owned().ok();
     let mut record = Record::new(format!("CONNECT {target}"), Some(target.clone()));
     caller.iter().for_each(|caller| record.called_by(caller.clone()));
-    match terminate(authority, &target.host, Prefixed::new(surplus, client)).await {
+    let hello = greet(Prefixed::new(surplus, client)).await;
+    let opened = match hello {
+        Ok(hello) => hello.open(authority, &target.host, false).await,
+        Err(refusal) => Err(refusal),
+    };
+    match opened {
         Ok((client, None)) => {
             record.left_to_requests();
             Models { ctx, inference, caller, target }.serve(client, socket).await;
@@ -129,7 +143,7 @@ fn at_the_door() -> http1::Builder {
 
 /// Relays a connection as what it turns out to be; what its permit judges is looked at, and nothing else is relayed unseen.
 async fn relay(
-    ctx: &Context,
+    ctx: &Arc<Context>,
     mut client: TcpStream,
     surplus: Bytes,
     mut upstream: TcpStream,
@@ -155,16 +169,22 @@ async fn relay(
             Box::pin(relay_tls(ctx, client, socket, upstream, address, connection)).await
         }
         Protocol::Http1 => {
-            let (inside, socket) = (Inside { ctx, connection, scheme: Scheme::Http }, socket());
+            let (inside, socket) = (inside(ctx, connection, Scheme::Http), socket());
             Box::pin(inside.serve(Prefixed::new(from_client, client), socket, upstream, address)).await;
             Ok(())
         }
-        Protocol::Http2 | Protocol::Other if permit.rules().is_some() => {
+        // A client that knows without having asked knows its upstream.
+        Protocol::Http2 => {
+            let inside = inside(ctx, connection, Scheme::Http);
+            Box::pin(inside.serve_http2(Prefixed::new(from_client, client), (upstream, true), address)).await;
+            Ok(())
+        }
+        Protocol::Other if permit.rules().is_some() => {
             drop(upstream);
             Box::pin(refuse_unseen(ctx, client, connection, &permit)).await;
             Ok(())
         }
-        Protocol::Http2 | Protocol::Other => {
+        Protocol::Other => {
             relay_unseen(ctx, connection, |first| opaque::relay(client, from_client, upstream, from_upstream, first))
                 .await
         }
@@ -173,7 +193,7 @@ async fn relay(
 
 /// Relays what is inside TLS, opened on both sides.
 async fn relay_tls(
-    ctx: &Context,
+    ctx: &Arc<Context>,
     client: Prefixed<TcpStream>,
     socket: Option<OwnedFd>,
     upstream: TcpStream,
@@ -184,21 +204,29 @@ async fn relay_tls(
     let Some((mut client, mut upstream)) = Box::pin(open_tls(ctx, client, upstream, connection)).await else {
         return Ok(());
     };
+    // Where nobody has said anything, a client that knows without having asked knows its upstream.
+    let said = (terminate::protocol(&client), originate::protocol(&upstream));
+    let is_http2 = said.1 == Some(HTTP2) || said == (None, None);
     let found = Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await;
     let Ok(Detected { protocol, from_client, from_upstream }) = found else { return Ok(()) };
     let permit = connection.permit();
     match protocol {
         Protocol::Http1 => {
-            let inside = Inside { ctx, connection, scheme: Scheme::Https };
+            let inside = inside(ctx, connection, Scheme::Https);
             inside.serve(Prefixed::new(from_client, client), socket, upstream, address).await;
             Ok(())
         }
-        Protocol::Tls | Protocol::Http2 | Protocol::Other if permit.rules().is_some() => {
+        Protocol::Http2 => {
+            let inside = inside(ctx, connection, Scheme::Https);
+            inside.serve_http2(Prefixed::new(from_client, client), (upstream, is_http2), address).await;
+            Ok(())
+        }
+        Protocol::Tls | Protocol::Other if permit.rules().is_some() => {
             drop(upstream);
             refuse_unseen(ctx, client, connection, &permit).await;
             Ok(())
         }
-        Protocol::Tls | Protocol::Http2 | Protocol::Other => {
+        Protocol::Tls | Protocol::Other => {
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             relay_unseen(ctx, connection, |first| opaque::copy(client, upstream, first)).await
         }
@@ -218,7 +246,17 @@ async fn open_tls(
         record().finish(Outcome::Refused(&Refusal::AuthorityUnavailable), &*ctx.denials);
         return None;
     };
-    let (terminated, originated) = (terminate(authority, host, client), ctx.trust.open(host, upstream));
+    let hello = match greet(client).await {
+        Ok(hello) => hello,
+        Err(refusal) => {
+            record().finish(Outcome::Refused(&refusal), &*ctx.denials);
+            return None;
+        }
+    };
+    // The upstream is asked for what the client speaks, and for nothing that it does not.
+    let may_be_http2 = hello.offers_http2;
+    let terminated = hello.open(authority, host, true);
+    let originated = ctx.trust.open(host, upstream, may_be_http2);
     tokio::pin!(terminated, originated);
     let mut early = None;
     // Without a client there is nobody to wait for the upstream.
@@ -243,8 +281,15 @@ async fn open_tls(
         Ok(upstream) => return Some((client, upstream)),
         Err(refusal) => refusal,
     };
-    refuse_all(ctx, client, &refusal, record()).await;
+    match terminate::protocol(&client) == Some(HTTP2) {
+        true => http2::refuse_all(ctx, client, &refusal, record()).await,
+        false => refuse_all(ctx, client, &refusal, record()).await,
+    }
     None
+}
+
+fn inside(ctx: &Arc<Context>, connection: &Arc<Connection>, scheme: Scheme) -> Inside {
+    Inside { ctx: Arc::clone(ctx), connection: Arc::clone(connection), scheme }
 }
 
 /// Relays bytes that nobody looks at, which takes a permit that judges nothing inside.
@@ -269,7 +314,7 @@ async fn refuse_unseen<C>(ctx: &Context, client: C, connection: &Connection, per
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let what = "the policy has rules for the requests of this connection, and it does not speak HTTP/1.1";
+    let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
     let refusal = Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) };
     let record = Record::of(&connection.callers(), connection.target().clone());
     let answer = reply::raw(&refusal, &record);
@@ -493,7 +538,7 @@ async fn forward(
             let program = &decided.callers.first().program.executable;
             observations.add_request(program, &target, parts.method.as_str(), admitted.path());
         }
-        let does = Does::Request(parts.method.clone(), parts.uri.clone());
+        let does = Does::Request(0, parts.method.clone(), parts.uri.clone());
         let origin = (scheme, target.clone());
         let kept = if may_reuse { upstream.reusable(&origin, &destination) } else { None };
         let address = match kept {
@@ -520,7 +565,9 @@ async fn forward(
             Ok(response) => return Ok(response),
             // An upstream may end a connection that it has not used for a while.
             Err(NotAnswered::Unsent(unsent)) if kept.is_some() => Unread::Outgoing(unsent),
-            Err(NotAnswered::Unsent(_)) => return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned())),
+            Err(NotAnswered::Unsent(_) | NotAnswered::Unprocessed) => {
+                return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()));
+            }
             Err(NotAnswered::Failed(refusal)) => return Err(refusal),
         };
         may_reuse = false;

@@ -1,6 +1,7 @@
 //! How long a permitted connection may last: until the policy changes its mind, or a further owner of its socket is found
 //! whom it would refuse.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +26,9 @@ pub struct Connection {
     target: Target,
     address: Mutex<IpAddr>,
     permit: Mutex<Arc<Permit>>,
-    does: Mutex<Does>,
+    does: Mutex<Doing>,
+    /// Told that it ends, where it has something to say before.
+    farewell: watch::Sender<bool>,
 }
 
 /// What goes on in a connection, which a later generation must permit as well.
@@ -35,8 +38,26 @@ pub enum Does {
     Nothing,
     /// Bytes that nobody looks at.
     Opaque,
-    /// This request, also when it has been answered, or what it turned the connection into.
-    Request(Method, Uri),
+    /// A request, or what it turned the connection into. Of those with the same number one goes on at a time.
+    Request(u64, Method, Uri),
+}
+
+/// All that goes on in a connection.
+#[derive(Clone, Debug, Default)]
+struct Doing {
+    is_opaque: bool,
+    /// The last one stays when it has been answered.
+    requests: BTreeMap<u64, (Method, Uri)>,
+}
+
+impl Doing {
+    fn begin(&mut self, does: Does) {
+        match does {
+            Does::Nothing => {}
+            Does::Opaque => self.is_opaque = true,
+            Does::Request(number, method, uri) => drop(self.requests.insert(number, (method, uri))),
+        }
+    }
 }
 
 impl Connection {
@@ -48,7 +69,8 @@ impl Connection {
             target: permit.target().clone(),
             address: Mutex::new(address),
             permit: Mutex::new(Arc::new(permit)),
-            does: Mutex::new(Does::Nothing),
+            does: Mutex::default(),
+            farewell: watch::Sender::new(false),
         }
     }
 
@@ -80,16 +102,37 @@ impl Connection {
     /// # Errors
     /// It is permitted no longer.
     pub async fn begin(&self, ctx: &Context, does: Does) -> Result<Arc<Permit>, Refusal> {
-        *lock(&self.does) = does.clone();
+        let is_opaque = matches!(does, Does::Opaque);
+        lock(&self.does).begin(does);
         let permit = self.permit();
         if permit.generation() == ctx.policy.load().generation() {
             // A request is judged next; nobody judges what is not looked at.
-            return match does {
-                Does::Opaque => still_permitted(&permit, &does).map(|()| permit),
-                Does::Nothing | Does::Request(..) => Ok(permit),
+            return match is_opaque {
+                true => still_permitted(&permit, &lock(&self.does)).map(|()| permit),
+                false => Ok(permit),
             };
         }
         self.judge(ctx, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
+    }
+
+    /// Notes that the request `number` is over.
+    pub fn finished(&self, number: u64) {
+        let mut does = lock(&self.does);
+        if does.requests.len() > 1 {
+            does.requests.remove(&number);
+        }
+    }
+
+    /// Tells when the connection ends; until then nobody waits for what it has to say.
+    #[must_use]
+    pub fn farewell(&self) -> watch::Receiver<bool> {
+        self.farewell.subscribe()
+    }
+
+    /// Whether it has something to say before it ends, of which it is told now.
+    #[must_use]
+    pub fn has_farewell(&self) -> bool {
+        self.farewell.send(true).is_ok()
     }
 
     /// Judges it by the policy in force; `further` owners of its socket, who are new, also by what they run.
@@ -133,18 +176,16 @@ impl Connection {
 }
 
 /// Whether `permit` is also for what goes on already.
-fn still_permitted(permit: &Permit, does: &Does) -> Result<(), Refusal> {
-    match (permit.rules(), does) {
-        (None, _) | (_, Does::Nothing) => Ok(()),
-        (Some(_), Does::Opaque) => {
-            let what = "there are rules now for what is inside, which is not looked at";
-            Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) })
-        }
-        (Some(rules), Does::Request(method, uri)) => {
-            let target = RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?;
-            request::judge_now(permit, method, &target).map(drop)
-        }
+fn still_permitted(permit: &Permit, does: &Doing) -> Result<(), Refusal> {
+    let Some(rules) = permit.rules() else { return Ok(()) };
+    if does.is_opaque {
+        let what = "there are rules now for what is inside, which is not looked at";
+        return Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) });
     }
+    does.requests.values().try_for_each(|(method, uri)| {
+        let target = RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?;
+        request::judge_now(permit, method, &target).map(drop)
+    })
 }
 
 /// What is behind these locks is whole at every moment.

@@ -454,7 +454,7 @@ fn what_says_how_long_an_answer_is_stays() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let credentials = "credentials: {API_KEY: {value: '5'}}";
-    let finished = curl(&lab, &origin, credentials, &["-i -H \"X: $P\" https://web.test/hello".to_owned()]);
+    let finished = curl(&lab, &origin, credentials, &["--http1.1 -i -H \"X: $P\" https://web.test/hello".to_owned()]);
     assert!(finished.ok().contains("Content-Length: 5") && finished.stdout.contains("hello 200"), "{finished:?}");
 }
 
@@ -515,7 +515,7 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
     let lines: Vec<_> = (1..=40)
         .map(|step| {
             format!(
-                "-i --raw -H 'X-Step: {step}' -H \"X-Back: $P\" -u \"user:$P\" \"https://web.test/reflect/$P?k=$P\""
+                "--http1.1 -i --raw -H 'X-Step: {step}' -H \"X-Back: $P\" -u \"user:$P\" \"https://web.test/reflect/$P?k=$P\""
             )
         })
         .collect();

@@ -36,13 +36,22 @@ chmod a+r *
 impl Origin {
     /// Starts it.
     pub(crate) fn start(lab: &Lab) -> Self {
+        Self::of(lab, "origin.py", include_str!("data/origin.py"), &["/usr/bin/python3"])
+    }
+
+    /// Starts one that speaks HTTP/2 alone.
+    pub(crate) fn http2(lab: &Lab) -> Self {
+        Self::of(lab, "origin2.js", include_str!("data/origin2.js"), &["/usr/bin/node"])
+    }
+
+    fn of(lab: &Lab, name: &str, text: &str, interpreter: &[&str]) -> Self {
         let folder = lab.folder("origin");
         let script = lab.file("certificates.sh", CERTIFICATES);
         let made = lab.shell(&format!("sh -e {} {} 2>&1 >/dev/null", script.display(), folder.display()));
         assert!(folder.join("unknown.pem").exists(), "{made}");
-        let program = lab.file("origin.py", include_str!("data/origin.py"));
+        let program = lab.file(name, text);
         let ports = ["8080", "443:good", "8443:good", "8444:expired", "8445:other", "8446:unknown"];
-        let words = [&["/usr/bin/python3", program.to_str().unwrap(), folder.to_str().unwrap()][..], &ports].concat();
+        let words = [interpreter, &[program.to_str().unwrap(), folder.to_str().unwrap()], &ports].concat();
         Self { _program: lab.program(&words), folder }
     }
 
@@ -55,6 +64,11 @@ impl Origin {
     pub(crate) fn seen(&self) -> Vec<Value> {
         let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// How many connections there have been, with or without requests.
+    pub(crate) fn connections(&self) -> usize {
+        std::fs::read_to_string(self.folder.join("connections")).unwrap_or_default().len()
     }
 
     /// Their methods and targets.

@@ -30,7 +30,7 @@ print(alive, connect()[1])
 ";
 
 /// A sandbox with open tunnels.
-struct Running<'l> {
+pub(crate) struct Running<'l> {
     lab: &'l Lab,
     policy: PathBuf,
     folder: PathBuf,
@@ -50,7 +50,7 @@ impl<'l> Running<'l> {
     }
 
     /// Under `policy`, to an upstream that is there already.
-    fn start_under(lab: &'l Lab, policy: &str, program: &str, tunnels: usize) -> Self {
+    pub(crate) fn start_under(lab: &'l Lab, policy: &str, program: &str, tunnels: usize) -> Self {
         let policy = lab.file("policy.yaml", policy);
         let folder = lab.folder("work");
         let words = ["--policy-data", policy.to_str().unwrap(), "--workdir", folder.to_str().unwrap()];
@@ -76,19 +76,19 @@ impl<'l> Running<'l> {
 
     /// Has `policy` read, and waits until the log says `said`.
     #[track_caller]
-    fn reload(&self, policy: &str, said: &str) {
+    pub(crate) fn reload(&self, policy: &str, said: &str) {
         std::fs::write(&self.policy, policy).unwrap();
         self.started.signal(Signal::HUP);
         self.until(|| self.log().contains(said));
     }
 
-    fn finish(self) -> Finished {
+    pub(crate) fn finish(self) -> Finished {
         std::fs::write(self.folder.join("go"), "").unwrap();
         self.started.wait()
     }
 }
 
-const LOADED: &str = "CONFIG:LOADED [INFO] Policy reloaded successfully";
+pub(crate) const LOADED: &str = "CONFIG:LOADED [INFO] Policy reloaded successfully";
 
 #[test]
 fn a_change_of_something_else_leaves_five_hundred_tunnels_alone() {
@@ -207,5 +207,7 @@ print('ended', time.monotonic() - start < 10)
     let finished = running.finish();
     assert_eq!(finished.ok(), "ended True", "{finished:?}");
     assert_eq!(finished.logged("[code:policy_changed]").len(), 2, "{}", finished.log);
-    assert_eq!(origin.asked(), ["GET /sse?0,60", "GET /upgrade"]);
+    let mut asked = origin.asked();
+    asked.sort();
+    assert_eq!(asked, ["GET /sse?0,60", "GET /upgrade"]);
 }

@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::credentials::placeholder::base64_forms;
 use crate::credentials::vault::Credential;
+use crate::http::head;
 use crate::record::Echo;
 
 /// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
@@ -145,6 +146,48 @@ pub struct Scrubber {
     held: BytesMut,
     /// …and which bytes of that were the end of one.
     masked: Vec<bool>,
+    /// Where messages end, in a stream of messages.
+    messages: Option<Messages>,
+}
+
+/// The messages of a stream of gRPC's: each behind a byte of flags and four of its length, most significant first (gRPC over
+/// HTTP/2, Length-Prefixed-Message).
+#[derive(Debug, Default)]
+struct Messages {
+    /// The bytes of a prefix that have come, and how many.
+    prefix: ([u8; 5], usize),
+    /// The bytes of the message behind it that have not.
+    left: usize,
+}
+
+impl Messages {
+    /// How many bytes of `part`, which comes next, lie behind the last message that ends in it; `None` if none does.
+    fn behind_last(&mut self, part: &[u8]) -> Option<usize> {
+        let (mut rest, mut behind) = (part, None);
+        while !rest.is_empty() {
+            if self.prefix.1 < self.prefix.0.len() {
+                let (prefix, count) = &mut self.prefix;
+                if let (Some(slot), Some((byte, others))) = (prefix.get_mut(*count), rest.split_first()) {
+                    *slot = *byte;
+                    rest = others;
+                }
+                *count += 1;
+                if *count < prefix.len() {
+                    continue;
+                }
+                let [_, length @ ..] = *prefix;
+                self.left = u32::from_be_bytes(length) as usize;
+            }
+            let came = self.left.min(rest.len());
+            rest = rest.get(came..).unwrap_or_default();
+            self.left -= came;
+            if self.left == 0 {
+                self.prefix.1 = 0;
+                behind = Some(rest.len());
+            }
+        }
+        behind
+    }
 }
 
 impl std::fmt::Debug for Scrubber {
@@ -164,18 +207,25 @@ impl Scrubber {
         let credentials: Vec<_> = credentials.collect();
         let needles = credentials.iter().flat_map(|(credential, _)| credential.echoes());
         let longest = needles.map(|needle| needle.bytes.len()).max().unwrap_or(0);
-        Self { credentials, longest, held: BytesMut::new(), masked: Vec::new() }
+        Self { credentials, longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
     }
 
-    /// How many bytes at the end of `held` and `part` wait for what comes next. No secret goes beyond the end of a line; of the last
-    /// line as much waits whatever is in it, or the time that it takes would tell how much of a secret somebody has guessed.
-    fn waiting(&self, part: &[u8]) -> usize {
+    /// The same for a stream of messages, whose other side may wait for each before it says more.
+    #[must_use]
+    pub fn of_messages(credentials: Vec<Arc<Credential>>) -> Self {
+        Self { messages: Some(Messages::default()), ..Self::new(credentials) }
+    }
+
+    /// How many bytes at the end of `held` and `part` wait for what comes next. No secret goes beyond the end of a line, nor of a
+    /// message, behind which comes a byte that ends lines; of the last line as much waits whatever is in it, or the time that it takes would tell how much of a secret somebody has guessed.
+    fn waiting(&mut self, part: &[u8]) -> usize {
         let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
         let line = match part.iter().rev().position(ends_line) {
             Some(behind) => behind,
             None => part.len() + self.held.len(),
         };
-        line.min(self.longest.saturating_sub(1))
+        let message = self.messages.as_mut().and_then(|messages| messages.behind_last(part));
+        line.min(message.unwrap_or(line)).min(self.longest.saturating_sub(1))
     }
 
     /// What can be sent on now that `part` has come, and whether a secret ended in it.
@@ -267,7 +317,8 @@ pub struct Scrubbed<B> {
 /// `response` without the secrets of `credentials`, which `echo` reports where there are any.
 #[must_use]
 pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>, echo: Echo) -> Response<Scrubbed<B>> {
-    let scrubber = Scrubber::new(credentials);
+    let is_grpc = head::is_grpc(response.headers());
+    let scrubber = if is_grpc { Scrubber::of_messages(credentials) } else { Scrubber::new(credentials) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
     if let Some(clean) = reason.and_then(|reason| scrubber.whole(reason.as_bytes())) {
@@ -277,7 +328,8 @@ pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>,
             response.extensions_mut().insert(clean);
         }
     }
-    let mut encodings = response.headers().get_all(CONTENT_ENCODING).iter();
+    let encodings = if is_grpc { HeaderName::from_static("grpc-encoding") } else { CONTENT_ENCODING };
+    let mut encodings = response.headers().get_all(encodings).iter();
     if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         echo.report_encoded();
     }

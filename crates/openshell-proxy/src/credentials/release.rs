@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::context::Limits;
 use crate::credentials::placeholder::{self, Coding};
 use crate::credentials::vault::{Credential, Vault};
+use crate::http::head;
 use crate::http::target::RequestTarget;
 use crate::intake::{Scheme, Target};
 use crate::refusal::{CredentialFault, Refusal};
@@ -73,10 +74,13 @@ pub fn release<B>(
     let used = release.used;
     if !used.is_empty() {
         // What is compressed is not looked at on its way back.
-        request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let name = if head::is_grpc(request.headers()) { GRPC_ACCEPT_ENCODING } else { ACCEPT_ENCODING };
+        request.headers_mut().insert(name, HeaderValue::from_static("identity"));
     }
     Ok(Released { request, used })
 }
+
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// Where a secret stands, and how it is written there.
 struct Place {

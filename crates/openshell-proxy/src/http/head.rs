@@ -2,13 +2,14 @@
 
 use hyper::body::Body;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use openshell_policy::network::host::Host;
 
+use crate::context::Limits;
 use crate::http::target::{RequestTarget, TargetError};
 use crate::intake::{Scheme, Target, port};
 use crate::refusal::Refusal;
@@ -49,6 +50,8 @@ pub fn check_authority(request: &Parts, scheme: Scheme, target: &Target) -> Resu
     let host = match (named.next(), named.next()) {
         (Some(host), None) => Some(host),
         (None, _) if request.version == Version::HTTP_10 => None,
+        // Its `:authority` says it (RFC 9113 §8.3.1).
+        (None, _) if request.version == Version::HTTP_2 && request.uri.authority().is_some() => None,
         (None, _) => return Err(Refusal::BadRequest("the request has no Host")),
         (Some(_), Some(_)) => return Err(Refusal::BadRequest("the request has more than one Host")),
     };
@@ -84,16 +87,26 @@ fn shown(written: &str) -> String {
 /// Methods are short; what is longer only fills the log.
 const METHOD_BYTES: usize = 64;
 
-/// Checks that the method is one that somebody could mean.
+/// Checks that the method is one that somebody could mean here.
 ///
 /// # Errors
-/// It is longer than any.
+/// It is longer than any; or it asks a connection for another one.
 pub fn check_method(method: &Method) -> Result<(), Refusal> {
     if method.as_str().len() > METHOD_BYTES {
         Err(Refusal::BadRequest("the method of the request is too long"))
+    } else if *method == Method::CONNECT {
+        Err(Refusal::BadRequest("inside a connection there is no CONNECT"))
     } else {
         Ok(())
     }
+}
+
+/// Checks that a head has no more lines than any client sends.
+///
+/// # Errors
+/// It has.
+pub fn check_lines(headers: &HeaderMap) -> Result<(), Refusal> {
+    if headers.len() > Limits::HEAD_LINES { Err(Refusal::RequestTooLarge) } else { Ok(()) }
 }
 
 /// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
@@ -134,11 +147,15 @@ pub fn outgoing<B: Body>(
     target: &RequestTarget,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Request<B>, TargetError> {
+    let request_version = request.version;
     let mut request = Request::from_parts(request.clone(), body);
     *request.uri_mut() = target.to_uri()?;
     *request.version_mut() = Version::HTTP_11;
     let has_unknown_length = request.body().size_hint().exact().is_none() && !request.body().is_end_stream();
     let headers = request.headers_mut();
+    if request_version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
     // The library frames what it sends, and waits for nobody's leave to. What is empty keeps its length, which some servers
@@ -220,8 +237,36 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+    remove_connection(headers);
+}
+
+/// Removes what says how a message is framed and how its connection goes on, which HTTP/2 says otherwise (RFC 9113 §8.2.2).
+pub fn remove_connection(headers: &mut HeaderMap) {
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
+}
+
+/// Whether a message is one of gRPC's, which no HTTP/1.1 carries.
+#[must_use]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let content = headers.get(CONTENT_TYPE).and_then(|content| content.to_str().ok()).unwrap_or_default();
+    // gRPC-Web is another protocol, made for HTTP/1.1.
+    let behind =
+        content.get(..GRPC.len()).filter(|kind| kind.eq_ignore_ascii_case(GRPC)).map(|_| &content[GRPC.len()..]);
+    behind.is_some_and(|behind| matches!(behind.bytes().next(), None | Some(b'+' | b';' | b' ')))
+}
+
+const GRPC: &str = "application/grpc";
+
+/// Joins the parts of a cookie, which HTTP/2 may send one by one (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_some() {
+        let parts: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        // Values with a semicolon and a space between them are a value.
+        if let Ok(joined) = HeaderValue::from_bytes(&parts.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
+        }
+    }
 }
 
 fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {

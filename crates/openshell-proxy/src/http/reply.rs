@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Either, Full};
-use hyper::Response;
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
+use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::record::Record;
@@ -129,6 +129,33 @@ fn message(
     }
     response.into_parts()
 }
+
+/// Says in `response`, the answer to a call of gRPC's, what its clients show (gRPC over HTTP/2, Responses).
+pub fn say_in_grpc(response: &mut Response<Body>, refusal: &Refusal, record: &Record) {
+    let status = match refusal.status() {
+        StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
+        status if status.is_server_error() => UNAVAILABLE,
+        _ => PERMISSION_DENIED,
+    };
+    let fix = record.target().and_then(|target| refusal.fix(target, record.caller()));
+    let fix = fix.map(|fix| format!("; {fix}")).unwrap_or_default();
+    let message = format!("{}: {}{fix}", refusal.code().as_str(), refusal.detail(record));
+    let escape = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    let headers = response.headers_mut();
+    headers.insert("grpc-status", HeaderValue::from_static(status));
+    // What is escaped is a field value.
+    if let Ok(message) = HeaderValue::try_from(message.bytes().map(escape).collect::<String>()) {
+        headers.insert("grpc-message", message);
+    }
+}
+
+/// Codes of gRPC's.
+const PERMISSION_DENIED: &str = "7";
+const RESOURCE_EXHAUSTED: &str = "8";
+const UNAVAILABLE: &str = "14";
 
 /// The same for a connection that is no HTTP to the HTTP library.
 #[must_use]

@@ -279,7 +279,9 @@ impl Models<'_> {
                     may_reuse = false;
                     continue;
                 }
-                Ok(Err(NotAnswered::Unsent(_))) => return Err(unreached(format!("{}: it closed at once", origin.1))),
+                Ok(Err(NotAnswered::Unsent(_) | NotAnswered::Unprocessed)) => {
+                    return Err(unreached(format!("{}: it closed at once", origin.1)));
+                }
                 Ok(Err(NotAnswered::Failed(refusal))) => return Err(failed(refusal.log_reason())),
                 Err(_) => {
                     let why = format!("no answer began within {:?}", route.timeouts.first_byte);

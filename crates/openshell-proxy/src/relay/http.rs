@@ -14,6 +14,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
@@ -28,6 +29,7 @@ use crate::http::target::RequestTarget;
 use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
+use crate::relay::http2::{self, Lanes};
 use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
 use crate::resolve::{guard, resolve};
@@ -64,6 +66,7 @@ pub struct Admitted {
 /// The refusal.
 pub async fn admit(permit: &Permit, request: &Parts, record: &mut Record) -> Result<Admitted, Refusal> {
     head::check_method(&request.method)?;
+    head::check_lines(&request.headers)?;
     head::check_framing(&request.headers)?;
     let target = match permit.rules() {
         Some(rules) => {
@@ -127,17 +130,32 @@ impl Admitted {
 }
 
 /// A permitted connection whose requests are judged.
-#[derive(Debug)]
-pub struct Inside<'c> {
+#[derive(Clone, Debug)]
+pub struct Inside {
     /// What all connections share.
-    pub ctx: &'c Context,
+    pub ctx: Arc<Context>,
     /// The connection.
-    pub connection: &'c Arc<Connection>,
+    pub connection: Arc<Connection>,
     /// How its requests reach their origin.
     pub scheme: Scheme,
 }
 
-impl Inside<'_> {
+/// Why a request has no answer of the upstream's.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// It is refused.
+    Refused(Refusal),
+    /// Nobody has looked at it, and its client may send it again.
+    NotSent,
+}
+
+impl From<Refusal> for Unanswered {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Inside {
     /// Serves the requests of `client`, of which the first goes through `upstream`, which is at `address`. The client's socket
     /// is `socket`.
     pub async fn serve<C, U>(&self, client: C, socket: Option<OwnedFd>, upstream: U, address: SocketAddr)
@@ -150,13 +168,37 @@ impl Inside<'_> {
             return;
         }
         let answer = |request| self.answer(&session, request);
-        if let Err(Some(refusal)) = session.serve(self.ctx, client, &inside(), answer).await {
+        if let Err(Some(refusal)) = session.serve(&self.ctx, client, &inside(), answer).await {
             let record = Record::of(&self.connection.callers(), self.connection.target().clone());
             record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
         }
     }
 
-    fn origin(&self) -> Origin {
+    /// Serves the streams of `client`, of which the first goes through `upstream`, which is at `address`, and for all of them if it
+    /// `is_http2`.
+    pub async fn serve_http2<C, U>(&self, client: C, (upstream, is_http2): (U, bool), address: SocketAddr)
+    where
+        C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut first, ended) = (Upstream::default(), Arc::new(Notify::new()));
+        let tell = Arc::clone(&ended);
+        let kept = match is_http2 {
+            true => first.keep_http2(self.origin(), address, upstream, move || tell.notify_one()).await,
+            false => first.keep(self.origin(), address, upstream).await,
+        };
+        if kept.is_err() {
+            return;
+        }
+        if let Err(refusal) = http2::serve(self, client, Lanes::new(first, ended)).await {
+            let record = Record::of(&self.connection.callers(), self.connection.target().clone());
+            record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+        }
+    }
+
+    /// Where its requests go.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
         (self.scheme, self.connection.target().clone())
     }
 
@@ -165,12 +207,18 @@ impl Inside<'_> {
         let callers = self.connection.callers();
         let method = request.method().as_str();
         let mut record = Record::inside(session.count(), method, path, self.scheme, &callers, target);
-        match Box::pin(self.exchange(session, request, &mut record)).await {
-            Ok(response) => {
+        let mut connection = session.upstream.lock().await;
+        let upstream = &mut connection.0;
+        match Box::pin(self.exchange(session, (0, upstream), request, &mut record)).await {
+            Ok(mut response) => {
+                if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
                 record.finish(Outcome::Allowed, &*self.ctx.denials);
                 Some(response)
             }
-            Err(refusal) => {
+            Err(Unanswered::NotSent) => None,
+            Err(Unanswered::Refused(refusal)) => {
                 let response = reply::refused(&refusal, &record);
                 record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
                 Some(response)
@@ -178,42 +226,48 @@ impl Inside<'_> {
         }
     }
 
-    async fn exchange(
+    /// Has `request`, which goes on as `number`, judged and answered by `upstream`, or by another connection in its place.
+    ///
+    /// # Errors
+    /// It is refused; or it was not sent, and there is no other place.
+    pub async fn exchange(
         &self,
         session: &Session,
+        (number, upstream): (u64, &mut Upstream),
         mut request: Request<Incoming>,
         record: &mut Record,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, Unanswered> {
         let target = self.connection.target();
         let mut client = Some(hyper::upgrade::on(&mut request));
         let (mut parts, incoming) = request.into_parts();
         let mut body = Unread::Incoming(incoming);
-        let mut connection = session.upstream.lock().await;
-        let upstream = &mut connection.0;
         let (mut must_dial, mut fresh) = (false, None);
-        let mut response = loop {
+        loop {
             head::check_authority(&parts, self.scheme, target)?;
-            let does = Does::Request(parts.method.clone(), parts.uri.clone());
-            let permit = self.connection.begin(self.ctx, does).await?;
+            let does = Does::Request(number, parts.method.clone(), parts.uri.clone());
+            let permit = self.connection.begin(&self.ctx, does).await?;
             if let Some(address) = fresh {
                 // The policy may have changed its mind about it while it was dialled.
                 guard::check(&permit, vec![address]).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
             }
             let admitted = admit(&permit, &parts, record).await?;
             self.observe(&permit, &parts, &admitted);
+            if head::is_grpc(&parts.headers) && !upstream.is_shared() {
+                return Err(Refusal::UpstreamUnreachable("it speaks no HTTP/2, which gRPC needs".to_owned()).into());
+            }
             if must_dial {
                 let destination = resolve(&self.ctx.resolver, &permit).await?;
                 let stream = connect(&destination).await?;
-                let address = keep(self.ctx, upstream, self.origin(), stream).await?.ip();
+                let address = keep(&self.ctx, upstream, self.origin(), stream).await?.ip();
                 self.connection.moved_to(address);
                 (must_dial, fresh) = (false, Some(address));
                 // It took its time, so it is asked again.
                 continue;
             }
             head::ensure_host(&mut parts.headers, self.scheme, target);
-            let scanned = body.scanned(self.ctx, session, &parts).await?;
+            let scanned = body.scanned(&self.ctx, session, &parts).await?;
             let sent = admitted.send(
-                (self.ctx, session),
+                (&self.ctx, session),
                 upstream,
                 (self.scheme, target),
                 (&parts, scanned),
@@ -221,20 +275,18 @@ impl Inside<'_> {
                 record,
             );
             body = match sent.await {
-                Ok(response) => break response,
+                Ok(response) => return Ok(response),
+                Err(NotAnswered::Unsent(_)) if upstream.is_shared() => return Err(Unanswered::NotSent),
+                Err(NotAnswered::Unprocessed) => return Err(Unanswered::NotSent),
                 // An upstream may end a connection that it has not used for a while.
                 Err(NotAnswered::Unsent(unsent)) if fresh.is_none() => Unread::Outgoing(unsent),
                 Err(NotAnswered::Unsent(_)) => {
-                    return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()));
+                    return Err(Refusal::UpstreamUnreachable("it closed at once".to_owned()).into());
                 }
-                Err(NotAnswered::Failed(refusal)) => return Err(refusal),
+                Err(NotAnswered::Failed(refusal)) => return Err(refusal.into()),
             };
             must_dial = true;
-        };
-        if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response)
     }
 
     fn observe(&self, permit: &Permit, request: &Parts, admitted: &Admitted) {
@@ -286,7 +338,7 @@ pub async fn keep(
     match origin.0 {
         Scheme::Http => upstream.keep(origin, address, stream).await?,
         Scheme::Https => {
-            let stream = ctx.trust.open(&origin.1.host, stream).await?;
+            let stream = ctx.trust.open(&origin.1.host, stream, false).await?;
             upstream.keep(origin, address, stream).await?;
         }
     }

@@ -114,8 +114,8 @@ impl Session {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&self.has_begun)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let driver = self.upstream.lock().await.0.driver();
-        let (mut revoked, mut driven) = (pin!(self.revoked(ctx)), pin!(driver.run()));
+        let crew = self.upstream.lock().await.0.crew();
+        let (mut revoked, mut driven) = (pin!(self.revoked(ctx)), pin!(crew.run()));
         tokio::select! {
             served = connection => match served {
                 // Between two requests a client may take its time, and go.

@@ -1,20 +1,20 @@
 //! The upstream connection that the requests of one client go through.
 
-use std::fmt;
+use std::error::Error as _;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
-use hyper::{Response, StatusCode, Version};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::context::Limits;
@@ -23,6 +23,7 @@ use crate::credentials::release::Released;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
+use crate::relay::crew::{Crew, Hold};
 use crate::resolve::guard::Destination;
 
 /// The upstream connection of one client, kept for its next request to the same origin.
@@ -31,65 +32,36 @@ pub struct Upstream {
     kept: Option<Kept>,
     /// Whether it ends with the last answer.
     is_ending: bool,
-    driver: Arc<Driver>,
-}
-
-/// What moves the bytes of an upstream connection. It is driven by the task that serves its client, as a body that had to go from
-/// one thread to another with every part of it would take twice the time.
-#[derive(Default)]
-pub struct Driver(Mutex<Driven>);
-
-#[derive(Default)]
-struct Driven {
-    connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Who drives it.
-    waker: Option<Waker>,
-}
-
-impl Driver {
-    /// Drives whatever connection there is, for ever.
-    pub async fn run(&self) {
-        std::future::poll_fn(|cx| {
-            let mut driven = self.lock();
-            if let Some(connection) = &mut driven.connection
-                && connection.as_mut().poll(cx).is_ready()
-            {
-                // How it ended, the request on it has heard.
-                driven.connection = None;
-            }
-            if !driven.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                driven.waker = Some(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn replace(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        let mut driven = self.lock();
-        driven.connection = Some(Box::pin(connection));
-        driven.waker.iter().for_each(Waker::wake_by_ref);
-    }
-
-    /// What is behind the lock is whole at every moment.
-    fn lock(&self) -> MutexGuard<'_, Driven> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").finish_non_exhaustive()
-    }
+    /// Who moves its bytes.
+    crew: Crew,
 }
 
 #[derive(Debug)]
 struct Kept {
     origin: Origin,
     address: SocketAddr,
-    sender: SendRequest<Outgoing>,
-    /// What was read since the last request, until its answer.
-    unanswered: Arc<AtomicUsize>,
+    sender: Sender,
+    /// The connection itself.
+    hold: Arc<Hold>,
+}
+
+/// How requests are sent.
+#[derive(Debug)]
+enum Sender {
+    /// One after the other. The second value is what was read since the last one, until its answer.
+    Http1(http1::SendRequest<Outgoing>, Arc<AtomicUsize>),
+    /// Beside each other.
+    Http2(http2::SendRequest<Outgoing>),
+}
+
+impl Kept {
+    fn is_open_to(&self, origin: &Origin) -> bool {
+        let is_closed = match &self.sender {
+            Sender::Http1(sender, _) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        };
+        self.origin == *origin && !is_closed
+    }
 }
 
 /// While nothing is waited for.
@@ -192,15 +164,23 @@ pub type Origin = (Scheme, Target);
 pub enum NotAnswered {
     /// The connection was gone before anything of the request was sent; another one may serve it. This is its body.
     Unsent(Outgoing),
+    /// The upstream says that it has not looked at it: whoever asks may ask again (RFC 9113 §8.7).
+    Unprocessed,
     /// The upstream failed.
     Failed(Refusal),
 }
 
 impl Upstream {
+    /// None yet; `crew` is to drive what it will be.
+    #[must_use]
+    pub fn driven_by(crew: Crew) -> Self {
+        Self { crew, ..Self::default() }
+    }
+
     /// Where the kept connection leads, if it is one to `origin` at an address that `destination` permits, and still open.
     #[must_use]
     pub fn reusable(&self, origin: &Origin, destination: &Destination) -> Option<SocketAddr> {
-        let kept = self.kept.as_ref().filter(|kept| kept.origin == *origin && !kept.sender.is_closed())?;
+        let kept = self.kept.as_ref().filter(|kept| kept.is_open_to(origin))?;
         destination.addresses().contains(&kept.address).then_some(kept.address)
     }
 
@@ -213,10 +193,26 @@ impl Upstream {
     /// Whether the kept connection is one to `origin`, and still open.
     #[must_use]
     pub fn is_open_to(&self, origin: &Origin) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.origin == *origin && !kept.sender.is_closed())
+        self.kept.as_ref().is_some_and(|kept| kept.is_open_to(origin))
     }
 
-    /// Keeps `stream`, a connection to `origin`, instead of what was kept before.
+    /// Whether it is one for requests beside each other.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| matches!(kept.sender, Sender::Http2(_)))
+    }
+
+    /// The same connection once more, if it is one for requests beside each other.
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        let kept = self.kept.as_ref()?;
+        let Sender::Http2(sender) = &kept.sender else { return None };
+        let (origin, sender, hold) = (kept.origin.clone(), Sender::Http2(sender.clone()), Arc::clone(&kept.hold));
+        let kept = Some(Kept { origin, address: kept.address, sender, hold });
+        Some(Self { kept, is_ending: false, crew: self.crew.clone() })
+    }
+
+    /// Keeps `stream`, a connection to `origin` for requests one after the other, instead of what was kept before.
     ///
     /// # Errors
     /// The stream has failed already.
@@ -228,18 +224,49 @@ impl Upstream {
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
         let stream = Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false };
-        let handshake = protocol.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
-        self.driver.replace(async move { drop(connection.with_upgrades().await) });
-        self.kept = Some(Kept { origin, address, sender, unanswered });
+        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        // How it ended, the request on it has heard.
+        let hold = Arc::new(self.crew.add(async move { drop(connection.with_upgrades().await) }));
+        self.kept = Some(Kept { origin, address, sender: Sender::Http1(sender, unanswered), hold });
+        self.is_ending = false;
+        Ok(())
+    }
+
+    /// Keeps `stream`, a connection to `origin` for requests beside each other. Calls `ended` when it has.
+    ///
+    /// # Errors
+    /// The stream has failed already.
+    pub async fn keep_http2<S>(
+        &mut self,
+        origin: Origin,
+        address: SocketAddr,
+        stream: S,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut protocol = http2::Builder::new(self.crew.recruiter());
+        protocol
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(Limits::STREAM_WINDOW)
+            .initial_connection_window_size(Limits::CONNECTION_WINDOW)
+            .max_send_buf_size(Limits::STREAM_SEND_BYTES)
+            .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
+        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let hold = Arc::new(self.crew.add(async move {
+            drop(connection.await);
+            ended();
+        }));
+        self.kept = Some(Kept { origin, address, sender: Sender::Http2(sender), hold });
         self.is_ending = false;
         Ok(())
     }
 
     /// What must run for anything to be sent or answered.
     #[must_use]
-    pub fn driver(&self) -> Arc<Driver> {
-        Arc::clone(&self.driver)
+    pub fn crew(&self) -> Crew {
+        self.crew.clone()
     }
 
     /// Whether it ends with the last answer, as its client would see without a proxy.
@@ -257,25 +284,29 @@ impl Upstream {
         request: Released<Outgoing>,
         asked: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, NotAnswered> {
-        let failed = |error: hyper::Error| Refusal::UpstreamUnreachable(error.to_string());
         let request = request.into_request();
         let Some(kept) = self.kept.as_mut() else { return Err(NotAnswered::Unsent(request.into_body())) };
-        if kept.sender.ready().await.is_err() {
+        let is_ready = match &mut kept.sender {
+            Sender::Http1(sender, _) => sender.ready().await,
+            Sender::Http2(sender) => sender.ready().await,
+        };
+        if is_ready.is_err() {
             return Err(NotAnswered::Unsent(request.into_body()));
         }
-        kept.unanswered.store(0, Ordering::Relaxed);
-        let sent = kept.sender.try_send_request(request).await;
-        kept.unanswered.store(AT_REST, Ordering::Relaxed);
-        let mut response = sent.map_err(|mut error| match error.take_message() {
-            Some(request) => NotAnswered::Unsent(request.into_body()),
-            None => match error.into_error() {
-                // What the client sends is ours to give.
-                error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(
-                    "the body of the request is malformed, or ended before its end",
-                )),
-                error => NotAnswered::Failed(failed(error)),
-            },
-        })?;
+        let mut response = match &mut kept.sender {
+            Sender::Http1(sender, unanswered) => {
+                unanswered.store(0, Ordering::Relaxed);
+                let sent = sender.try_send_request(request).await;
+                unanswered.store(AT_REST, Ordering::Relaxed);
+                sent.map_err(unanswered_by)?
+            }
+            Sender::Http2(sender) => {
+                let request = as_http2(request, &kept.origin).map_err(NotAnswered::Failed)?;
+                let mut response = sender.try_send_request(request).await.map_err(unanswered_by)?;
+                head::remove_hop_by_hop(response.headers_mut());
+                return Ok(response);
+            }
+        };
         let has_length = [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| response.headers().contains_key(name));
         let is_delimited = has_length || response.body().is_end_stream();
         self.is_ending = head::closes(response.version(), response.headers()) || !is_delimited;
@@ -304,4 +335,42 @@ impl Upstream {
         *response.version_mut() = Version::HTTP_11;
         Ok(response)
     }
+}
+
+fn failed(error: hyper::Error) -> Refusal {
+    Refusal::UpstreamUnreachable(error.to_string())
+}
+
+fn unanswered_by(mut error: TrySendError<Request<Outgoing>>) -> NotAnswered {
+    match error.take_message() {
+        Some(request) => NotAnswered::Unsent(request.into_body()),
+        None => match error.into_error() {
+            // What the client sends is ours to give.
+            error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(
+                "the body of the request is malformed, or ended before its end",
+            )),
+            error if is_refused_stream(&error) => NotAnswered::Unprocessed,
+            error => NotAnswered::Failed(failed(error)),
+        },
+    }
+}
+
+fn is_refused_stream(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.and_then(h2::Error::reason) == Some(h2::Reason::REFUSED_STREAM)
+}
+
+/// `request`, which is as HTTP/1.1 has it, as HTTP/2 does (RFC 9113 §8.3.1). That it goes to `origin` was checked.
+fn as_http2(mut request: Request<Outgoing>, (scheme, target): &Origin) -> Result<Request<Outgoing>, Refusal> {
+    let headers = request.headers_mut();
+    let host = headers.remove(HOST).or_else(|| head::host_value(*scheme, target));
+    head::remove_connection(headers);
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = scheme.as_str().parse().ok();
+    parts.authority = host.and_then(|host| host.to_str().ok()?.parse().ok());
+    // `*` has no other form that the library knows.
+    let uri = Uri::from_parts(parts).map_err(|_| Refusal::BadRequest("the target has no form in HTTP/2"))?;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(request)
 }

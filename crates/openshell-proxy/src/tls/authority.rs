@@ -44,8 +44,9 @@ const SKEW: Duration = Duration::days(1);
 /// The versions that are spoken, both ways.
 pub(super) const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// The protocol inside TLS that can be judged (RFC 7301).
-pub(super) const ALPN: &[u8] = b"http/1.1";
+/// The protocols inside TLS that can be judged (RFC 7301).
+pub(super) const HTTP1: &[u8] = b"http/1.1";
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// Why there is no authority, or no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +86,7 @@ impl Authority {
         let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(VERSIONS);
         let config = config.map_err(AuthorityError::Key)?.with_no_client_auth();
         let mut config = config.with_cert_resolver(Arc::new(Nothing));
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![HTTP1.to_vec()];
         config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
         Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::LEAVES), config })
     }
@@ -102,15 +103,18 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// What a TLS server is for clients that have asked for `host`.
+    /// What a TLS server is for clients that have asked for `host`, in HTTP/2 as well if it `may_be_http2`.
     ///
     /// # Errors
     /// No certificate can be issued for it.
-    pub fn server(&self, host: &Host) -> Result<Arc<ServerConfig>, AuthorityError> {
+    pub fn server(&self, host: &Host, may_be_http2: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
         let resolver = Arc::new(Only(self.leaf(host, OffsetDateTime::now_utc())?));
         // What is shared between all hosts is behind pointers.
         let mut config = self.config.clone();
         config.cert_resolver = resolver;
+        if may_be_http2 {
+            config.alpn_protocols.insert(0, HTTP2.to_vec());
+        }
         Ok(Arc::new(config))
     }
 
@@ -212,7 +216,7 @@ mod tests {
         let authority = Authority::create().unwrap();
         let long = format!("{}.{}.test", "a".repeat(60), "b".repeat(60));
         for text in ["10.99.0.1", "2001:db8::1", &long] {
-            assert!(authority.server(&host(text)).is_ok(), "{text}");
+            assert!(authority.server(&host(text), true).is_ok(), "{text}");
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::context::Limits;
 use crate::refusal::Refusal;
-use crate::tls::authority::{ALPN, VERSIONS, provider};
+use crate::tls::authority::{HTTP1, HTTP2, VERSIONS, provider};
 use crate::tls::read_ahead::ReadAhead;
 use crate::tls::trust::certificates;
 
@@ -26,7 +26,14 @@ pub type UpstreamTls = TlsStream<ReadAhead<TcpStream>>;
 pub struct Trust {
     bundles: Vec<Vec<u8>>,
     /// Made when it is first needed: reading hundreds of certificates takes longer than the rest of a start.
-    config: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
+    config: OnceLock<Result<Configs, rustls::Error>>,
+}
+
+/// One for each protocol that a client may speak.
+#[derive(Clone, Debug)]
+struct Configs {
+    http1: Arc<ClientConfig>,
+    http2: Arc<ClientConfig>,
 }
 
 impl Trust {
@@ -36,7 +43,7 @@ impl Trust {
         Self { bundles, config: OnceLock::new() }
     }
 
-    fn config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
+    fn config(&self) -> Result<Configs, rustls::Error> {
         let made = self.config.get_or_init(|| {
             let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
             let all: Vec<CertificateDer<'static>> =
@@ -45,20 +52,25 @@ impl Trust {
             roots.add_parsable_certificates(all);
             let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
             let mut config = config.with_root_certificates(roots).with_no_client_auth();
-            config.alpn_protocols = vec![ALPN.to_vec()];
+            config.alpn_protocols = vec![HTTP1.to_vec()];
             config.resumption = Resumption::in_memory_sessions(Limits::LEAVES);
-            Ok(Arc::new(config))
+            let mut http2 = config.clone();
+            http2.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+            // A session is one of a protocol, too.
+            http2.resumption = Resumption::in_memory_sessions(Limits::LEAVES);
+            Ok(Configs { http1: Arc::new(config), http2: Arc::new(http2) })
         });
         made.clone()
     }
 
-    /// Opens TLS to `host` on `stream`.
+    /// Opens TLS to `host` on `stream`, which goes on in HTTP/2 if it `may_be_http2` and the upstream prefers that.
     ///
     /// # Errors
     /// The upstream is not who it should be, speaks no TLS, or takes too long.
-    pub async fn open(&self, host: &Host, stream: TcpStream) -> Result<UpstreamTls, Refusal> {
+    pub async fn open(&self, host: &Host, stream: TcpStream, may_be_http2: bool) -> Result<UpstreamTls, Refusal> {
         let invalid = |why: String| Refusal::UpstreamTlsInvalid(why);
-        let config = self.config().map_err(|error| invalid(error.to_string()))?;
+        let configs = self.config().map_err(|error| invalid(error.to_string()))?;
+        let config = if may_be_http2 { configs.http2 } else { configs.http1 };
         let name = match host {
             Host::Address(address) => ServerName::from(*address),
             Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| invalid(error.to_string()))?,
@@ -73,6 +85,12 @@ impl Trust {
             Err(_) => Err(Refusal::UpstreamTimeout),
         }
     }
+}
+
+/// What `upstream` has said that both speak, if it has.
+#[must_use]
+pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
+    upstream.get_ref().1.alpn_protocol()
 }
 
 /// What a verifier objects to, as people say it.

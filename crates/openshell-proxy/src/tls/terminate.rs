@@ -7,41 +7,70 @@ use rustls::AlertDescription as Alert;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::context::Limits;
 use crate::refusal::Refusal;
-use crate::tls::authority::Authority;
+use crate::tls::authority::{Authority, HTTP2};
 use crate::tls::read_ahead::ReadAhead;
 
 /// A client whose TLS is opened.
 pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 
-/// Opens TLS on `stream`, whose client has asked for `host`. The second value is what the client asks for inside, if that is
-/// another host (RFC 6066 §3).
+/// A client that has begun a handshake.
+pub struct Hello<S> {
+    start: StartHandshake<ReadAhead<S>>,
+    /// Whether it offers HTTP/2.
+    pub offers_http2: bool,
+}
+
+/// Reads how a client begins on `stream`.
 ///
 /// # Errors
-/// The client breaks off, offers nothing that can be judged, or takes too long.
-pub async fn terminate<S>(
-    authority: &Authority,
-    host: &Host,
-    stream: S,
-) -> Result<(ClientTls<S>, Option<String>), Refusal>
+/// It breaks off, or takes too long.
+pub async fn greet<S>(stream: S) -> Result<Hello<S>, Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let handshake = async {
-        let start = LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await?;
-        let asked = start.client_hello().server_name().map(str::to_owned);
+    let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await }).await?;
+    let offers_http2 = start.client_hello().alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == HTTP2));
+    Ok(Hello { start, offers_http2 })
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Hello<S> {
+    /// Opens TLS for the client, which has asked for `host`; in HTTP/2 if it `may_be_http2`. The second value is what it asks for
+    /// inside, if that is another host (RFC 6066 §3).
+    ///
+    /// # Errors
+    /// It breaks off, offers nothing that can be judged, or takes too long.
+    pub async fn open(
+        self,
+        authority: &Authority,
+        host: &Host,
+        may_be_http2: bool,
+    ) -> Result<(ClientTls<S>, Option<String>), Refusal> {
+        let asked = self.start.client_hello().server_name().map(str::to_owned);
         let other = asked.filter(|name| Host::parse(name).as_ref() != Ok(host));
-        let config = authority.server(host).map_err(io::Error::other)?;
-        let mut stream = start.into_stream(config).await?;
+        let handshake = async {
+            let config = authority.server(host, may_be_http2).map_err(io::Error::other)?;
+            self.start.into_stream(config).await
+        };
+        let mut stream = within(handshake).await?;
         stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
         Ok((stream, other))
-    };
-    match timeout(Limits::HEAD_DEADLINE, handshake).await {
-        Ok(opened) => opened.map_err(|error| Refusal::ClientTlsFailed(said(&error))),
+    }
+}
+
+/// What `client` is told that both speak, if it has asked.
+#[must_use]
+pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
+    client.get_ref().1.alpn_protocol()
+}
+
+async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Refusal> {
+    match timeout(Limits::HEAD_DEADLINE, step).await {
+        Ok(done) => done.map_err(|error| Refusal::ClientTlsFailed(said(&error))),
         Err(_) => Err(Refusal::ClientTlsFailed("the handshake took too long".to_owned())),
     }
 }
@@ -56,7 +85,7 @@ fn said(error: &io::Error) -> String {
             DISTRUST.to_owned()
         }
         Some(rustls::Error::NoApplicationProtocol) => {
-            "the client offers no HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
+            "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
         }
         // Some clients tell by leaving.
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -1,0 +1,129 @@
+//! What moves the bytes of one client's connections, all of it driven by the task that serves the client: a body that had to go
+//! from one thread to another with every part of it would take twice the time, and nothing outlives its client.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, abortable};
+use futures_util::stream::FuturesUnordered;
+use hyper::rt::Executor;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Takes work on at any time; drives it while [`Self::run`] runs.
+#[derive(Clone, Default)]
+pub struct Crew(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    /// Work that is not begun.
+    new: Vec<Work>,
+    /// Who drives it.
+    waker: Option<Waker>,
+    /// Nobody does any longer.
+    is_over: bool,
+}
+
+/// Takes work on for a crew as long as there is one, and holds on to nothing: for what is work itself.
+#[derive(Clone)]
+pub struct Recruiter(Weak<Mutex<Waiting>>);
+
+/// Work that ends when this is dropped.
+#[derive(Debug)]
+pub struct Hold(AbortHandle);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Crew {
+    /// Takes on `work`, until the hold on it is dropped.
+    #[must_use]
+    pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> Hold {
+        let (work, handle) = abortable(work);
+        self.recruiter().execute(async move {
+            // Whether it was ended is known to whoever ended it.
+            let _ = work.await;
+        });
+        Hold(handle)
+    }
+
+    /// For what takes on work of its own.
+    #[must_use]
+    pub fn recruiter(&self) -> Recruiter {
+        Recruiter(Arc::downgrade(&self.0))
+    }
+
+    /// Drives whatever work there is, for ever. What is not done when this is dropped ends with it.
+    pub async fn run(&self) {
+        let _end = End(self);
+        let mut running = FuturesUnordered::new();
+        poll_fn(|cx| {
+            loop {
+                let mut waiting = lock(&self.0);
+                running.extend(waiting.new.drain(..));
+                if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    waiting.waker = Some(cx.waker().clone());
+                }
+                drop(waiting);
+                // Work that is taken on meanwhile has woken this task.
+                match running.poll_next_unpin(cx) {
+                    Poll::Ready(Some(())) => {}
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// The end of a crew, which takes no work on any more.
+struct End<'c>(&'c Crew);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.0.0);
+        waiting.is_over = true;
+        let dropped = std::mem::take(&mut waiting.new);
+        // Work may take on more while it ends.
+        drop(waiting);
+        drop(dropped);
+    }
+}
+
+/// What is behind the lock is whole at every moment.
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F> Executor<F> for Recruiter
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, work: F) {
+        let Some(waiting) = self.0.upgrade() else { return };
+        let mut waiting = lock(&waiting);
+        if !waiting.is_over {
+            waiting.new.push(Box::pin(work));
+            waiting.waker.iter().for_each(Waker::wake_by_ref);
+        }
+    }
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Recruiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recruiter").finish_non_exhaustive()
+    }
+}

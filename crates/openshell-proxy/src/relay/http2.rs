@@ -1,0 +1,315 @@
+//! One client's HTTP/2 connection, opened: each of its streams is a request like any other.
+
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context as Waking, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::Reason;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::context::{Context, Limits};
+use crate::credentials::body;
+use crate::http::head;
+use crate::http::reply::{self, Body};
+use crate::record::{Outcome, Record};
+use crate::refusal::Refusal;
+use crate::relay::crew::Crew;
+use crate::relay::http::{Inside, Unanswered};
+use crate::relay::linger::Linger;
+use crate::relay::session::Session;
+use crate::relay::upstream::Upstream;
+
+/// Where the requests of one client's streams go.
+#[derive(Debug)]
+pub struct Lanes {
+    /// The one for all, where the upstream speaks HTTP/2.
+    shared: Option<Upstream>,
+    /// Those that wait for a request, where it does not…
+    idle: Mutex<Vec<Upstream>>,
+    /// …and turns at having one.
+    turns: Arc<Semaphore>,
+    crew: Crew,
+    /// Told when the shared one has ended.
+    ended: Arc<Notify>,
+    /// Streams so far…
+    count: AtomicU64,
+    /// …and those that are not over.
+    open: AtomicUsize,
+}
+
+impl Lanes {
+    /// Those that begin with `first`; where that is for all of them, `ended` is told of its end.
+    #[must_use]
+    pub fn new(first: Upstream, ended: Arc<Notify>) -> Arc<Self> {
+        let crew = first.crew();
+        let (shared, idle) = if first.is_shared() { (Some(first), Vec::new()) } else { (None, vec![first]) };
+        Arc::new(Self {
+            shared,
+            idle: Mutex::new(idle),
+            turns: Arc::new(Semaphore::new(Limits::LANES)),
+            crew,
+            ended,
+            count: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+        })
+    }
+
+    /// One for a request, as soon as there is one.
+    async fn take(self: &Arc<Self>) -> Lane {
+        if let Some(shared) = self.shared.as_ref().and_then(Upstream::share) {
+            return Lane { upstream: shared, turn: None, lanes: Arc::clone(self) };
+        }
+        // Turns are never closed.
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+        let upstream = self.idle().pop().unwrap_or_else(|| Upstream::driven_by(self.crew.clone()));
+        Lane { upstream, turn, lanes: Arc::clone(self) }
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn idle(&self) -> MutexGuard<'_, Vec<Upstream>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One for a request, until its answer is over.
+#[derive(Debug)]
+struct Lane {
+    upstream: Upstream,
+    turn: Option<OwnedSemaphorePermit>,
+    lanes: Arc<Lanes>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if self.turn.is_some() {
+            self.lanes.idle().push(std::mem::take(&mut self.upstream));
+        }
+    }
+}
+
+/// A stream that is not over.
+#[derive(Debug)]
+struct Stream {
+    inside: Inside,
+    lanes: Arc<Lanes>,
+    number: u64,
+    /// What it would share with the others of its connection, were it one of HTTP/1.1.
+    session: Session,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.inside.connection.finished(self.number);
+        self.lanes.open.fetch_sub(1, Ordering::Relaxed);
+        if self.session.take_misplaced() {
+            let record = Record::of(&self.inside.connection.callers(), self.inside.connection.target().clone());
+            record.finish(Outcome::Refused(&body::in_body()), &*self.inside.ctx.denials);
+        }
+    }
+}
+
+/// The body of an answer, with all that is needed until it is over.
+struct Held {
+    body: Body,
+    held: Option<(Lane, Stream)>,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Waking<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Self { body, held } = self.get_mut();
+        let polled = Pin::new(body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            *held = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request of which nothing was sent: its client may send it again.
+#[derive(Debug, thiserror::Error)]
+#[error("not sent")]
+struct NotSent(#[source] h2::Error);
+
+/// How streams are read: bounded in number, in size, and in what they may cost that is no request.
+fn protocol(crew: &Crew) -> http2::Builder<crate::relay::crew::Recruiter> {
+    let mut protocol = http2::Builder::new(crew.recruiter());
+    protocol
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(Limits::STREAMS)
+        .initial_stream_window_size(Limits::STREAM_WINDOW)
+        .initial_connection_window_size(Limits::CONNECTION_WINDOW)
+        .max_send_buf_size(Limits::STREAM_SEND_BYTES)
+        .max_header_list_size(u32::try_from(Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(Limits::STREAM_RESETS)
+        .max_local_error_reset_streams(Limits::STREAM_ERRORS)
+        .auto_date_header(false);
+    protocol
+}
+
+/// Serves the streams of `client`, whose requests go by `lanes`, until it ends, or its upstream does, or it may last no longer.
+///
+/// # Errors
+/// The client does not keep to the protocol.
+pub async fn serve<C>(inside: &Inside, client: C, lanes: Arc<Lanes>) -> Result<(), Refusal>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut farewell = inside.connection.farewell();
+    let (asked, to) = (inside.clone(), Arc::clone(&lanes));
+    let answer = move |request| answer(asked.clone(), Arc::clone(&to), request);
+    let client = TokioIo::new(Linger::new(client, Arc::default()));
+    let mut connection = pin!(protocol(&lanes.crew).serve_connection(client, service_fn(answer)));
+    {
+        let (mut driven, mut idle) = (pin!(lanes.crew.run()), pin!(idle(&lanes)));
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                served = &mut connection => return served.map_err(|error| broken(&error)).or_else(|refusal| refusal.map_or(Ok(()), Err)),
+                () = &mut driven => {}
+                _ = farewell.wait_for(|is_over| *is_over) => break,
+                // What is under way may end; what comes later is the next connection's.
+                () = lanes.ended.notified(), if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    is_ending = true;
+                }
+                // Who does not answer a farewell is waited for no longer than its streams are.
+                () = tokio::time::sleep(Limits::HEAD_DEADLINE), if is_ending => {
+                    if lanes.open.load(Ordering::Relaxed) == 0 {
+                        return Ok(());
+                    }
+                }
+                () = &mut idle, if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    is_ending = true;
+                }
+            }
+        }
+    }
+    // Nobody drives its streams any more, which resets them.
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(Limits::FAREWELL, connection).await;
+    Ok(())
+}
+
+/// Returns when there has been no stream for long enough.
+async fn idle(lanes: &Lanes) {
+    const LOOKS: u32 = 8;
+    let (mut known, mut quiet) = (0, Duration::ZERO);
+    while quiet < Limits::IDLE {
+        tokio::time::sleep(Limits::IDLE / LOOKS).await;
+        let count = lanes.count.load(Ordering::Relaxed);
+        let is_quiet = count == known && lanes.open.load(Ordering::Relaxed) == 0;
+        quiet = if is_quiet { quiet + Limits::IDLE / LOOKS } else { Duration::ZERO };
+        known = count;
+    }
+}
+
+/// Why the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
+fn broken(error: &hyper::Error) -> Option<Refusal> {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return match error.reason() {
+                _ if !error.is_library() => None,
+                Some(Reason::ENHANCE_YOUR_CALM) => {
+                    Some(Refusal::LimitReached("the client floods its HTTP/2 connection"))
+                }
+                _ => Some(Refusal::BadRequest("the client does not keep to HTTP/2")),
+            };
+        }
+        cause = error.source();
+    }
+    None
+}
+
+async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -> Result<Response<Body>, NotSent> {
+    let number = lanes.count.fetch_add(1, Ordering::Relaxed) + 1;
+    lanes.open.fetch_add(1, Ordering::Relaxed);
+    let stream = Stream { inside: inside.clone(), lanes: Arc::clone(&lanes), number, session: Session::default() };
+    let (callers, target) = (inside.connection.callers(), inside.connection.target().clone());
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
+    let is_grpc = head::is_grpc(request.headers());
+    let mut lane = lanes.take().await;
+    let exchange = inside.exchange(&stream.session, (number, &mut lane.upstream), request, &mut record);
+    match Box::pin(exchange).await {
+        Ok(response) => {
+            record.finish(Outcome::Allowed, &*inside.ctx.denials);
+            Ok(response.map(|body| reply::altered(Held { body, held: Some((lane, stream)) })))
+        }
+        Err(Unanswered::Refused(refusal)) => {
+            let mut response = reply::refused(&refusal, &record);
+            if is_grpc {
+                reply::say_in_grpc(&mut response, &refusal, &record);
+            }
+            record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+            Ok(response)
+        }
+        Err(Unanswered::NotSent) => {
+            let refusal = Refusal::UpstreamUnreachable("it takes no more requests on its connection".to_owned());
+            record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+            if !lane.upstream.is_open_to(&inside.origin()) {
+                lanes.ended.notify_one();
+            }
+            Err(NotSent(Reason::REFUSED_STREAM.into()))
+        }
+    }
+}
+
+/// Serves `client` the same `refusal`, whatever it asks first.
+pub async fn refuse_all<C>(ctx: &Context, client: C, refusal: &Refusal, record: Record)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (plain, mut call) = (reply::refused(refusal, &record), reply::refused(refusal, &record));
+    reply::say_in_grpc(&mut call, refusal, &record);
+    record.finish(Outcome::Refused(refusal), &*ctx.denials);
+    let responses = Arc::new(Mutex::new(Some((plain, call))));
+    let answered = Arc::new(Notify::new());
+    let tell = Arc::clone(&answered);
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let responses = responses.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let response = responses.map(|(plain, call)| if head::is_grpc(request.headers()) { call } else { plain });
+        tell.notify_one();
+        async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
+    });
+    let crew = Crew::default();
+    let client = TokioIo::new(Linger::new(client, Arc::default()));
+    let mut connection = pin!(protocol(&crew).serve_connection(client, answer));
+    let served = async {
+        let mut driven = pin!(crew.run());
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                _ = &mut connection => return,
+                () = &mut driven => {}
+                () = answered.notified(), if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    is_ending = true;
+                }
+            }
+        }
+    };
+    let _ = timeout(Limits::HEAD_DEADLINE, served).await;
+}

@@ -1,0 +1,449 @@
+//! HTTP/2, each stream of it judged as a request of HTTP/1.1 is.
+
+use lab::{Finished, Lab, Sandbox};
+
+use crate::origin::{FULL, Origin, policy};
+use crate::reload::{LOADED, Running};
+
+const READ_ONLY: &str = "protocol: rest, enforcement: enforce, access: read-only";
+
+fn sandbox<'l>(lab: &'l Lab, origin: &Origin, rules: &str) -> Sandbox<'l> {
+    let python = crate::python();
+    let programs =
+        ["/usr/bin/curl", "/usr/bin/openssl", "/usr/bin/node", "/usr/bin/nghttp", "/usr/bin/h2load", &python];
+    lab.sandbox(&policy(&programs, rules)).args(&["--upstream-ca-file", &origin.authority()])
+}
+
+fn curl(lab: &Lab, origin: &Origin, rules: &str, arguments: &str) -> Finished {
+    sandbox(lab, origin, rules).sh(&format!("curl -sS --suppress-connect-headers {arguments}; echo"))
+}
+
+#[test]
+fn streams_are_judged_and_answered_as_requests_are() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    for (how, base) in [("--http2", "https://web.test"), ("-p --http2-prior-knowledge", "http://web.test:8080")] {
+        let before = origin.asked().len();
+        let finished = curl(&lab, &origin, READ_ONLY, &format!("{how} -i {base}/hello"));
+        assert!(finished.ok().starts_with("HTTP/2 200"), "{finished:?}");
+        assert_eq!(origin.asked()[before..], ["GET /hello"], "{finished:?}");
+        let line = format!("HTTP:GET [INFO] ALLOWED GET {base}/hello [policy:web engine:l7] [request:1]");
+        assert_eq!(finished.logged(&line).len(), 1, "{}", finished.log);
+        let finished = curl(&lab, &origin, READ_ONLY, &format!("{how} -i {base}/hello -d body"));
+        assert!(finished.ok().starts_with("HTTP/2 403"), "{finished:?}");
+        for part in
+            ["x-openshell-policy: web", "content-type: application/json", "\"reason_code\":\"request_not_in_rules\""]
+        {
+            assert!(finished.stdout.contains(part), "{finished:?}");
+        }
+        assert_eq!(origin.asked().len(), before + 1);
+        let line = format!("HTTP:POST [MED] DENIED POST {base}/hello [policy:web engine:l7] [request:1]");
+        assert_eq!(finished.logged(&line).len(), 1, "{}", finished.log);
+    }
+}
+
+/// Runs `program` behind a client that speaks frame by frame.
+fn frames(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
+    let program = [include_str!("data/frames.py"), program].concat();
+    sandbox(lab, origin, rules).python(&program, &[])
+}
+
+/// What RFC 9113 has a server do with what a client sends, by its sections: `name`, frames, and what comes of them. Nothing of
+/// it may reach the origin.
+const CONFORMANCE: &str = r"
+def check(name, expected, send, kinds=(HEADERS, RST, GOAWAY), stream=1):
+    for tls in (True, False):
+        client = Client(tls)
+        try: send(client)
+        except OSError: pass
+        found = client.until(*kinds, stream=stream)
+        if found not in expected.split(' | '): print(f'{name}, tls {tls}: {found}, and not {expected}')
+
+MALFORMED = 'RST_STREAM PROTOCOL_ERROR | GOAWAY PROTOCOL_ERROR'
+def malformed(name, fields, expected=MALFORMED): check(name, expected, lambda c: c.request(1, fields()))
+malformed('8.2.1 upper case', lambda: ask(more=[('X-Upper', 'x')]))
+malformed('8.2.1 empty name', lambda: ask(more=[('', 'x')]))
+malformed('8.2.1 space in a name', lambda: ask(more=[('a b', 'x')]))
+malformed('8.2.1 colon in a name', lambda: ask(more=[('a:b', 'x')]))
+for byte in (b'\0', b'\r', b'\n'): malformed(f'8.2.1 {byte} in a value', lambda: ask(more=[('x', b'a' + byte + b'b')]))
+for name in ('connection', 'keep-alive', 'proxy-connection', 'transfer-encoding', 'upgrade'):
+    malformed(f'8.2.2 {name}', lambda: ask(more=[(name, 'chunked' if name.startswith('t') else 'x')]))
+malformed('8.2.2 te', lambda: ask(more=[('te', 'gzip')]))
+for missing in range(4):
+    wanted = MALFORMED if missing != 2 else 'HEADERS 400 | ' + MALFORMED
+    malformed(f'8.3.1 without {missing}', lambda: [f for n, f in enumerate(ask()) if n != missing], wanted)
+for twice in range(4): malformed(f'8.3.1 twice {twice}', lambda: [ask()[twice], *ask()])
+malformed('8.3 unknown', lambda: [(':odd', 'x'), *ask()])
+malformed('8.3 behind others', lambda: [('x', 'y'), *ask()])
+malformed('8.3 of answers', lambda: [(':status', '200'), *ask()])
+malformed('8.3.1 empty path', lambda: ask(path=''))
+malformed('8.3.1 no path', lambda: ask(path='hello'), 'HEADERS 400 | ' + MALFORMED)
+malformed('8.3.1 user', lambda: ask(authority='user@' + CLIENT.authority), 'HEADERS 400 | HEADERS 421 | ' + MALFORMED)
+malformed('8.3.1 other authority', lambda: ask(authority='other.test'), 'HEADERS 421')
+malformed('8.3.1 other host', lambda: ask(more=[('host', 'other.test')]), 'HEADERS 421 | ' + MALFORMED)
+malformed('8.3.1 two hosts', lambda: ask(more=[('host', CLIENT.authority), ('host', CLIENT.authority)]), 'HEADERS 400 | ' + MALFORMED)
+malformed('8.3.1 other scheme', lambda: ask(scheme='ftp'), 'HEADERS 421 | ' + MALFORMED)
+malformed('8.5 CONNECT', lambda: [(':method', 'CONNECT'), (':authority', 'other.test:443')], 'HEADERS 400 | HEADERS 421 | ' + MALFORMED)
+malformed('RFC 8441 CONNECT', lambda: [*ask(method='CONNECT'), (':protocol', 'websocket')])
+malformed('10.5 more lines than anybody sends', lambda: ask(more=[(f'x{n}', 'y') for n in range(200)]), 'HEADERS 431 | ' + MALFORMED)
+malformed('6.5.2 more than was announced', lambda: ask(more=[(f'x{n}', 'y' * 5000) for n in range(4)]), 'HEADERS 431 | GOAWAY FRAME_SIZE_ERROR | ' + MALFORMED)
+def both(first, second): return lambda c: (c.request(1, first(), END_HEADERS), c.send(second))
+post = lambda length: lambda: ask('/upload', 'POST', [('content-length', str(length))])
+check('8.1.1 too short', MALFORMED, both(post(5), frame(DATA, END_STREAM, 1, b'abc')))
+check('8.1.1 too long', MALFORMED, both(post(2), frame(DATA, END_STREAM, 1, b'abc')))
+check('8.1 trailers that end nothing', MALFORMED, both(post(3), frame(DATA, 0, 1, b'abc') + frame(HEADERS, 4, 1, block([('x', 'y')]))))
+whole = dict(kinds=(GOAWAY,), stream=None)
+# What cannot be decoded the library calls by one name.
+def broken(name, send, error='PROTOCOL_ERROR'): check(name, f'GOAWAY {error} | GOAWAY PROTOCOL_ERROR | END', send, **whole)
+broken('5.1 DATA on a stream that is idle', lambda c: c.send(frame(DATA, 0, 1, b'x')))
+broken('5.1.1 even stream', lambda c: c.request(2, ask()))
+broken('5.1.1 stream 0', lambda c: c.request(0, ask()))
+broken('6.1 DATA on stream 0', lambda c: c.send(frame(DATA, 0, 0, b'x')))
+broken('6.1 padding', lambda c: (c.request(1, ask(), END_HEADERS), c.send(frame(DATA, PADDED, 1, b'\xffx'))))
+broken('6.2 DATA within a head', lambda c: (c.request(1, ask(), 0), c.send(frame(DATA, 0, 1, b'x'))))
+broken('6.4 RST_STREAM of a stream that is idle', lambda c: c.send(frame(RST, 0, 5, bytes(4))))
+broken('6.4 RST_STREAM length', lambda c: c.send(frame(RST, 0, 1, bytes(3))), 'FRAME_SIZE_ERROR')
+broken('6.5 SETTINGS length', lambda c: c.send(frame(SETTINGS, 0, 0, bytes(5))), 'FRAME_SIZE_ERROR')
+broken('6.5 SETTINGS ACK with more', lambda c: c.send(frame(SETTINGS, ACK, 0, bytes(6))), 'FRAME_SIZE_ERROR')
+broken('6.5 SETTINGS on a stream', lambda c: c.send(frame(SETTINGS, 0, 1)))
+broken('6.5.2 window', lambda c: c.send(frame(SETTINGS, 0, 0, struct.pack('>HI', 4, 1 << 31))), 'FLOW_CONTROL_ERROR | GOAWAY PROTOCOL_ERROR')
+broken('6.5.2 frame size', lambda c: c.send(frame(SETTINGS, 0, 0, struct.pack('>HI', 5, 1))))
+broken('6.5.2 push', lambda c: c.send(frame(SETTINGS, 0, 0, struct.pack('>HI', 2, 2))))
+broken('6.6 PUSH_PROMISE', lambda c: c.send(frame(PUSH, END_HEADERS, 1, struct.pack('>I', 2) + block(ask()))))
+broken('6.7 PING length', lambda c: c.send(frame(PING, 0, 0, bytes(7))), 'FRAME_SIZE_ERROR')
+broken('6.7 PING on a stream', lambda c: c.send(frame(PING, 0, 1, bytes(8))))
+broken('6.9 WINDOW_UPDATE of 0', lambda c: c.send(frame(WINDOW, 0, 0, bytes(4))))
+broken('6.9.1 window overflow', lambda c: c.send(frame(WINDOW, 0, 0, struct.pack('>I', (1 << 31) - 1)) * 2), 'FLOW_CONTROL_ERROR')
+broken('6.10 CONTINUATION alone', lambda c: c.send(frame(CONTINUATION, END_HEADERS, 1, block(ask()))))
+broken('4.2 frame too large', lambda c: c.send(frame(HEADERS, 5, 1, bytes(20000))), 'FRAME_SIZE_ERROR')
+broken('4.3 HPACK', lambda c: c.send(frame(HEADERS, 5, 1, b'\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff')), 'COMPRESSION_ERROR')
+# What must work.
+check('6.7 PING', 'PING ACK', lambda c: c.send(frame(PING, 0, 0, bytes(8))), kinds=(PING,), stream=None)
+check('6.5.3 SETTINGS', 'SETTINGS ACK', lambda c: None, kinds=('ACK',), stream=None)
+check('5.5 unknown frames, flags and settings', 'PING ACK', lambda c: c.send(frame(0x42, 0xff, 0, b'x') + frame(SETTINGS, 0, 0, struct.pack('>HI', 0x4242, 1)) + frame(PING, 0, 0, bytes(8))), kinds=(PING,), stream=None)
+print('done')
+";
+
+#[test]
+fn what_rfc_9113_says_that_no_server_takes_is_not_taken_and_not_sent_on() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let finished = frames(&lab, &origin, FULL, CONFORMANCE);
+    assert_eq!(finished.ok(), "done", "{finished:?}");
+    let whole = origin.asked().into_iter().filter(|asked| !asked.starts_with("ABORTED"));
+    assert_eq!(whole.collect::<Vec<_>>().len(), 0, "{:?}", origin.asked());
+}
+
+#[test]
+fn what_is_no_trailer_is_not_sent_on_as_one() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let program = "
+client = Client()
+client.request(1, ask('/upload', 'POST'), END_HEADERS)
+client.send(frame(DATA, 0, 1, b'abc') + frame(HEADERS, 5, 1, block([(':path', '/other'), ('x-end', 'yes')])))
+print(client.until(HEADERS, RST, GOAWAY))
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    assert_eq!(finished.ok(), "HEADERS 200");
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(
+        (seen[0][1].as_str(), &seen[0][4]["x-end"]),
+        (Some("/upload"), &serde_json::Value::from("yes")),
+        "{seen:?}"
+    );
+    assert!(seen[0][4].get(":path").is_none(), "{seen:?}");
+}
+
+#[test]
+fn one_stream_is_refused_and_the_others_beside_it_are_not() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"/pub/**\"}}]";
+    let program = "
+const session = require('http2').connect('https://web.test', { ca: require('fs').readFileSync(process.env.SSL_CERT_FILE), createConnection: () => tls });
+const answers = {};
+let left = 60;
+for (let n = 0; n < 60; n++) {
+  const stream = session.request({ ':path': (n % 3 ? '/pub/' : '/priv/') + n });
+  let text = '';
+  stream.on('response', head => answers[n] = head[':status']);
+  stream.on('data', data => text += data);
+  stream.on('end', () => { if (--left === 0) {
+    const of = wanted => Object.values(answers).filter(status => status === wanted).length;
+    console.log(of(200), of(403), JSON.parse(refused).nearest_rule);
+    session.close();
+  } else if (n % 3 === 0) refused = text; });
+  stream.end();
+}
+let refused;
+";
+    let finished = node(&lab, &origin, rules, program);
+    assert_eq!(finished.ok(), "40 20 web", "{finished:?}");
+    assert_eq!(finished.logged("NET:OPEN [INFO] ALLOWED").len(), 1, "one connection: {}", finished.log);
+    assert_eq!(finished.logged("[code:request_not_in_rules]").len(), 20);
+    assert_eq!(origin.asked().len(), 40);
+}
+
+/// Runs a program of Node's, `tls` in which is opened through the proxy and speaks HTTP/2.
+fn node(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
+    let program = format!(
+        "
+const [host, port] = process.env.HTTPS_PROXY.slice(7).split(':');
+let tls;
+require('http').request({{ host, port, method: 'CONNECT', path: 'web.test:443' }}).on('connect', (answer, socket) => {{
+  tls = require('tls').connect({{ socket, servername: 'web.test', ALPNProtocols: ['h2'], ca: require('fs').readFileSync(process.env.SSL_CERT_FILE) }}, () => {{ {program} }});
+}}).end();
+"
+    );
+    sandbox(lab, origin, rules).run(&["/usr/bin/node", "-e", &program])
+}
+
+#[test]
+fn an_upstream_without_http2_has_six_connections_at_the_most() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let program = "
+client = Client()
+for n in range(50): client.request(2 * n + 1, ask(f'/sse?0.2' if n % 2 else '/hello', more=[('cookie', 'a=1'), ('cookie', 'b=2')]))
+answers = [client.until(HEADERS) for n in range(50)]
+print(sorted(set(answers)))
+client.request(101, ask('/Service/Method', 'POST', [('content-type', 'application/grpc'), ('te', 'trailers')]))
+print(client.until(HEADERS, stream=101))
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    assert_eq!(finished.ok(), "['HEADERS 200']\nHEADERS 502", "{finished:?}");
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 50);
+    assert!(seen.iter().all(|seen| seen[2]["cookie"] == "a=1; b=2" && seen[2]["host"] == "web.test"), "{seen:?}");
+    let line = "[reason:it speaks no HTTP/2, which gRPC needs] [code:upstream_unreachable]";
+    assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
+    let connections = origin.connections();
+    assert!((2..=6).contains(&connections), "{connections}");
+}
+
+#[test]
+fn what_is_cancelled_by_one_side_is_cancelled_at_the_other() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let program = "
+client = Client()
+client.request(1, ask('/silent'))
+print(client.until(HEADERS, stream=1), client.until(DATA, stream=1))
+client.send(frame(RST, 0, 1, struct.pack('>I', 8)))
+client.request(3, ask('/reset'))
+print(client.until(HEADERS, RST, stream=3))
+client.request(11, ask('/refused'))
+print(client.until(HEADERS, RST, stream=11))
+client.request(13, ask('/cut'))
+print(client.until(HEADERS, stream=13), client.until(RST, stream=13))
+client.request(15, ask('/early', 'POST'), END_HEADERS)
+print(client.until(HEADERS, stream=15))
+client.request(17, ask('/hello'))
+print(client.until(HEADERS, stream=17))
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    let expected = [
+        "HEADERS 200 DATA",
+        "HEADERS 502",
+        "RST_STREAM REFUSED_STREAM",
+        "HEADERS 200 RST_STREAM INTERNAL_ERROR",
+        "HEADERS 413",
+        "HEADERS 200",
+    ];
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    assert!(origin.asked().contains(&"ABORTED /silent".to_owned()), "{:?}", origin.asked());
+}
+
+#[test]
+fn nobody_reads_faster_than_the_other_side_takes() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    // Without leave to send more, an answer of a gigabyte stays where it is.
+    let program = "
+client = Client()
+client.request(1, ask('/big?1073741824'))
+print(client.until(HEADERS, stream=1))
+came, end = 0, time.monotonic() + 3
+client.socket.settimeout(1)
+try:
+    while time.monotonic() < end:
+        got = client.read()
+        came += len(got[3]) if got[0] == DATA else 0
+except TimeoutError: pass
+print(came <= 65535)
+client.request(3, ask('/hello'))
+print(client.until(HEADERS, stream=3))
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    assert_eq!(finished.ok(), "HEADERS 200\nTrue\nHEADERS 200", "{finished:?}");
+}
+
+#[test]
+fn trailers_interim_answers_and_empty_ones_arrive() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let program = "
+client = Client()
+client.request(1, ask('/trailers'))
+print(client.until(HEADERS), client.until(DATA), client.until(HEADERS)[:7])
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    assert_eq!(finished.ok(), "HEADERS 200 DATA HEADERS", "{finished:?}");
+    let shown = curl(&lab, &origin, FULL, "-i https://web.test/trailers https://web.test/hints https://web.test/204");
+    for part in ["x-end: yes", "after hints", "HTTP/2 204"] {
+        assert!(shown.ok().contains(part), "{part}: {shown:?}");
+    }
+}
+
+/// The origin's answers to a client that asks again and again, on one connection, while the policy changes.
+const REVOKED: &str = "
+client = Client(tls=False)
+client.request(1, ask('/silent'))
+assert client.until(HEADERS, stream=1) == 'HEADERS 200'
+open('ready', 'w').close()
+kinds = []
+while got := client.read(): kinds.append((NAMES[got[0]], got[2]))
+print(('GOAWAY', 0) in kinds, ('RST_STREAM', 1) in kinds)
+";
+
+#[test]
+fn what_is_permitted_no_longer_ends_with_a_goaway() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let allowing = |path: &str| {
+        let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
+        policy(&[&crate::python()], &rules)
+    };
+    let program = [include_str!("data/frames.py"), REVOKED].concat();
+    let running = Running::start_under(&lab, &allowing("/silent"), &program, 0);
+    running.reload(&allowing("/other"), LOADED);
+    let finished = running.finish();
+    assert_eq!(finished.ok(), "True True", "{finished:?}");
+    assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
+    assert_eq!(origin.asked(), ["GET /silent", "ABORTED /silent"]);
+    // A change that leaves what goes on alone lets it go on.
+    let lab = Lab::with_web();
+    let _origin = Origin::http2(&lab);
+    let program =
+        program.replace("while got", "client.socket.settimeout(3)\nwhile got").replace("print((", "print(2, (");
+    let running = Running::start_under(
+        &lab,
+        &allowing("/silent"),
+        &program.replace(
+            "kinds = []",
+            "
+while not os.path.exists('go'): time.sleep(0.01)
+client.request(3, ask('/silent')); print(client.until(HEADERS, stream=3)); sys.exit()",
+        ),
+        0,
+    );
+    running.reload(&allowing("\"/s*\""), LOADED);
+    assert_eq!(running.finish().ok(), "HEADERS 200");
+}
+
+#[test]
+fn an_upstream_that_ends_its_connection_ends_its_clients() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let program = "
+for path in ('/goaway', '/gone'):
+    client = Client()
+    client.request(1, ask('/hello')); print(client.until(HEADERS, RST))
+    client.request(3, ask(path)); print(client.until(HEADERS, RST, stream=3))
+    if path == '/goaway': client.request(5, ask('/hello')); print(client.until(HEADERS, RST, stream=5))
+    seen = []
+    while got := client.read(): seen.append(NAMES[got[0]])
+    print('GOAWAY' in seen)
+";
+    let finished = frames(&lab, &origin, FULL, program);
+    let expected =
+        ["HEADERS 200", "HEADERS 200", "RST_STREAM REFUSED_STREAM", "True", "HEADERS 200", "HEADERS 502", "True"];
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+}
+
+/// Floods: each is a connection of its own, ended by the sandbox or held to what it may have, with nothing of it at the origin.
+const FLOODS: &str = r"
+def flood(name, send, rounds):
+    client = Client()
+    client.socket.settimeout(3)
+    try:
+        for n in range(rounds): client.send(send(n))
+    except (OSError, TimeoutError): pass
+    try: print(name, client.until(GOAWAY))
+    except TimeoutError: print(name, 'held')
+client = Client()
+client.request(1, ask('/hello')); print('before', client.until(HEADERS))
+open('begun', 'w').close()
+many = 40
+reset = lambda n: b''.join(frame(HEADERS, 5, 2 * k + 1, block(ask('/silent'))) + frame(RST, 0, 2 * k + 1, struct.pack('>I', 8)) for k in range(n * 1000, n * 1000 + 1000))
+flood('rapid reset', reset, many)
+head = lambda n: frame(HEADERS, 0, 1, block(ask())) if n == 0 else frame(CONTINUATION, 0, 1, block([('x', 'y' * 1000)])) * 100
+flood('continuation', head, many)
+flood('empty continuation', lambda n: frame(HEADERS, 0, 1, block(ask())) if n == 0 else frame(CONTINUATION, 0, 1) * 1000, many)
+flood('bomb', lambda n: frame(HEADERS, 5, 2 * n + 1, b'\x40\x01a' + text('b' * 3900) + b'\xbe' * 12000), 3)
+flood('pings', lambda n: frame(PING, 0, 0, bytes(8)) * 1000, many)
+flood('settings', lambda n: frame(SETTINGS, 0, 0, struct.pack('>HI', 4, 65535 + n)) * 1000, many)
+empty = lambda n: frame(HEADERS, 4, 1, block(ask('/upload', 'POST'))) if n == 0 else frame(DATA, 0, 1) * 1000
+flood('empty data', empty, many)
+flood('windows', lambda n: frame(WINDOW, 0, 0, struct.pack('>I', 1)) * 1000, many)
+flood('priorities', lambda n: frame(PRIORITY, 0, 2 * n + 1, struct.pack('>IB', 0, 1)) * 1000, many)
+flood('malformed', lambda n: b''.join(frame(HEADERS, 5, 2 * k + 1, block([(':odd', 'x')])) for k in range(n * 1000, n * 1000 + 1000)), many)
+flood('streams', lambda n: b''.join(frame(HEADERS, 5, 2 * k + 1, block(ask('/silent'))) for k in range(n * 10, n * 10 + 10)), many)
+open('done', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)
+client = Client()
+client.request(1, ask('/hello')); print('afterwards', client.until(HEADERS))
+";
+
+#[test]
+fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let folder = lab.folder("work");
+    let program = [include_str!("data/frames.py"), FLOODS].concat();
+    let words = ["--workdir", folder.to_str().unwrap()];
+    let started = sandbox(&lab, &origin, FULL).args(&words).start(&["/usr/bin/python3", "-c", &program]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", started.pid())).unwrap_or_default();
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        line.unwrap_or(0_u64)
+    };
+    let (mut most, mut before) = (0, None);
+    while !folder.join("done").exists() {
+        assert!(std::time::Instant::now() < deadline);
+        if folder.join("begun").exists() {
+            before = before.or_else(|| Some(resident()));
+            most = most.max(resident());
+        }
+        std::thread::yield_now();
+    }
+    let before = before.unwrap();
+    std::fs::write(folder.join("go"), "").unwrap();
+    let finished = started.wait();
+    let calm = "GOAWAY ENHANCE_YOUR_CALM";
+    let expected = [
+        ("before", "HEADERS 200"),
+        ("rapid reset", calm),
+        ("continuation", calm),
+        ("empty continuation", calm),
+        ("bomb", calm),
+        ("pings", "held"),
+        ("settings", "held"),
+        ("empty data", calm),
+        ("windows", "held"),
+        ("priorities", "held"),
+        ("malformed", "GOAWAY PROTOCOL_ERROR"),
+        ("streams", calm),
+        ("afterwards", "HEADERS 200"),
+    ];
+    let expected: Vec<_> = expected.iter().map(|(name, found)| format!("{name} {found}")).collect();
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    assert!(finished.logged("[reason:the client floods its HTTP/2 connection]").len() >= 4, "{}", finished.log);
+    assert!(most < before + 16 * 1024, "{most} KiB, and {before} before");
+    let asked = origin.asked().into_iter().filter(|asked| !asked.starts_with("ABORTED") && asked != "GET /silent");
+    assert_eq!(asked.collect::<Vec<_>>(), ["GET /hello"; 2]);
+}
