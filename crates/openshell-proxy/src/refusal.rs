@@ -37,8 +37,11 @@ pub enum Refusal {
     Engine(String),
     LimitReached(&'static str),
     UpstreamUnreachable(String),
+    UpstreamWithoutHttp2,
     UpstreamTimeout,
 }
+
+const NO_HTTP2: &str = "the upstream speaks no HTTP/2, which gRPC needs";
 
 /// What is wrong with the use of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,7 +201,7 @@ impl Refusal {
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
             Self::LimitReached(_) => ReasonCode::LimitReached,
-            Self::UpstreamUnreachable(_) => ReasonCode::UpstreamUnreachable,
+            Self::UpstreamUnreachable(_) | Self::UpstreamWithoutHttp2 => ReasonCode::UpstreamUnreachable,
             Self::UpstreamTimeout => ReasonCode::UpstreamTimeout,
         }
     }
@@ -293,6 +296,7 @@ impl Refusal {
             Self::RequestTooLarge => "the head of the request is too large".to_owned(),
             Self::Engine(_) => format!("{request} refused: the policy could not be evaluated; the log says why"),
             Self::LimitReached(what) => format!("{request} refused: {what}"),
+            Self::UpstreamWithoutHttp2 => format!("{request} failed: {NO_HTTP2}"),
             Self::UpstreamUnreachable(_) | Self::UpstreamTimeout => {
                 target.map_or_else(|| "connection failed".to_owned(), |target| format!("connection to {target} failed"))
             }
@@ -381,6 +385,7 @@ impl Refusal {
             Self::Engine(error) => error.clone(),
             Self::LimitReached(what) => (*what).to_owned(),
             Self::UpstreamUnreachable(error) => error.clone(),
+            Self::UpstreamWithoutHttp2 => NO_HTTP2.to_owned(),
             Self::UpstreamTimeout => "the upstream did not answer".to_owned(),
         }
     }

@@ -7,6 +7,7 @@ mod credentials;
 mod explain;
 mod files;
 mod forward;
+mod grpc;
 mod http2;
 mod identity;
 mod inference;

@@ -44,7 +44,8 @@ impl Origin {
         Self::of(lab, "origin2.js", include_str!("data/origin2.js"), &["/usr/bin/node"])
     }
 
-    fn of(lab: &Lab, name: &str, text: &str, interpreter: &[&str]) -> Self {
+    /// Starts another one: `text` in a file `name`, run by `interpreter` with its folder and its ports.
+    pub(crate) fn of(lab: &Lab, name: &str, text: &str, interpreter: &[&str]) -> Self {
         let folder = lab.folder("origin");
         let script = lab.file("certificates.sh", CERTIFICATES);
         let made = lab.shell(&format!("sh -e {} {} 2>&1 >/dev/null", script.display(), folder.display()));
@@ -55,6 +56,11 @@ impl Origin {
         Self { _program: lab.program(&words), folder }
     }
 
+    /// The text of a file that it writes.
+    pub(crate) fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
+    }
+
     /// The file with its authority.
     pub(crate) fn authority(&self) -> String {
         self.folder.join("authority.pem").display().to_string()
@@ -62,13 +68,12 @@ impl Origin {
 
     /// The requests so far: method, target, headers, length of the body, trailers.
     pub(crate) fn seen(&self) -> Vec<Value> {
-        let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.file("seen").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// How many connections there have been, with or without requests.
     pub(crate) fn connections(&self) -> usize {
-        std::fs::read_to_string(self.folder.join("connections")).unwrap_or_default().len()
+        self.file("connections").len()
     }
 
     /// Their methods and targets.

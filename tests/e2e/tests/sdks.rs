@@ -10,17 +10,17 @@ use lab::{Finished, Lab};
 use crate::inference::{Backend, file, route};
 
 /// Where packages are, for as long as the tests run: installed by `words`, which get the folder as `FOLDER`.
-fn installed(name: &str, words: &str) -> PathBuf {
+pub(crate) fn installed(name: &str, words: &str) -> Packages {
     // Not in /tmp, which belongs to the sandboxes.
     let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let output = Command::new("sh").args(["-ec", words]).env("FOLDER", &folder).output().unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-    folder
+    Packages(folder)
 }
 
 /// Removes what was installed when its last test has ended.
-struct Packages(PathBuf);
+pub(crate) struct Packages(pub(crate) PathBuf);
 
 impl Drop for Packages {
     fn drop(&mut self) {
@@ -89,8 +89,7 @@ print('messages tool', use.name, use.input['city'], claude.messages.create(model
 
 #[test]
 fn the_python_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
-    let packages =
-        Packages(installed("python", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" openai anthropic"));
+    let packages = installed("python", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" openai anthropic");
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let finished = run(&lab, &packages, &["/usr/bin/python3", "-c", PYTHON]);
@@ -135,10 +134,10 @@ const fetchOptions = { dispatcher: new ProxyAgent(process.env.HTTPS_PROXY) };
 #[test]
 fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     // Node's own fetch takes no proxy before 24, so its makers' agent is told.
-    let packages = Packages(installed(
+    let packages = installed(
         "node",
         "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk undici@6",
-    ));
+    );
     let lab = Lab::with_web();
     let _backend = Backend::start(&lab);
     let finished = run(&lab, &packages, &["/usr/bin/node", "-e", NODE]);
@@ -149,7 +148,7 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
 /// Runs an agent in a folder of its own until it has done one turn, for which its model tells it to write a file there.
 fn check_agent(name: &str, command: &str) {
     let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {name}");
-    let packages = Packages(installed(&name.replace(['@', '/'], "-"), &install));
+    let packages = installed(&name.replace(['@', '/'], "-"), &install);
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let bin = packages.0.join("node_modules/.bin");

@@ -130,11 +130,12 @@ fn message(
     response.into_parts()
 }
 
-/// Says in `response`, the answer to a call of gRPC's, what its clients show (gRPC over HTTP/2, Responses).
-pub fn say_in_grpc(response: &mut Response<Body>, refusal: &Refusal, record: &Record) {
+/// The answer to a refused call of gRPC's, in one head without a body: of any other its clients show the status alone (gRPC over
+/// HTTP/2, Trailers-Only).
+#[must_use]
+pub fn refused_call(refusal: &Refusal, record: &Record) -> Response<Body> {
     let status = match refusal.status() {
-        StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
-        status if status.is_server_error() => UNAVAILABLE,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
         _ => PERMISSION_DENIED,
     };
     let fix = record.target().and_then(|target| refusal.fix(target, record.caller()));
@@ -144,17 +145,20 @@ pub fn say_in_grpc(response: &mut Response<Body>, refusal: &Refusal, record: &Re
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
     };
+    let mut response = refused(refusal, record).map(|_| Either::Left(Full::default()));
+    *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from_static(status));
     // What is escaped is a field value.
     if let Ok(message) = HeaderValue::try_from(message.bytes().map(escape).collect::<String>()) {
         headers.insert("grpc-message", message);
     }
+    response
 }
 
 /// Codes of gRPC's.
 const PERMISSION_DENIED: &str = "7";
-const RESOURCE_EXHAUSTED: &str = "8";
 const UNAVAILABLE: &str = "14";
 
 /// The same for a connection that is no HTTP to the HTTP library.

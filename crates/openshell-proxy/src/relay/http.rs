@@ -253,7 +253,7 @@ impl Inside {
             let admitted = admit(&permit, &parts, record).await?;
             self.observe(&permit, &parts, &admitted);
             if head::is_grpc(&parts.headers) && !upstream.is_shared() {
-                return Err(Refusal::UpstreamUnreachable("it speaks no HTTP/2, which gRPC needs".to_owned()).into());
+                return Err(Refusal::UpstreamWithoutHttp2.into());
             }
             if must_dial {
                 let destination = resolve(&self.ctx.resolver, &permit).await?;

@@ -259,10 +259,10 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
             Ok(response.map(|body| reply::altered(Held { body, held: Some((lane, stream)) })))
         }
         Err(Unanswered::Refused(refusal)) => {
-            let mut response = reply::refused(&refusal, &record);
-            if is_grpc {
-                reply::say_in_grpc(&mut response, &refusal, &record);
-            }
+            let response = match is_grpc {
+                true => reply::refused_call(&refusal, &record),
+                false => reply::refused(&refusal, &record),
+            };
             record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
             Ok(response)
         }
@@ -282,8 +282,7 @@ pub async fn refuse_all<C>(ctx: &Context, client: C, refusal: &Refusal, record: 
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (plain, mut call) = (reply::refused(refusal, &record), reply::refused(refusal, &record));
-    reply::say_in_grpc(&mut call, refusal, &record);
+    let (plain, call) = (reply::refused(refusal, &record), reply::refused_call(refusal, &record));
     record.finish(Outcome::Refused(refusal), &*ctx.denials);
     let responses = Arc::new(Mutex::new(Some((plain, call))));
     let answered = Arc::new(Notify::new());
