@@ -107,6 +107,74 @@ java Client.java 2>/dev/null | sed 's/^403 .*/403/'; cd /; rm -r $d"#;
 }
 
 #[test]
+fn clients_that_prefer_http2_speak_it() {
+    let script = r#"d=$(mktemp -d); cd $d; cat > client.py <<'END'
+import httpx
+with httpx.Client(http2=True) as c:
+    got = c.get('https://web.test/trailers')
+    print('httpx', got.http_version, got.text, c.put('https://web.test/upload', content=(b'x' * 1000 for _ in range(99))).status_code, c.delete('https://web.test').status_code)
+END
+cat > Client.java <<'END'
+import java.net.URI;
+import java.net.http.*;
+public class Client {
+    public static void main(String[] words) throws Exception {
+        var client = HttpClient.newHttpClient();
+        for (var method : new String[] {"GET", "DELETE"}) {
+            var request = HttpRequest.newBuilder(URI.create("https://web.test/hello")).method(method, HttpRequest.BodyPublishers.noBody()).build();
+            var answer = client.send(request, HttpResponse.BodyHandlers.ofString());
+            System.out.println("java " + answer.version() + " " + answer.statusCode());
+        }
+    }
+}
+END
+# These two know no proxy: a door inside the sandbox leads to it.
+cat > door.py <<'END'
+import os, socket, sys, threading
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+def copy(one, other):
+    try:
+        while data := one.recv(65536): other.sendall(data)
+    except OSError: pass
+    for end in (one, other):
+        try: end.shutdown(socket.SHUT_RDWR)
+        except OSError: pass
+door = socket.create_server(('127.0.0.1', 0))
+open('port', 'w').write(str(door.getsockname()[1]))
+os.rename('port', 'ready')
+while True:
+    client, _ = door.accept()
+    proxy = socket.create_connection((host, int(port)))
+    proxy.sendall(b'CONNECT web.test:443 HTTP/1.1\r\nHost: web.test:443\r\n\r\n')
+    head = b''
+    while b'\r\n\r\n' not in head: head += proxy.recv(1)
+    for pair in ((client, proxy), (proxy, client)): threading.Thread(target=copy, args=pair, daemon=True).start()
+END
+/usr/bin/python3 client.py; java Client.java 2>/dev/null
+/usr/bin/python3 door.py & door=$!
+while [ ! -e ready ]; do sleep 0.05; done
+nghttp -nv -H ':authority: web.test' https://127.0.0.1:$(cat ready)/hello | grep -c ':status: 200'
+nghttp -nv -H ':authority: web.test' -H ':method: DELETE' https://127.0.0.1:$(cat ready)/hello | grep -c ':status: 403'
+h2load -n 2000 -c 1 -m 100 --connect-to=127.0.0.1:$(cat ready) https://web.test/hello | grep -E '^(status codes|Application protocol)'
+kill $door; cd /; rm -r $d"#;
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let finished = run(&lab, &origin, &["/usr/bin/python3", "/usr/bin/java"], script);
+    let expected = [
+        "httpx HTTP/2 hello 200 403",
+        "java HTTP_2 200",
+        "java HTTP_2 403",
+        "1",
+        "1",
+        "Application protocol: h2",
+        "status codes: 2000 2xx, 0 3xx, 0 4xx, 0 5xx",
+    ];
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    let uploaded = origin.seen().into_iter().find(|seen| seen[0] == "PUT").unwrap();
+    assert_eq!(uploaded[3], 99_000);
+}
+
+#[test]
 fn websockets_are_opened_and_echoed() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
