@@ -16,7 +16,10 @@ const CLIENT: &str = include_str!("data/calls.py");
 
 impl Calls {
     fn start() -> Self {
-        let packages = installed("grpc", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" grpcio");
+        Self::with(installed("grpc", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" grpcio"))
+    }
+
+    fn with(packages: Packages) -> Self {
         let lab = Lab::with_web();
         let path = format!("PYTHONPATH={}", packages.0.display());
         let origin = Origin::of(&lab, "calls.py", CLIENT, &["/usr/bin/env", &path, "/usr/bin/python3"]);
@@ -126,4 +129,22 @@ fn what_takes_calls_without_http2_is_unavailable() {
     let told =
         "UNAVAILABLE upstream_unreachable: POST /lab.Calls/One failed: the upstream speaks no HTTP/2, which gRPC needs";
     assert_eq!(finished.ok(), told, "{finished:?}");
+}
+
+#[test]
+fn the_client_of_another_library_calls_as_well() {
+    let packages = installed("grpc-tonic", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" grpcio");
+    let client = env!("CARGO_BIN_EXE_calls");
+    let calls = Calls::with(packages);
+    let run = |rules: &str| {
+        let policy = policy(&[client], rules) + &format!("filesystem_policy: {{read_only: [{client}]}}\n");
+        calls.lab.sandbox(&policy).args(&["--upstream-ca-file", &calls.origin.authority()]).run(&[client])
+    };
+    let finished = run(FULL);
+    let each = ["one hello", "count 5", "Many 5", "Talk 2", "large true", "late Cancelled Timeout expired"];
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), [each, each].concat(), "{finished:?}");
+    let refused = run("protocol: rest, enforcement: enforce, rules: [{allow: {method: POST, path: /lab.Calls/One}}]");
+    let told = "Many PermissionDenied request_not_in_rules: POST /lab.Calls/Many not permitted by policy; ";
+    assert_eq!(refused.ok().lines().filter(|line| line.starts_with(told)).count(), 2, "{refused:?}");
+    assert_eq!(refused.ok().lines().filter(|line| *line == "one hello").count(), 2);
 }
