@@ -334,4 +334,19 @@ mod tests {
             assert_eq!(attempts(&vec![0; length]).count(), 0);
         }
     }
+
+    #[test]
+    fn fuzzed_messages_of_the_fence_are_passed_over_or_read() {
+        let packet = v4(6, 443);
+        let attribute =
+            [&u16::try_from(packet.len() + 4).unwrap().to_ne_bytes()[..], &9_u16.to_ne_bytes(), &packet].concat();
+        let length = u32::try_from(20 + attribute.len()).unwrap().to_ne_bytes();
+        let message = [&length[..], &super::MSG_PACKET.to_ne_bytes(), &[0; 14], &attribute].concat();
+        assert_eq!(attempts(&message).count(), 1);
+        let words: [&[u8]; 4] = [&length, &[0xff; 4], &[0; 4], &packet];
+        fuzz::fuzz("messages of the fence", &[&message, &packet], &words, |input| {
+            assert!(attempts(input).count() <= input.len() / 16);
+            let _ = parse(input);
+        });
+    }
 }

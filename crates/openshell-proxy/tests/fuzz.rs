@@ -1,14 +1,11 @@
-//! The parsers of first bytes and targets, over samples and what becomes of them when they are changed at random: a second each, or
-//! as many as `FUZZ_SECONDS` says. The same seed gives the same inputs, so that a failure comes again.
+//! What reads the workload's and the upstreams' bytes, over samples and what becomes of them when they are changed at random.
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
-#![expect(clippy::disallowed_methods, reason = "how long it takes is asked of the environment")]
-
-use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use fuzz::{Random, fuzz};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
 use openshell_policy::credential::{Binding, CredentialName};
@@ -20,60 +17,15 @@ use openshell_proxy::credentials::release::release;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_proxy::detect::protocol;
 use openshell_proxy::http::target::RequestTarget;
-use openshell_proxy::intake::{Scheme, Target};
+use openshell_proxy::inference::model::with_model;
+use openshell_proxy::inference::usage::Meter;
+use openshell_proxy::intake::{self, Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::greet;
 use tokio::io::AsyncWriteExt;
 
-/// A generator that needs no quality but being the same each time (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 11).unwrap() % below.max(1)
-    }
-
-    /// One of `samples`, with some bytes changed, inserted, removed or taken from another.
-    fn mutated(&mut self, samples: &[&[u8]], words: &[&[u8]]) -> Vec<u8> {
-        let mut bytes = samples[self.next(samples.len())].to_vec();
-        for _ in 0..self.next(6) {
-            let at = self.next(bytes.len() + 1);
-            match self.next(5) {
-                0 if at < bytes.len() => bytes[at] = u8::try_from(self.next(256)).unwrap(),
-                1 => bytes.insert(at, u8::try_from(self.next(256)).unwrap()),
-                2 => bytes.truncate(at),
-                3 => drop(bytes.splice(at..at, words[self.next(words.len())].iter().copied())),
-                _ => {
-                    let other = samples[self.next(samples.len())];
-                    let from = self.next(other.len() + 1);
-                    bytes.extend_from_slice(&other[from..]);
-                }
-            }
-        }
-        bytes
-    }
-}
-
-/// Runs `check` on the samples, and on mutated ones for a while; says how many there were.
-fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMut(&[u8])) {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
-    samples.iter().for_each(|sample| check(sample));
-    let (mut random, mut count) = (Random(0x9e37_79b9_7f4a_7c15), 0_u64);
-    while Instant::now() < end {
-        let input = random.mutated(samples, words);
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&input)));
-        assert!(checked.is_ok(), "{name}: {}", input.escape_ascii());
-        count += 1;
-    }
-    println!("{name}: {count} inputs");
-}
-
 #[test]
-fn a_canonical_target_is_plain_stays_as_it_is_and_leads_nowhere_else() {
+fn fuzzed_targets_are_plain_stay_as_they_are_and_lead_nowhere_else() {
     let samples: [&[u8]; 9] = [
         b"/",
         b"/a/b?c=d",
@@ -107,7 +59,7 @@ fn a_canonical_target_is_plain_stays_as_it_is_and_leads_nowhere_else() {
 }
 
 #[test]
-fn what_first_bytes_are_is_said_once() {
+fn fuzzed_first_bytes_are_named_once() {
     let samples: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"\r\n\nPOST /x HTTP/1.0\n",
@@ -138,7 +90,7 @@ fn vault() -> Vault {
 }
 
 #[test]
-fn no_placeholder_is_left_in_a_head_and_no_secret_comes_of_nothing() {
+fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
     let samples: [&[u8]; 8] = [
         b"/a?b=c\nx-key: openshell:resolve:env:A\n",
         b"/botopenshell:resolve:env:A/x?k=openshell:resolve:env:A_B&y=1\n",
@@ -211,18 +163,18 @@ fn no_placeholder_is_left_in_a_head_and_no_secret_comes_of_nothing() {
 }
 
 #[test]
-fn a_secret_is_masked_however_an_answer_is_cut() {
+fn fuzzed_answers_are_masked_however_they_are_cut() {
     let samples: [&[u8]; 4] =
         [b"plain <first> text", b"%second/%25second%2F%25second%2f", b"aabaabaabaa x", b"PGZpcnN0Pg== JXNlY29uZC8"];
     let words: [&[u8]; 8] = [b"<first>", b"<fir", b"st>", b"aabaa", b"aab", b"aa", b"x", b"%second/"];
     let vault = vault();
     let credentials = || SECRETS.iter().map(|(name, _)| std::sync::Arc::clone(vault.get(name).unwrap())).collect();
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut random = Random::default();
     fuzz("masking", &samples, &words, |input| {
         let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
         let (mut scrubber, mut rest, mut passed) = (Scrubber::new(credentials()), input, Vec::new());
         while !rest.is_empty() {
-            let (part, behind) = rest.split_at(random.next(rest.len()) + 1);
+            let (part, behind) = rest.split_at(random.below(rest.len()) + 1);
             passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
             rest = behind;
         }
@@ -256,7 +208,7 @@ fn client_hello(version: u8) -> Vec<u8> {
 }
 
 #[test]
-fn no_client_hello_brings_the_authority_down() {
+fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
     let (one, other) = (client_hello(4), client_hello(3));
     let words: [&[u8]; 5] = [b"\x00", b"\xff\xff", b"\x16\x03\x01\x00\x05", b"web.test", b"\x01\x00\x00"];
     let authority = Authority::create().unwrap();
@@ -271,5 +223,128 @@ fn no_client_hello_brings_the_authority_down() {
             let Ok(hello) = greet(server).await else { return };
             assert!(hello.open(&authority, &host, true).await.is_err());
         });
+    });
+}
+
+#[test]
+fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
+    let message = |text: &[u8]| [&[0, 0, 0, 0, u8::try_from(text.len()).unwrap()][..], text].concat();
+    let (plain, secret) = (message(b"plain text"), message(b"a <first> b"));
+    let samples: [&[u8]; 5] =
+        [&plain, &secret, b"\x00\x00\x00\x00\x00", b"\x01\xff\xff\xff\xff<first>", b"\x00\x00\x00\x00\x03aabaa"];
+    let words: [&[u8]; 6] = [b"<first>", b"aabaa", b"\x00\x00\x00\x00", b"\x00", b"aab", &plain];
+    let vault = vault();
+    let credentials = || SECRETS.iter().map(|(name, _)| std::sync::Arc::clone(vault.get(name).unwrap())).collect();
+    let mut random = Random::default();
+    fuzz("masking of messages", &samples, &words, |input| {
+        let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
+        let (mut scrubber, mut rest, mut passed) = (Scrubber::of_messages(credentials()), input, Vec::new());
+        // Where messages end, if they do.
+        let mut ends = Vec::new();
+        let mut at = 0;
+        while let Some(length) = input.get(at + 1..at + 5).filter(|_| input[at] <= 1) {
+            at += 5 + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            ends.push(at);
+        }
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(random.below(rest.len()) + 1);
+            passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
+            rest = behind;
+            let came = input.len() - rest.len();
+            // Behind what is no message nobody expects any.
+            let are_messages = input[..came].get(at).is_none_or(|flags| *flags <= 1);
+            let ended = ends.iter().rev().find(|end| are_messages && **end <= came);
+            assert!(ended.is_none_or(|end| passed.len() >= *end), "{ends:?}: {} of {came}", passed.len());
+        }
+        passed.extend(scrubber.finish());
+        assert_eq!(passed.len(), whole.len());
+        // A secret that lies across the end of a message is none: a byte that no secret has stands there.
+        if ends.last().is_some_and(|end| *end == input.len())
+            && SECRETS.iter().all(|(_, secret)| !secret.contains('\0'))
+        {
+            let leaks = |text: &[u8]| {
+                SECRETS.iter().any(|(_, secret)| text.windows(secret.len()).any(|part| part == secret.as_bytes()))
+            };
+            let mut start = 0;
+            for end in ends {
+                assert!(!leaks(&passed[start + 5..end]), "{}", passed.escape_ascii());
+                start = end;
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
+    let samples: [&[u8]; 5] = [
+        br#"{"model":"any","messages":[{"role":"user","content":"hi"}]}"#,
+        br#"{"messages":[{"model":"x"}],"model": "any","stream":true}"#,
+        br#"{"model":"a","model":"b"}"#,
+        br#"{}"#,
+        br#"{"mod\u0065l":"a", "x":{"y":[1,2.5e3,null,true]}}"#,
+    ];
+    let words: [&[u8]; 10] = [b"\"model\"", b":", b"{", b"}", b"[", b"\"", b"\\", b"mod\\u0065l", b",", b"null"];
+    fuzz("models", &samples, &words, |input| {
+        let Ok(written) = with_model(Bytes::copy_from_slice(input), "gpt-x") else { return };
+        let Ok(serde_json::Value::Object(mut expected)) = serde_json::from_slice(input) else {
+            // What is an object to nobody goes as it is.
+            assert_eq!(written, input);
+            return;
+        };
+        expected
+            .iter_mut()
+            .filter(|(key, _)| key.eq_ignore_ascii_case("model"))
+            .for_each(|(_, value)| *value = "gpt-x".into());
+        expected.insert("model".to_owned(), "gpt-x".into());
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&written).unwrap(), serde_json::Value::Object(expected));
+    });
+}
+
+#[test]
+fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
+    let samples: [&[u8]; 4] = [
+        br#"{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":22}}"#,
+        b"data: {\"usage\":{\"input_tokens\":1,\"output_tokens\":2}}\n\ndata: [DONE]\n\n",
+        br#"{"usage":{"input_tokens":18446744073709551616,"output_tokens":-1}}"#,
+        br#"{"usage" : {"usage":{}}}"#,
+    ];
+    let words: [&[u8]; 6] = [b"\"usage\"", b":", b"{", b"}", b"\"input_tokens\"", b"99999999999999999999"];
+    let mut random = Random::default();
+    fuzz("usage", &samples, &words, |input| {
+        let (mut whole, mut cut, mut rest) = (Meter::default(), Meter::default(), input);
+        whole.read(input);
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(random.below(rest.len()) + 1);
+            cut.read(part);
+            rest = behind;
+        }
+        assert_eq!(cut.usage(), whole.usage());
+    });
+}
+
+#[test]
+fn fuzzed_doors_lead_where_they_say() {
+    let samples: [&[u8]; 7] = [
+        b"web.test:443",
+        b"[2001:db8::1]:8443",
+        b"http://web.test/x?y",
+        b"https://10.99.0.1:8443/",
+        b"http://user@web.test/",
+        b"WEB.test.:080",
+        b"*",
+    ];
+    let words: [&[u8]; 10] = [b":", b"@", b"[", b"]", b".", b"http://", b"0", b"65536", b"%", b"::"];
+    fuzz("doors", &samples, &words, |input| {
+        let Ok(uri) = Uri::try_from(input) else { return };
+        let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();
+        let found = [
+            intake::connect::intake(&request(Method::CONNECT)).1,
+            intake::forward::intake(&request(Method::GET)).1.map(|(_, target)| target),
+        ];
+        for target in found.into_iter().flatten() {
+            assert_ne!(target.port, 0);
+            let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
+            assert_eq!(intake::connect::intake(&again).1.unwrap(), target);
+        }
     });
 }

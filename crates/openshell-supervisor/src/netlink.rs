@@ -236,7 +236,7 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
     let code = payload.first_chunk::<4>().ok_or(io::ErrorKind::InvalidData)?;
     match i32::from_ne_bytes(*code) {
         0 => Ok(()),
-        code => Err(io::Error::from_raw_os_error(-code)),
+        code => Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))),
     }
 }
 
@@ -250,4 +250,25 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, payload))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{acknowledged, answers, attributes};
+
+    #[test]
+    fn fuzzed_answers_of_the_kernel_are_read_or_refused() {
+        let message =
+            [&24_u32.to_ne_bytes()[..], &2_u16.to_ne_bytes(), &[0; 10], &8_u16.to_ne_bytes(), &[1, 0, 9, 9, 9, 9]]
+                .concat();
+        let words: [&[u8]; 4] = [&[0xff; 4], &[0; 4], &[8, 0, 1, 0], &i32::MIN.to_ne_bytes()];
+        fuzz::fuzz("answers of the kernel", &[&message], &words, |input| {
+            let Ok(answers) = answers(input) else { return };
+            for answer in answers {
+                let _ = acknowledged(&answer.payload);
+                let bytes: usize = attributes(&answer.payload).map(|(_, payload)| 4 + payload.len()).sum();
+                assert!(bytes <= answer.payload.len());
+            }
+        });
+    }
 }

@@ -184,4 +184,18 @@ mod tests {
         assert!(matches!(resolved("toor", None), Err(RunAsError::Root(_))));
         assert!(matches!(resolved("sandbox", Some("wheel")), Err(RunAsError::Root(_))));
     }
+
+    #[test]
+    fn fuzzed_users_are_found_with_the_groups_that_they_have_or_not() {
+        let words: [&[u8]; 6] = [b":", b"\n", b"sandbox", b"0", b",", b"4294967296"];
+        fuzz::fuzz("users and groups", &[PASSWD.as_bytes(), GROUP.as_bytes()], &words, |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return };
+            let run_as = RunAs { user: Identity::parse("sandbox").unwrap(), group: None };
+            for (passwd, group) in [(text, GROUP), (PASSWD, text)] {
+                let Ok(user) = resolve_in(&run_as, passwd, group) else { continue };
+                assert!(user.credentials.groups.contains(&user.credentials.gid));
+                assert!(user.credentials.uid != 0, "root is refused, whatever the files say: {text}");
+            }
+        });
+    }
 }

@@ -11,6 +11,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use crate::http2;
+
 /// Where the servers of the benchmark are: as they are, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
 pub(crate) const TLS_TARGET: &str = "10.99.0.1:8443";
@@ -121,6 +123,14 @@ pub(crate) fn run(words: &[String]) {
             delays.sort_by(f64::total_cmp);
             delays[delays.len() * number(3) / 100]
         }
+        // HTTP/2: answers a second; how long calls take; what one in a hundred requests takes beside a slow stream, or alone.
+        Some("http2") => http2::rate(number(1)),
+        Some("calls") => median_of(http2::calls(number(1))),
+        Some("beside") => {
+            let mut times = http2::beside(words[1] == "slow", number(2));
+            times.sort_by(f64::total_cmp);
+            times[times.len() * 99 / 100]
+        }
         Some("processes") => {
             let _idle = Idle::new(number(2));
             median_of((0..number(1)).map(|_| by_new_process()).collect())
@@ -192,7 +202,7 @@ fn by_new_process() -> f64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
 }
 
-fn dial(to: &str) -> TcpStream {
+pub(crate) fn dial(to: &str) -> TcpStream {
     let proxy = std::env::var("HTTPS_PROXY").ok().and_then(|url| url.strip_prefix("http://").map(str::to_owned));
     let mut stream = TcpStream::connect(proxy.as_deref().unwrap_or(to)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -235,10 +245,10 @@ trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 /// A client that trusts what SSL_CERT_FILE names, and makes a whole handshake each time.
-struct Tls(Arc<ClientConfig>);
+pub(crate) struct Tls(pub(crate) Arc<ClientConfig>);
 
 impl Tls {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut roots = RootCertStore::empty();
         let bundle = std::env::var("SSL_CERT_FILE").unwrap();
         roots.add_parsable_certificates(CertificateDer::pem_file_iter(bundle).unwrap().map(Result::unwrap));

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
 
 mod client;
+mod http2;
 mod server;
 
 use std::fs::File;
@@ -59,6 +60,9 @@ const ROWS: &[Row] = &[
     ("rate: 64 KiB, 4 connections, TLS / direct", |name| rate(name, "tls", "4", "65536")),
     ("tls-bytes: 1 GiB, speed / direct", tls_bytes),
     ("events: delay, p50 and p99", events),
+    ("http2: 100 streams, TLS, a second / direct", http2_rate),
+    ("http2: call of gRPC's, p50 / direct", calls),
+    ("http2: p99 beside a slow stream / without", beside),
     ("credential: request with one / without, plain", |name| credential(name, "plain")),
     ("credential: request with one / without, TLS", |name| credential(name, "tls")),
     ("scanned: 1 GiB up, speed / not, plain", |name| scanned(name, "plain")),
@@ -118,7 +122,7 @@ fn judged(count: usize) -> String {
 
 fn policy_with(count: usize, words: &str) -> String {
     let this = this();
-    let endpoints = format!("[{{host: 10.99.0.1, ports: [8080, 8081, 8443], {words}}}]");
+    let endpoints = format!("[{{host: 10.99.0.1, ports: [8080, 8081, 8443, 8444], {words}}}]");
     let others: String = (0..count)
         .map(|n| {
             format!("  p{n}: {{endpoints: [{{host: h{n}.test, port: 443}}, {{host: \"*.h{n}.test\", port: 443}}], binaries: [{{path: /usr/bin/b{n}}}]}}\n")
@@ -236,6 +240,25 @@ fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["throughput", how, connections, bytes]);
     pairs(name, 1.0, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn http2_rate(name: &str) {
+    let (lab, _server) = host();
+    let (policy, task) = (judged(10), ["http2", "100"]);
+    pairs(name, 1.0, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn calls(name: &str) {
+    let (lab, _server) = host();
+    let (policy, task) = (judged(10), ["calls", "5000"]);
+    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+fn beside(name: &str) {
+    let (lab, _server) = host();
+    let policy = judged(10);
+    let measure = |how: &str| inside(&lab, &policy, &["beside", how, "5000"]);
+    pairs(name, MILLI, || measure("none"), || measure("slow"));
 }
 
 fn tls_bytes(name: &str) {

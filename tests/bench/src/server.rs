@@ -12,6 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::client::{TARGET, TLS_TARGET, now};
+use crate::http2;
 
 /// Where the relay listens.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";
@@ -29,6 +30,7 @@ pub(crate) fn run(certificate: &Path) {
             thread::spawn(move || serve(StreamOwned::new(ServerConnection::new(config).unwrap(), client)));
         }
     });
+    http2::serve(certificate);
     println!("ready");
     for client in upstream.incoming().map(Result::unwrap) {
         client.set_nodelay(true).unwrap();
@@ -36,7 +38,7 @@ pub(crate) fn run(certificate: &Path) {
     }
 }
 
-fn config(certificate: &Path) -> Arc<ServerConfig> {
+pub(crate) fn config(certificate: &Path) -> Arc<ServerConfig> {
     let key = KeyPair::generate().unwrap();
     let issued = CertificateParams::new(["10.99.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
     std::fs::write(certificate, issued.pem()).unwrap();

@@ -41,6 +41,8 @@ pub fn needles(secret: &[u8]) -> Vec<Needle> {
         forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02X}"))));
         forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02x}"))));
     }
+    // As gRPC writes messages about errors.
+    forms.push(written(secret, |byte| (!matches!(byte, b' '..=b'~') || byte == b'%').then(|| format!("%{byte:02X}"))));
     for escaped in ["\"\\", "\"\\/", "\"\\&<>", "\"\\&<>'"] {
         forms.push(written(secret, |byte| match byte {
             b'\t' => Some("\\t".to_owned()),
@@ -162,7 +164,10 @@ struct Messages {
 
 impl Messages {
     /// How many bytes of `part`, which comes next, lie behind the last message that ends in it; `None` if none does.
-    fn behind_last(&mut self, part: &[u8]) -> Option<usize> {
+    ///
+    /// # Errors
+    /// They are no messages.
+    fn behind_last(&mut self, part: &[u8]) -> Result<Option<usize>, NoMessages> {
         let (mut rest, mut behind) = (part, None);
         while !rest.is_empty() {
             if self.prefix.1 < self.prefix.0.len() {
@@ -175,7 +180,10 @@ impl Messages {
                 if *count < prefix.len() {
                     continue;
                 }
-                let [_, length @ ..] = *prefix;
+                let [flags, length @ ..] = *prefix;
+                if flags > 1 {
+                    return Err(NoMessages);
+                }
                 self.left = u32::from_be_bytes(length) as usize;
             }
             let came = self.left.min(rest.len());
@@ -186,9 +194,12 @@ impl Messages {
                 behind = Some(rest.len());
             }
         }
-        behind
+        Ok(behind)
     }
 }
+
+/// What comes is no stream of messages.
+struct NoMessages;
 
 impl std::fmt::Debug for Scrubber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -224,7 +235,15 @@ impl Scrubber {
             Some(behind) => behind,
             None => part.len() + self.held.len(),
         };
-        let message = self.messages.as_mut().and_then(|messages| messages.behind_last(part));
+        let message = match self.messages.as_mut().map(|messages| messages.behind_last(part)) {
+            Some(Ok(message)) => message,
+            // Whoever says that they are is believed no longer.
+            Some(Err(NoMessages)) => {
+                self.messages = None;
+                None
+            }
+            None => None,
+        };
         line.min(message.unwrap_or(line)).min(self.longest.saturating_sub(1))
     }
 
@@ -314,11 +333,15 @@ pub struct Scrubbed<B> {
     echo: Option<Echo>,
 }
 
-/// `response` without the secrets of `credentials`, which `echo` reports where there are any.
+/// `response`, to a call of gRPC's if it `is_call`, without the secrets of `credentials`, which `echo` reports where there are any.
 #[must_use]
-pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>, echo: Echo) -> Response<Scrubbed<B>> {
-    let is_grpc = head::is_grpc(response.headers());
-    let scrubber = if is_grpc { Scrubber::of_messages(credentials) } else { Scrubber::new(credentials) };
+pub fn scrubbed<B>(
+    mut response: Response<B>,
+    credentials: Vec<Arc<Credential>>,
+    (echo, is_call): (Echo, bool),
+) -> Response<Scrubbed<B>> {
+    let has_messages = is_call && head::is_grpc(response.headers());
+    let scrubber = if has_messages { Scrubber::of_messages(credentials) } else { Scrubber::new(credentials) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
     if let Some(clean) = reason.and_then(|reason| scrubber.whole(reason.as_bytes())) {
@@ -328,8 +351,8 @@ pub fn scrubbed<B>(mut response: Response<B>, credentials: Vec<Arc<Credential>>,
             response.extensions_mut().insert(clean);
         }
     }
-    let encodings = if is_grpc { HeaderName::from_static("grpc-encoding") } else { CONTENT_ENCODING };
-    let mut encodings = response.headers().get_all(encodings).iter();
+    let encodings = [CONTENT_ENCODING, HeaderName::from_static("grpc-encoding")];
+    let mut encodings = encodings.iter().flat_map(|name| response.headers().get_all(name));
     if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         echo.report_encoded();
     }

@@ -74,8 +74,11 @@ pub fn release<B>(
     let used = release.used;
     if !used.is_empty() {
         // What is compressed is not looked at on its way back.
-        let name = if head::is_grpc(request.headers()) { GRPC_ACCEPT_ENCODING } else { ACCEPT_ENCODING };
-        request.headers_mut().insert(name, HeaderValue::from_static("identity"));
+        let identity = HeaderValue::from_static("identity");
+        request.headers_mut().insert(ACCEPT_ENCODING, identity.clone());
+        if request.headers_mut().contains_key(GRPC_ACCEPT_ENCODING) || head::is_grpc(request.headers()) {
+            request.headers_mut().insert(GRPC_ACCEPT_ENCODING, identity);
+        }
     }
     Ok(Released { request, used })
 }

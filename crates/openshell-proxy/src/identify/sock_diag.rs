@@ -113,3 +113,24 @@ fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u
         _ => Some(Err(io::ErrorKind::NotFound.into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{IPPROTO_TCP, Question, REQUEST, parse};
+
+    #[test]
+    fn fuzzed_answers_about_sockets_are_read_or_refused() {
+        let address = |text: &str| text.parse().unwrap();
+        let question =
+            Question { protocol: IPPROTO_TCP, from: address("10.200.0.2:4000"), to: address("10.200.0.1:3128") };
+        let mut answer = vec![0; 2 * REQUEST];
+        answer[4] = 20;
+        answer[8] = 7;
+        let words: [&[u8]; 3] = [&[0xff; 4], &[0; 4], &7_u32.to_ne_bytes()];
+        fuzz::fuzz("answers about sockets", &[&answer], &words, |input| {
+            if let Some(Ok(inode)) = parse(input, question, 7) {
+                assert_ne!(inode, 0);
+            }
+        });
+    }
+}

@@ -132,7 +132,7 @@ impl Models<'_> {
                 Either::Right(response) => {
                     record.carries(route.credential().map(|credential| credential.name().to_owned()));
                     let credentials = route.credential().cloned().into_iter().collect();
-                    let (mut head, body) = scrubbed(response, credentials, record.echo()).into_parts();
+                    let (mut head, body) = scrubbed(response, credentials, (record.echo(), false)).into_parts();
                     // What a backend says there is nothing that clients read.
                     head.extensions.remove::<ReasonPhrase>();
                     record.carries([]);

@@ -124,7 +124,10 @@ impl Admitted {
         }
         Ok(match used.is_empty() {
             true => response.map(|body| Either::Right(Either::Left(body))),
-            false => scrubbed(response, used, record.echo()).map(reply::altered),
+            false => {
+                let is_call = upstream.is_shared() && head::is_grpc(&request.headers);
+                scrubbed(response, used, (record.echo(), is_call)).map(reply::altered)
+            }
         })
     }
 }
