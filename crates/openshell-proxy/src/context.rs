@@ -29,6 +29,8 @@ pub struct Context {
     pub unsearched: Unsearched,
     /// Turns at finding out; [`Limits::IDENTIFYING`] of them.
     pub turns: Arc<Semaphore>,
+    /// Places for HTTP/2 connections; [`Limits::HTTP2_CONNECTIONS`] of them.
+    pub http2: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
     /// Who opens TLS; `None` where programs could not be told to trust it, and what would be opened is refused.
@@ -71,14 +73,22 @@ impl Limits {
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Lines of an upstream's answer: it may be more generous than clients are.
     pub const ANSWER_LINES: usize = 256;
-    /// Requests beside each other in one HTTP/2 connection…
+    /// HTTP/2 connections at once; whoever offers HTTP/1.1 as well speaks that beyond them.
+    pub const HTTP2_CONNECTIONS: usize = 256;
+    /// Requests beside each other in one of them…
     pub const STREAMS: u32 = 100;
-    /// …bytes that it may have on their way in all of them…
-    pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
-    /// …and in one, so that none holds up the others for long…
-    pub const STREAM_WINDOW: u32 = 256 * 1024;
-    /// …and bytes of one that wait to be sent.
+    /// …bytes of one that may be on their way from its client, which is near…
+    pub const STREAM_WINDOW: u32 = 128 * 1024;
+    /// …and of all: room for each, or those that nobody reads would hold up the others.
+    pub const CONNECTION_WINDOW: u32 = Self::STREAMS * Self::STREAM_WINDOW;
+    /// The same from an upstream, which may be far away: as much as a fast line carries in a tenth of a second…
+    pub const UPSTREAM_STREAM_WINDOW: u32 = 1024 * 1024;
+    /// …and room for as many that nobody reads as people have open.
+    pub const UPSTREAM_WINDOW: u32 = 32 * 1024 * 1024;
+    /// Bytes of a stream that wait to be sent.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
+    /// Requests that a connection's client has given up before their answers, until it is ended if they are the most of all.
+    pub const STREAMS_ABANDONED: u64 = 200;
     /// Requests that are cancelled before anybody has looked at them, until their connection ends (CVE-2023-44487)…
     pub const STREAM_RESETS: usize = 20;
     /// …and malformed ones that are answered by a reset.
@@ -88,7 +98,7 @@ impl Limits {
     /// Time for a connection to say that it ends, when it is permitted no longer.
     pub const FAREWELL: Duration = Duration::from_millis(250);
     /// Bytes of the head of an HTTP/2 answer.
-    pub const ANSWER_HEAD_BYTES: u32 = 256 * 1024;
+    pub const ANSWER_HEAD_BYTES: u32 = 64 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const RELEASED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; in its answer each is looked for.

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use openshell_policy::denial::DenialStage;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, watch};
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
@@ -29,7 +29,7 @@ use crate::inference::serve::{self, Models};
 use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
-use crate::relay::http::{Inside, Unread, admit, keep, refuse_all};
+use crate::relay::http::{Inside, Speaks, Unread, admit, keep, refuse_all};
 use crate::relay::http2;
 use crate::relay::linger::Linger;
 use crate::relay::opaque;
@@ -42,7 +42,7 @@ use crate::share::Share;
 use crate::tenure::{Connection, Does, Tenure};
 use crate::tls::authority::HTTP2;
 use crate::tls::originate::{self, UpstreamTls};
-use crate::tls::terminate::{self, ClientTls, greet};
+use crate::tls::terminate::{self, ClientTls, Offers, greet};
 
 /// Serves one client: answers what it asks, and relays what was permitted until that ends.
 pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
@@ -173,10 +173,11 @@ async fn relay(
             Box::pin(inside.serve(Prefixed::new(from_client, client), socket, upstream, address)).await;
             Ok(())
         }
-        // A client that knows without having asked knows its upstream.
         Protocol::Http2 => {
+            let _place = place_for_http2(ctx)?;
             let inside = inside(ctx, connection, Scheme::Http);
-            Box::pin(inside.serve_http2(Prefixed::new(from_client, client), (upstream, true), address)).await;
+            let client = Prefixed::new(from_client, client);
+            Box::pin(inside.serve_http2(client, (upstream, Speaks::AsTheClient), address)).await;
             Ok(())
         }
         Protocol::Other if permit.rules().is_some() => {
@@ -201,12 +202,15 @@ async fn relay_tls(
     connection: &Arc<Connection>,
 ) -> Result<(), Refusal> {
     let permit = connection.permit();
-    let Some((mut client, mut upstream)) = Box::pin(open_tls(ctx, client, upstream, connection)).await else {
+    let Some((mut client, mut upstream, place)) = Box::pin(open_tls(ctx, client, upstream, connection)).await else {
         return Ok(());
     };
-    // Where nobody has said anything, a client that knows without having asked knows its upstream.
-    let said = (terminate::protocol(&client), originate::protocol(&upstream));
-    let is_http2 = said.1 == Some(HTTP2) || said == (None, None);
+    let speaks = match (terminate::protocol(&client), originate::protocol(&upstream)) {
+        (_, Some(HTTP2)) => Speaks::Http2,
+        // A client that knows without having asked knows its upstream.
+        (None, None) => Speaks::AsTheClient,
+        _ => Speaks::Http1,
+    };
     let found = Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await;
     let Ok(Detected { protocol, from_client, from_upstream }) = found else { return Ok(()) };
     let permit = connection.permit();
@@ -217,8 +221,10 @@ async fn relay_tls(
             Ok(())
         }
         Protocol::Http2 => {
+            let _place = if place.is_some() { place } else { Some(place_for_http2(ctx)?) };
+            drop(socket);
             let inside = inside(ctx, connection, Scheme::Https);
-            inside.serve_http2(Prefixed::new(from_client, client), (upstream, is_http2), address).await;
+            inside.serve_http2(Prefixed::new(from_client, client), (upstream, speaks), address).await;
             Ok(())
         }
         Protocol::Tls | Protocol::Other if permit.rules().is_some() => {
@@ -233,13 +239,19 @@ async fn relay_tls(
     }
 }
 
-/// Opens TLS on both sides at once. A client that cannot be served is told why inside its own.
+/// A place for a connection that speaks HTTP/2 without having asked.
+fn place_for_http2(ctx: &Context) -> Result<OwnedSemaphorePermit, Refusal> {
+    let place = Arc::clone(&ctx.http2).try_acquire_owned();
+    place.map_err(|_| Refusal::LimitReached("too many HTTP/2 connections at once"))
+}
+
+/// Opens TLS on both sides, and takes a place where that is for HTTP/2. A client that cannot be served is told why inside its own.
 async fn open_tls(
     ctx: &Context,
     client: Prefixed<TcpStream>,
     upstream: TcpStream,
     connection: &Connection,
-) -> Option<(ClientTls<Prefixed<TcpStream>>, UpstreamTls)> {
+) -> Option<(ClientTls<Prefixed<TcpStream>>, UpstreamTls, Option<OwnedSemaphorePermit>)> {
     let host = &connection.target().host;
     let record = || Record::of(&connection.callers(), connection.target().clone());
     let Some(authority) = &ctx.authority else {
@@ -253,12 +265,17 @@ async fn open_tls(
             return None;
         }
     };
-    // The upstream is asked for what the client speaks, and for nothing that it does not.
-    let may_be_http2 = hello.offers_http2;
-    let terminated = hello.open(authority, host, true);
-    let originated = ctx.trust.open(host, upstream, may_be_http2);
-    tokio::pin!(terminated, originated);
+    // Beyond the last place everybody speaks HTTP/1.1 who can.
+    let place = if hello.offers == Offers::Http1 { None } else { Arc::clone(&ctx.http2).try_acquire_owned().ok() };
+    let mut originated = pin!(ctx.trust.open(host, upstream, place.is_some()));
     let mut early = None;
+    // Who leaves it open speaks what the upstream does.
+    if hello.offers == Offers::Either {
+        early = Some((&mut originated).await);
+    }
+    let speaks_http2 = |upstream: &UpstreamTls| originate::protocol(upstream) == Some(HTTP2);
+    let is_http2 = early.as_ref().is_none_or(|upstream| upstream.as_ref().map_or(true, speaks_http2));
+    let mut terminated = pin!(hello.open(authority, host, place.is_some() && is_http2));
     // Without a client there is nobody to wait for the upstream.
     let terminated = loop {
         tokio::select! {
@@ -278,7 +295,7 @@ async fn open_tls(
         }
     };
     let refusal = match upstream {
-        Ok(upstream) => return Some((client, upstream)),
+        Ok(upstream) => return Some((client, upstream, place)),
         Err(refusal) => refusal,
     };
     match terminate::protocol(&client) == Some(HTTP2) {
@@ -533,7 +550,7 @@ async fn forward(
     let mut may_reuse = true;
     loop {
         let (destination, decided) = approve(ctx, flow, &target, record).await?;
-        let admitted = admit(&decided.permit, &parts, record).await?;
+        let admitted = admit(ctx, &decided.permit, &parts, record).await?;
         if let Some(observations) = &ctx.observations {
             let program = &decided.callers.first().program.executable;
             observations.add_request(program, &target, parts.method.as_str(), admitted.path());
@@ -559,7 +576,7 @@ async fn forward(
         tenure.connection().begin(ctx, does).await?;
         session.judged_again_by(tenure).await;
         head::mark_forwarded(&mut parts.headers, scheme, &target);
-        let scanned = body.scanned(ctx, session, &parts).await?;
+        let scanned = body.scanned(ctx, session, &parts, None).await?;
         let sent = admitted.send((ctx, session), upstream, (scheme, &target), (&parts, scanned), &mut client, record);
         body = match sent.await {
             Ok(response) => return Ok(response),

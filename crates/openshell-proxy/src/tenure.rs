@@ -24,7 +24,8 @@ use crate::resolve::guard;
 pub struct Connection {
     callers: Mutex<Callers>,
     target: Target,
-    address: Mutex<IpAddr>,
+    /// Where it leads; several, where it has several ways there.
+    addresses: Mutex<Vec<IpAddr>>,
     permit: Mutex<Arc<Permit>>,
     does: Mutex<Doing>,
     /// Told that it ends, where it has something to say before.
@@ -38,7 +39,7 @@ pub enum Does {
     Nothing,
     /// Bytes that nobody looks at.
     Opaque,
-    /// A request, or what it turned the connection into. Of those with the same number one goes on at a time.
+    /// A request, also when it has been answered, or what it turned the connection into; the next one of its number takes its place.
     Request(u64, Method, Uri),
 }
 
@@ -46,7 +47,7 @@ pub enum Does {
 #[derive(Clone, Debug, Default)]
 struct Doing {
     is_opaque: bool,
-    /// The last one stays when it has been answered.
+    /// By their numbers.
     requests: BTreeMap<u64, (Method, Uri)>,
 }
 
@@ -67,7 +68,7 @@ impl Connection {
         Self {
             callers: Mutex::new(callers),
             target: permit.target().clone(),
-            address: Mutex::new(address),
+            addresses: Mutex::new(vec![address]),
             permit: Mutex::new(Arc::new(permit)),
             does: Mutex::default(),
             farewell: watch::Sender::new(false),
@@ -92,9 +93,22 @@ impl Connection {
         Arc::clone(&lock(&self.permit))
     }
 
-    /// Notes that it leads to another address of its target from now on.
-    pub fn moved_to(&self, address: IpAddr) {
-        *lock(&self.address) = address;
+    /// Notes that it leads to another address of its target from now on; besides those where it leads already, if it `has_ways`.
+    pub fn moved_to(&self, address: IpAddr, has_ways: bool) {
+        let mut addresses = lock(&self.addresses);
+        if !has_ways {
+            addresses.clear();
+        }
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+
+    /// Notes that a request that was judged by `permit` goes on; whether that is still the permit in force.
+    #[must_use]
+    pub fn goes_on(&self, ctx: &Context, permit: &Permit, number: u64, (method, uri): (Method, Uri)) -> bool {
+        lock(&self.does).begin(Does::Request(number, method, uri));
+        permit.generation() == ctx.policy.load().generation()
     }
 
     /// What it is permitted by now that it does something else, by the generation in force.
@@ -117,10 +131,7 @@ impl Connection {
 
     /// Notes that the request `number` is over.
     pub fn finished(&self, number: u64) {
-        let mut does = lock(&self.does);
-        if does.requests.len() > 1 {
-            does.requests.remove(&number);
-        }
+        lock(&self.does).requests.remove(&number);
     }
 
     /// Tells when the connection ends; until then nobody waits for what it has to say.
@@ -143,8 +154,8 @@ impl Connection {
         if !new.is_empty() {
             callers = callers.with(new.iter().cloned());
         }
-        let (asking, target, address, does) =
-            (callers, self.target.clone(), *lock(&self.address), lock(&self.does).clone());
+        let (asking, target, addresses, does) =
+            (callers, self.target.clone(), lock(&self.addresses).clone(), lock(&self.does).clone());
         let is_observed = ctx.observations.is_some();
         let turn = Arc::clone(&ctx.turns).acquire_owned().await;
         let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
@@ -159,7 +170,7 @@ impl Connection {
                 false => judge(&snapshot, &asking, &target, verify)?,
                 true => observe(&snapshot, &asking, &target, verify)?,
             };
-            guard::check(&permit, vec![address])?;
+            guard::check(&permit, addresses)?;
             still_permitted(&permit, &does)?;
             Ok(Arc::new(permit))
         });

@@ -236,6 +236,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             unsearched: Unsearched::default(),
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
+            http2: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
             resolver: Arc::clone(&results.resolver),
             authority: tls.authority,
             trust: tls.trust,

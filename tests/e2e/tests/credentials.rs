@@ -789,3 +789,25 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
         assert!(finished.ok() == "ran" && finished.log.contains(doubt), "{finished:?}");
     }
 }
+
+#[test]
+fn what_calls_itself_a_call_hides_no_secret() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let calls = "-H 'Content-Type: application/grpc' -H 'Accept-Encoding: gzip' -H 'Grpc-Accept-Encoding: gzip'";
+    let words: Vec<_> = WAYS.iter().map(|(how, base)| format!("{how} {calls} -H \"X: $P\" {base}/hello")).collect();
+    let finished = curl(&lab, &origin, CREDENTIALS, &words);
+    for seen in origin.seen() {
+        let headers = &seen[2];
+        assert_eq!(
+            (&headers["accept-encoding"], &headers["grpc-accept-encoding"]),
+            (&"identity".into(), &"identity".into()),
+            "{seen} {finished:?}"
+        );
+    }
+    assert_eq!(origin.seen().len(), 3, "{finished:?}");
+    // What names the trailers names no secret either.
+    let named =
+        curl(&lab, &origin, CREDENTIALS, &["-i -H 'X-Trailer: x' -H \"X-Back: $P\" https://web.test/named".to_owned()]);
+    assert!(!named.stdout.contains(SECRET), "{named:?}");
+}

@@ -75,7 +75,7 @@ fn tls_04_05_the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     let finished = sandbox(&lab, &origin, FULL).sh(show);
     let shown = finished.ok();
     for text in [
-        "ALPN protocol: h2",
+        "ALPN protocol: http/1.1",
         "Verification: OK",
         "CN = web.test",
         "DNS:web.test\n",

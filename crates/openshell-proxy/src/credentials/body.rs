@@ -7,13 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 
 use crate::context::Limits;
 use crate::credentials::placeholder::{self, is_in_header};
 use crate::credentials::vault::Vault;
 use crate::refusal::{CredentialFault, Refusal};
+use crate::relay::whole::{Cut, Whole};
 
 /// Looks for placeholders in what comes in parts.
 #[derive(Debug, Default)]
@@ -95,11 +96,16 @@ pub struct Scanned {
     /// What was read already.
     first: Bytes,
     trailers: Option<HeaderMap>,
-    rest: Incoming,
+    rest: Whole,
     scanner: Option<Scanner>,
     /// Set when a placeholder was found, and a part of the body is sent already.
     found: Arc<AtomicBool>,
+    /// What is not over before it is sent.
+    _held: Option<Held>,
 }
+
+/// What goes on for as long as anybody has a part of it.
+pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
 
 /// Why a body ends before its end.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +115,7 @@ pub enum Unsendable {
     Misplaced(Misplaced),
     /// It did not come.
     #[error(transparent)]
-    Broken(hyper::Error),
+    Broken(Cut),
 }
 
 impl From<Unsendable> for Refusal {
@@ -128,7 +134,7 @@ impl Scanned {
     /// # Errors
     /// There is a placeholder in its beginning; or it is malformed.
     pub async fn begin(
-        body: Incoming,
+        body: Whole,
         headers: &HeaderMap,
         vault: &Vault,
         found: Arc<AtomicBool>,
@@ -136,7 +142,7 @@ impl Scanned {
         let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
         let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
         let scanner = (!is_encoded && !vault.is_empty()).then(Scanner::default);
-        let mut scanned = Self { first: Bytes::new(), trailers: None, rest: body, scanner, found };
+        let mut scanned = Self { first: Bytes::new(), trailers: None, rest: body, scanner, found, _held: None };
         if scanned.scanner.is_some() && !scanned.rest.is_end_stream() {
             let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::GATHERED_BYTES);
             let patience = if is_short { Limits::GATHER_DEADLINE } else { Limits::GATHER_MOMENT };
@@ -147,6 +153,12 @@ impl Scanned {
             gathered.unwrap_or(Ok(()))?;
         }
         Ok(scanned)
+    }
+
+    /// The same, and `held` goes on until it is sent.
+    #[must_use]
+    pub fn holding(self, held: Option<Held>) -> Self {
+        Self { _held: held, ..self }
     }
 
     async fn gather(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
@@ -161,7 +173,7 @@ impl Scanned {
         Ok(())
     }
 
-    fn looked_at(&mut self, frame: Result<Frame<Bytes>, hyper::Error>) -> Result<Frame<Bytes>, Unsendable> {
+    fn looked_at(&mut self, frame: Result<Frame<Bytes>, Cut>) -> Result<Frame<Bytes>, Unsendable> {
         let frame = frame.map_err(Unsendable::Broken)?;
         let scanner = &mut self.scanner;
         let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_in(data));

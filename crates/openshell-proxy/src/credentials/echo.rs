@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRAILER};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
 use memchr::memmem;
 use zeroize::Zeroizing;
 
@@ -340,7 +340,10 @@ pub fn scrubbed<B>(
     credentials: Vec<Arc<Credential>>,
     (echo, is_call): (Echo, bool),
 ) -> Response<Scrubbed<B>> {
-    let has_messages = is_call && head::is_grpc(response.headers());
+    // A server of calls answers so, and says no length: whatever else comes is read as lines.
+    let has_length = response.headers().contains_key(CONTENT_LENGTH);
+    let has_messages =
+        is_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
     let scrubber = if has_messages { Scrubber::of_messages(credentials) } else { Scrubber::new(credentials) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
@@ -368,7 +371,7 @@ fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
     let names = headers.keys().filter(|name| scrubber.is_in_name(name)).cloned().collect::<Vec<_>>();
     names.iter().for_each(|name| drop(headers.remove(name)));
     let mut is_found = !names.is_empty();
-    for (_, value) in headers.iter_mut().filter(|(name, _)| **name != CONTENT_LENGTH && **name != TRAILER) {
+    for (_, value) in headers.iter_mut().filter(|(name, _)| **name != CONTENT_LENGTH) {
         if let Some(Ok(clean)) = scrubber.whole(value.as_bytes()).map(HeaderValue::try_from) {
             *value = clean;
             is_found = true;

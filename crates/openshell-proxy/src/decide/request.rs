@@ -12,6 +12,8 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::json;
 
+use tokio::sync::Semaphore;
+
 use crate::context::Limits;
 use crate::decide::connection::Permit;
 use crate::decide::engine::{Engine, EngineError, Query};
@@ -213,11 +215,16 @@ impl RequestPermit {
     }
 }
 
-/// Judges a `method` request for `target` inside a connection that `permit` is for.
+/// Judges a `method` request for `target` inside a connection that `permit` is for, if it takes long when its turn comes.
 ///
 /// # Errors
 /// The refusal, and for an engine that failed, a refusal too.
-pub async fn judge(permit: &Permit, method: &Method, target: &RequestTarget) -> Result<RequestPermit, Refusal> {
+pub async fn judge(
+    turns: &Arc<Semaphore>,
+    permit: &Permit,
+    method: &Method,
+    target: &RequestTarget,
+) -> Result<RequestPermit, Refusal> {
     let Some(rules) = permit.rules().filter(|rules| rules.is_costly) else {
         return judge_now(permit, method, target);
     };
@@ -227,7 +234,10 @@ pub async fn judge(permit: &Permit, method: &Method, target: &RequestTarget) -> 
     let question = rules.question(method, target);
     if rules.remembered.peek(&question).is_none() {
         let rules = Arc::clone(rules);
+        // Whoever gives up has begun, and waits for nobody.
+        let turn = Arc::clone(turns).acquire_owned().await.map_err(|error| Refusal::Engine(error.to_string()))?;
         let evaluated = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let verdict = rules.evaluate(&question.method, &question.target)?;
             rules.remembered.insert(question, Arc::new(verdict));
             Ok::<_, EngineError>(())

@@ -101,12 +101,15 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a head has no more lines than any client sends.
+/// Checks that a head, of which the library has read more, is no larger than others are (RFC 9113 §6.5.2).
 ///
 /// # Errors
-/// It has.
-pub fn check_lines(headers: &HeaderMap) -> Result<(), Refusal> {
-    if headers.len() > Limits::HEAD_LINES { Err(Refusal::RequestTooLarge) } else { Ok(()) }
+/// It is.
+pub fn check_size(request: &Parts) -> Result<(), Refusal> {
+    let fields = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let is_large = fields.sum::<usize>() + target > Limits::INSPECTED_HEAD_BYTES;
+    if is_large || request.headers.len() > Limits::HEAD_LINES { Err(Refusal::RequestTooLarge) } else { Ok(()) }
 }
 
 /// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
@@ -244,6 +247,13 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 pub fn remove_connection(headers: &mut HeaderMap) {
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
+}
+
+/// Whether a request is a call of gRPC's as its clients make them (gRPC over HTTP/2, Requests).
+#[must_use]
+pub fn is_call(request: &Parts) -> bool {
+    let takes_trailers = tokens(&request.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
+    request.method == Method::POST && takes_trailers && is_grpc(&request.headers)
 }
 
 /// Whether a message is one of gRPC's, which no HTTP/1.1 carries.

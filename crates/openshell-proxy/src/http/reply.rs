@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Either, Full};
-use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
@@ -12,9 +11,10 @@ use serde::Serialize;
 
 use crate::record::Record;
 use crate::refusal::{InferenceFault, Refusal};
+use crate::relay::whole::Whole;
 
 /// The body of an answer: the proxy's own, or the upstream's as it comes, or what was made of that.
-pub type Body = Either<Full<Bytes>, Either<Incoming, Altered>>;
+pub type Body = Either<Full<Bytes>, Either<Whole, Altered>>;
 
 /// A body that is not sent on as it comes.
 pub type Altered = UnsyncBoxBody<Bytes, std::io::Error>;

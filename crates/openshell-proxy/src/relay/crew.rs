@@ -61,12 +61,15 @@ impl Crew {
     }
 
     /// Drives whatever work there is, for ever. What is not done when this is dropped ends with it.
-    pub async fn run(&self) {
-        let _end = End(self);
+    pub fn run(&self) -> impl Future<Output = ()> + use<> {
+        let crew = self.clone();
+        // Also what was never begun.
+        let end = End(self.clone());
         let mut running = FuturesUnordered::new();
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
+            let _ = &end;
             loop {
-                let mut waiting = lock(&self.0);
+                let mut waiting = lock(&crew.0);
                 running.extend(waiting.new.drain(..));
                 if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     waiting.waker = Some(cx.waker().clone());
@@ -79,14 +82,13 @@ impl Crew {
                 }
             }
         })
-        .await
     }
 }
 
 /// The end of a crew, which takes no work on any more.
-struct End<'c>(&'c Crew);
+struct End(Crew);
 
-impl Drop for End<'_> {
+impl Drop for End {
     fn drop(&mut self) {
         let mut waiting = lock(&self.0.0);
         waiting.is_over = true;

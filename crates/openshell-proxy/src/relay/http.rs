@@ -10,7 +10,7 @@ use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::connect::connect;
 use crate::context::{Context, Limits};
-use crate::credentials::body::{self, Scanned};
+use crate::credentials::body::{self, Held, Scanned};
 use crate::credentials::echo::scrubbed;
 use crate::credentials::release::release;
 use crate::decide::connection::Permit;
@@ -29,9 +29,11 @@ use crate::http::target::RequestTarget;
 use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
+use crate::relay::confirmed::Confirmed;
 use crate::relay::http2::{self, Lanes};
 use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
+use crate::relay::whole::Whole;
 use crate::resolve::{guard, resolve};
 use crate::tenure::{Connection, Does};
 
@@ -64,9 +66,9 @@ pub struct Admitted {
 ///
 /// # Errors
 /// The refusal.
-pub async fn admit(permit: &Permit, request: &Parts, record: &mut Record) -> Result<Admitted, Refusal> {
+pub async fn admit(ctx: &Context, permit: &Permit, request: &Parts, record: &mut Record) -> Result<Admitted, Refusal> {
     head::check_method(&request.method)?;
-    head::check_lines(&request.headers)?;
+    head::check_size(request)?;
     head::check_framing(&request.headers)?;
     let target = match permit.rules() {
         Some(rules) => {
@@ -77,7 +79,7 @@ pub async fn admit(permit: &Permit, request: &Parts, record: &mut Record) -> Res
         None => RequestTarget::as_written(&request.uri),
     };
     record.asks_for(target.path());
-    let leave = request::judge(permit, &request.method, &target).await?;
+    let leave = request::judge(&ctx.turns, permit, &request.method, &target).await?;
     record.request_permitted_by(&leave);
     let upgrade = head::upgrade_asked(request, permit.rules().is_some());
     Ok(Admitted { target, upgrade })
@@ -122,10 +124,11 @@ impl Admitted {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
+        let response = response.map(|body| Whole::new(body, upstream.is_shared()));
         Ok(match used.is_empty() {
             true => response.map(|body| Either::Right(Either::Left(body))),
             false => {
-                let is_call = upstream.is_shared() && head::is_grpc(&request.headers);
+                let is_call = upstream.is_shared() && head::is_call(request);
                 scrubbed(response, used, (record.echo(), is_call)).map(reply::altered)
             }
         })
@@ -141,6 +144,28 @@ pub struct Inside {
     pub connection: Arc<Connection>,
     /// How its requests reach their origin.
     pub scheme: Scheme,
+}
+
+/// What an upstream speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// One request after the other.
+    Http1,
+    /// All beside each other.
+    Http2,
+    /// HTTP/2, if its client knows it: it has not said so itself.
+    AsTheClient,
+}
+
+/// A request in its connection.
+#[derive(Debug)]
+pub struct Course<'s> {
+    /// What it shares with others.
+    pub session: &'s Session,
+    /// Its number, where it goes on beside others; 0 where it does not.
+    pub number: u64,
+    /// What goes on until its body is sent.
+    pub held: Option<Held>,
 }
 
 /// Why a request has no answer of the upstream's.
@@ -177,23 +202,27 @@ impl Inside {
         }
     }
 
-    /// Serves the streams of `client`, of which the first goes through `upstream`, which is at `address`, and for all of them if it
-    /// `is_http2`.
-    pub async fn serve_http2<C, U>(&self, client: C, (upstream, is_http2): (U, bool), address: SocketAddr)
+    /// Serves the streams of `client` through `upstream`, which is at `address` and `speaks` one or the other.
+    pub async fn serve_http2<C, U>(&self, client: C, (upstream, speaks): (U, Speaks), address: SocketAddr)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut first, ended) = (Upstream::default(), Arc::new(Notify::new()));
         let tell = Arc::clone(&ended);
-        let kept = match is_http2 {
-            true => first.keep_http2(self.origin(), address, upstream, move || tell.notify_one()).await,
-            false => first.keep(self.origin(), address, upstream).await,
+        let ended_by = move || tell.notify_one();
+        let (kept, confirmed) = match speaks {
+            Speaks::Http1 => (first.keep(self.origin(), address, upstream).await, None),
+            Speaks::Http2 => (first.keep_http2(self.origin(), address, upstream, ended_by).await, None),
+            Speaks::AsTheClient => {
+                let (upstream, confirmed) = Confirmed::new(upstream);
+                (first.keep_http2(self.origin(), address, upstream, ended_by).await, Some(confirmed))
+            }
         };
         if kept.is_err() {
             return;
         }
-        if let Err(refusal) = http2::serve(self, client, Lanes::new(first, ended)).await {
+        if let Err(refusal) = http2::serve(self, client, Lanes::new(first, ended, confirmed)).await {
             let record = Record::of(&self.connection.callers(), self.connection.target().clone());
             record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
         }
@@ -212,7 +241,8 @@ impl Inside {
         let mut record = Record::inside(session.count(), method, path, self.scheme, &callers, target);
         let mut connection = session.upstream.lock().await;
         let upstream = &mut connection.0;
-        match Box::pin(self.exchange(session, (0, upstream), request, &mut record)).await {
+        let course = Course { session, number: 0, held: None };
+        match Box::pin(self.exchange(course, upstream, request, &mut record)).await {
             Ok(mut response) => {
                 if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -229,14 +259,14 @@ impl Inside {
         }
     }
 
-    /// Has `request`, which goes on as `number`, judged and answered by `upstream`, or by another connection in its place.
+    /// Has `request` judged and answered by `upstream`, or by another connection in its place.
     ///
     /// # Errors
     /// It is refused; or it was not sent, and there is no other place.
     pub async fn exchange(
         &self,
-        session: &Session,
-        (number, upstream): (u64, &mut Upstream),
+        Course { session, number, held }: Course<'_>,
+        upstream: &mut Upstream,
         mut request: Request<Incoming>,
         record: &mut Record,
     ) -> Result<Response<Body>, Unanswered> {
@@ -247,28 +277,36 @@ impl Inside {
         let (mut must_dial, mut fresh) = (false, None);
         loop {
             head::check_authority(&parts, self.scheme, target)?;
-            let does = Does::Request(number, parts.method.clone(), parts.uri.clone());
+            // Beside others it goes on when it is admitted; alone it does instead of the one before.
+            let asked = || (parts.method.clone(), parts.uri.clone());
+            let does = match number {
+                0 => Does::Request(0, parts.method.clone(), parts.uri.clone()),
+                _ => Does::Nothing,
+            };
             let permit = self.connection.begin(&self.ctx, does).await?;
             if let Some(address) = fresh {
                 // The policy may have changed its mind about it while it was dialled.
                 guard::check(&permit, vec![address]).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
             }
-            let admitted = admit(&permit, &parts, record).await?;
+            let admitted = admit(&self.ctx, &permit, &parts, record).await?;
+            if number > 0 && !self.connection.goes_on(&self.ctx, &permit, number, asked()) {
+                continue;
+            }
             self.observe(&permit, &parts, &admitted);
-            if head::is_grpc(&parts.headers) && !upstream.is_shared() {
+            if number > 0 && head::is_grpc(&parts.headers) && !upstream.is_shared() {
                 return Err(Refusal::UpstreamWithoutHttp2.into());
             }
             if must_dial {
                 let destination = resolve(&self.ctx.resolver, &permit).await?;
                 let stream = connect(&destination).await?;
                 let address = keep(&self.ctx, upstream, self.origin(), stream).await?.ip();
-                self.connection.moved_to(address);
+                self.connection.moved_to(address, number > 0);
                 (must_dial, fresh) = (false, Some(address));
                 // It took its time, so it is asked again.
                 continue;
             }
             head::ensure_host(&mut parts.headers, self.scheme, target);
-            let scanned = body.scanned(&self.ctx, session, &parts).await?;
+            let scanned = body.scanned(&self.ctx, session, &parts, held.clone()).await?;
             let sent = admitted.send(
                 (&self.ctx, session),
                 upstream,
@@ -311,15 +349,23 @@ pub enum Unread {
 }
 
 impl Unread {
-    /// The body of `request`, to be sent.
+    /// The body of `request`, to be sent; `held` goes on until it is.
     ///
     /// # Errors
     /// It begins with what is not sent.
-    pub async fn scanned(self, ctx: &Context, session: &Session, request: &Parts) -> Result<Outgoing, Refusal> {
+    pub async fn scanned(
+        self,
+        ctx: &Context,
+        session: &Session,
+        request: &Parts,
+        held: Option<Held>,
+    ) -> Result<Outgoing, Refusal> {
         match self {
             Self::Incoming(body) => {
                 let vault = ctx.vault.load();
-                Scanned::begin(body, &request.headers, &vault, session.misplaced()).await.map(Either::Left)
+                let body = Whole::new(body, request.version == Version::HTTP_2);
+                let scanned = Scanned::begin(body, &request.headers, &vault, session.misplaced()).await?;
+                Ok(Either::Left(scanned.holding(held)))
             }
             Self::Outgoing(body) => Ok(body),
         }

@@ -1,7 +1,7 @@
 //! One client's HTTP/2 connection, opened: each of its streams is a request like any other.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Waking, Poll};
 use std::time::Duration;
@@ -14,77 +14,107 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::context::{Context, Limits};
-use crate::credentials::body;
+use crate::credentials::body::{self, Held};
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::crew::Crew;
-use crate::relay::http::{Inside, Unanswered};
+use crate::relay::crew::{Crew, Recruiter};
+use crate::relay::http::{Course, Inside, Unanswered};
 use crate::relay::linger::Linger;
 use crate::relay::session::Session;
 use crate::relay::upstream::Upstream;
+use crate::share::Share;
 
 /// Where the requests of one client's streams go.
 #[derive(Debug)]
 pub struct Lanes {
-    /// The one for all, where the upstream speaks HTTP/2.
+    /// The one for all, where the upstream speaks HTTP/2…
     shared: Option<Upstream>,
-    /// Those that wait for a request, where it does not…
-    idle: Mutex<Vec<Upstream>>,
+    /// …and whether it does, where that is not known.
+    confirmed: Option<watch::Receiver<bool>>,
+    /// Those that wait for a request, where it does not, each with what its program has of connections for it…
+    idle: Mutex<Vec<(Upstream, Option<Share>)>>,
     /// …and turns at having one.
     turns: Arc<Semaphore>,
     crew: Crew,
     /// Told when the shared one has ended.
     ended: Arc<Notify>,
+    /// Told when too many streams were given up.
+    flooded: Notify,
     /// Streams so far…
     count: AtomicU64,
-    /// …and those that are not over.
+    /// …those that are not over…
     open: AtomicUsize,
+    /// …and those that were given up before their answers.
+    abandoned: AtomicU64,
 }
 
 impl Lanes {
-    /// Those that begin with `first`; where that is for all of them, `ended` is told of its end.
+    /// Those that begin with `first`. Where that is for all of them, `ended` is told of its end, and `confirmed` says whether it is
+    /// what it should be.
     #[must_use]
-    pub fn new(first: Upstream, ended: Arc<Notify>) -> Arc<Self> {
+    pub fn new(first: Upstream, ended: Arc<Notify>, confirmed: Option<watch::Receiver<bool>>) -> Arc<Self> {
         let crew = first.crew();
-        let (shared, idle) = if first.is_shared() { (Some(first), Vec::new()) } else { (None, vec![first]) };
+        let (shared, idle) = if first.is_shared() { (Some(first), Vec::new()) } else { (None, vec![(first, None)]) };
         Arc::new(Self {
             shared,
+            confirmed,
             idle: Mutex::new(idle),
             turns: Arc::new(Semaphore::new(Limits::LANES)),
             crew,
             ended,
+            flooded: Notify::new(),
             count: AtomicU64::new(0),
             open: AtomicUsize::new(0),
+            abandoned: AtomicU64::new(0),
         })
     }
 
-    /// One for a request, as soon as there is one.
-    async fn take(self: &Arc<Self>) -> Lane {
+    /// How many requests may go on beside each other.
+    fn width(&self) -> u32 {
+        if self.shared.is_some() { Limits::STREAMS } else { u32::try_from(Limits::LANES).unwrap_or(u32::MAX) }
+    }
+
+    /// One for a request of `program`, as soon as there is one.
+    async fn take(self: &Arc<Self>, ctx: &Context, program: &str) -> Result<Lane, Refusal> {
         if let Some(shared) = self.shared.as_ref().and_then(Upstream::share) {
-            return Lane { upstream: shared, turn: None, lanes: Arc::clone(self) };
+            if let Some(confirmed) = &self.confirmed {
+                let mut confirmed = confirmed.clone();
+                let said = timeout(Limits::CONNECT_DEADLINE, confirmed.wait_for(|is_http2| *is_http2)).await;
+                said.map_err(|_| Refusal::UpstreamTimeout)?.map_err(|_| Refusal::UpstreamWithoutHttp2)?;
+            }
+            return Ok(Lane { upstream: shared, share: None, turn: None, lanes: Arc::clone(self) });
         }
         // Turns are never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
-        let upstream = self.idle().pop().unwrap_or_else(|| Upstream::driven_by(self.crew.clone()));
-        Lane { upstream, turn, lanes: Arc::clone(self) }
+        let idle = self.idle().pop();
+        let (upstream, share) = match idle {
+            Some(idle) => idle,
+            None => {
+                let share = ctx.shares.take(program);
+                let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
+                (Upstream::driven_by(self.crew.clone()), Some(share))
+            }
+        };
+        Ok(Lane { upstream, share, turn, lanes: Arc::clone(self) })
     }
 
     /// What is behind the lock is whole at every moment.
-    fn idle(&self) -> MutexGuard<'_, Vec<Upstream>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Upstream, Option<Share>)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One for a request, until its answer is over.
+/// One for a request, until both its body and its answer are over.
 #[derive(Debug)]
 struct Lane {
     upstream: Upstream,
+    share: Option<Share>,
     turn: Option<OwnedSemaphorePermit>,
     lanes: Arc<Lanes>,
 }
@@ -92,12 +122,12 @@ struct Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         if self.turn.is_some() {
-            self.lanes.idle().push(std::mem::take(&mut self.upstream));
+            self.lanes.idle().push((std::mem::take(&mut self.upstream), self.share.take()));
         }
     }
 }
 
-/// A stream that is not over.
+/// A stream, until both its request and its answer are over.
 #[derive(Debug)]
 struct Stream {
     inside: Inside,
@@ -105,12 +135,22 @@ struct Stream {
     number: u64,
     /// What it would share with the others of its connection, were it one of HTTP/1.1.
     session: Session,
+    /// Once it is answered.
+    lane: Mutex<Option<Lane>>,
+    is_answered: AtomicBool,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let lanes = &self.lanes;
         self.inside.connection.finished(self.number);
-        self.lanes.open.fetch_sub(1, Ordering::Relaxed);
+        lanes.open.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_answered.load(Ordering::Relaxed) {
+            let abandoned = lanes.abandoned.fetch_add(1, Ordering::Relaxed) + 1;
+            if abandoned >= Limits::STREAMS_ABANDONED && 2 * abandoned > lanes.count.load(Ordering::Relaxed) {
+                lanes.flooded.notify_one();
+            }
+        }
         if self.session.take_misplaced() {
             let record = Record::of(&self.inside.connection.callers(), self.inside.connection.target().clone());
             record.finish(Outcome::Refused(&body::in_body()), &*self.inside.ctx.denials);
@@ -118,21 +158,21 @@ impl Drop for Stream {
     }
 }
 
-/// The body of an answer, with all that is needed until it is over.
-struct Held {
+/// The body of an answer, and its stream until it is over.
+struct Answer {
     body: Body,
-    held: Option<(Lane, Stream)>,
+    stream: Option<Arc<Stream>>,
 }
 
-impl hyper::body::Body for Held {
+impl hyper::body::Body for Answer {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Waking<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Self { body, held } = self.get_mut();
+        let Self { body, stream } = self.get_mut();
         let polled = Pin::new(body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            *held = None;
+            *stream = None;
         }
         polled
     }
@@ -152,15 +192,16 @@ impl hyper::body::Body for Held {
 struct NotSent(#[source] h2::Error);
 
 /// How streams are read: bounded in number, in size, and in what they may cost that is no request.
-fn protocol(crew: &Crew) -> http2::Builder<crate::relay::crew::Recruiter> {
+fn protocol(crew: &Crew, width: u32) -> http2::Builder<Recruiter> {
     let mut protocol = http2::Builder::new(crew.recruiter());
     protocol
         .timer(TokioTimer::new())
-        .max_concurrent_streams(Limits::STREAMS)
+        .max_concurrent_streams(width)
         .initial_stream_window_size(Limits::STREAM_WINDOW)
         .initial_connection_window_size(Limits::CONNECTION_WINDOW)
         .max_send_buf_size(Limits::STREAM_SEND_BYTES)
-        .max_header_list_size(u32::try_from(Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
+        // What is somewhat larger than it may be is refused in words.
+        .max_header_list_size(u32::try_from(4 * Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(Limits::STREAM_RESETS)
         .max_local_error_reset_streams(Limits::STREAM_ERRORS)
         .auto_date_header(false);
@@ -179,7 +220,7 @@ where
     let (asked, to) = (inside.clone(), Arc::clone(&lanes));
     let answer = move |request| answer(asked.clone(), Arc::clone(&to), request);
     let client = TokioIo::new(Linger::new(client, Arc::default()));
-    let mut connection = pin!(protocol(&lanes.crew).serve_connection(client, service_fn(answer)));
+    let mut connection = pin!(protocol(&lanes.crew, lanes.width()).serve_connection(client, service_fn(answer)));
     {
         let (mut driven, mut idle) = (pin!(lanes.crew.run()), pin!(idle(&lanes)));
         let mut is_ending = false;
@@ -188,6 +229,7 @@ where
                 served = &mut connection => return served.map_err(|error| broken(&error)).or_else(|refusal| refusal.map_or(Ok(()), Err)),
                 () = &mut driven => {}
                 _ = farewell.wait_for(|is_over| *is_over) => break,
+                () = lanes.flooded.notified() => return Err(FLOODED),
                 // What is under way may end; what comes later is the next connection's.
                 () = lanes.ended.notified(), if !is_ending => {
                     connection.as_mut().graceful_shutdown();
@@ -225,6 +267,8 @@ async fn idle(lanes: &Lanes) {
     }
 }
 
+const FLOODED: Refusal = Refusal::LimitReached("the client floods its HTTP/2 connection");
+
 /// Why the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
 fn broken(error: &hyper::Error) -> Option<Refusal> {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
@@ -232,9 +276,7 @@ fn broken(error: &hyper::Error) -> Option<Refusal> {
         if let Some(error) = error.downcast_ref::<h2::Error>() {
             return match error.reason() {
                 _ if !error.is_library() => None,
-                Some(Reason::ENHANCE_YOUR_CALM) => {
-                    Some(Refusal::LimitReached("the client floods its HTTP/2 connection"))
-                }
+                Some(Reason::ENHANCE_YOUR_CALM) => Some(FLOODED),
                 _ => Some(Refusal::BadRequest("the client does not keep to HTTP/2")),
             };
         }
@@ -246,17 +288,42 @@ fn broken(error: &hyper::Error) -> Option<Refusal> {
 async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -> Result<Response<Body>, NotSent> {
     let number = lanes.count.fetch_add(1, Ordering::Relaxed) + 1;
     lanes.open.fetch_add(1, Ordering::Relaxed);
-    let stream = Stream { inside: inside.clone(), lanes: Arc::clone(&lanes), number, session: Session::default() };
+    let stream = Arc::new(Stream {
+        inside: inside.clone(),
+        lanes: Arc::clone(&lanes),
+        number,
+        session: Session::default(),
+        lane: Mutex::default(),
+        is_answered: AtomicBool::new(false),
+    });
     let (callers, target) = (inside.connection.callers(), inside.connection.target().clone());
     let (method, path) = (request.method().as_str(), request.uri().path());
     let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
     let is_grpc = head::is_grpc(request.headers());
-    let mut lane = lanes.take().await;
-    let exchange = inside.exchange(&stream.session, (number, &mut lane.upstream), request, &mut record);
-    match Box::pin(exchange).await {
+    let (lane, exchanged) = match lanes.take(&inside.ctx, &callers.first().program.executable).await {
+        Ok(mut lane) => {
+            let held: Held = Arc::clone(&stream) as _;
+            let course = Course { session: &stream.session, number, held: Some(held) };
+            let exchanged = Box::pin(inside.exchange(course, &mut lane.upstream, request, &mut record)).await;
+            (Some(lane), exchanged)
+        }
+        Err(refusal) => (None, Err(Unanswered::Refused(refusal))),
+    };
+    stream.is_answered.store(true, Ordering::Relaxed);
+    let is_open = lane.as_ref().is_some_and(|lane| lane.upstream.is_open_to(&inside.origin()));
+    if exchanged.is_err()
+        && let Some(lane) = lane
+    {
+        // What there is of the request may still be on its way.
+        let mut lane = lane;
+        lane.upstream.give_up();
+    } else {
+        *stream.lane.lock().unwrap_or_else(PoisonError::into_inner) = lane;
+    }
+    match exchanged {
         Ok(response) => {
             record.finish(Outcome::Allowed, &*inside.ctx.denials);
-            Ok(response.map(|body| reply::altered(Held { body, held: Some((lane, stream)) })))
+            Ok(response.map(|body| reply::altered(Answer { body, stream: Some(stream) })))
         }
         Err(Unanswered::Refused(refusal)) => {
             let response = match is_grpc {
@@ -269,7 +336,7 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
         Err(Unanswered::NotSent) => {
             let refusal = Refusal::UpstreamUnreachable("it takes no more requests on its connection".to_owned());
             record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
-            if !lane.upstream.is_open_to(&inside.origin()) {
+            if !is_open {
                 lanes.ended.notify_one();
             }
             Err(NotSent(Reason::REFUSED_STREAM.into()))
@@ -295,7 +362,7 @@ where
     });
     let crew = Crew::default();
     let client = TokioIo::new(Linger::new(client, Arc::default()));
-    let mut connection = pin!(protocol(&crew).serve_connection(client, answer));
+    let mut connection = pin!(protocol(&crew, Limits::STREAMS).serve_connection(client, answer));
     let served = async {
         let mut driven = pin!(crew.run());
         let mut is_ending = false;

@@ -1,5 +1,6 @@
 //! What happens once both sides are connected.
 
+pub mod confirmed;
 pub mod crew;
 pub mod http;
 pub mod http2;
@@ -8,3 +9,4 @@ pub mod opaque;
 pub mod prefixed;
 pub mod session;
 pub mod upstream;
+pub mod whole;

@@ -202,6 +202,11 @@ impl Upstream {
         self.kept.as_ref().is_some_and(|kept| matches!(kept.sender, Sender::Http2(_)))
     }
 
+    /// None any longer: what goes on in the one that was kept ends.
+    pub fn give_up(&mut self) {
+        self.kept = None;
+    }
+
     /// The same connection once more, if it is one for requests beside each other.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
@@ -249,8 +254,8 @@ impl Upstream {
         let mut protocol = http2::Builder::new(self.crew.recruiter());
         protocol
             .timer(TokioTimer::new())
-            .initial_stream_window_size(Limits::STREAM_WINDOW)
-            .initial_connection_window_size(Limits::CONNECTION_WINDOW)
+            .initial_stream_window_size(Limits::UPSTREAM_STREAM_WINDOW)
+            .initial_connection_window_size(Limits::UPSTREAM_WINDOW)
             .max_send_buf_size(Limits::STREAM_SEND_BYTES)
             .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
@@ -355,9 +360,14 @@ fn unanswered_by(mut error: TrySendError<Request<Outgoing>>) -> NotAnswered {
     }
 }
 
+/// Refused alone, or with all that came behind the last one of a connection that ends.
 fn is_refused_stream(error: &hyper::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
-    cause.and_then(h2::Error::reason) == Some(h2::Reason::REFUSED_STREAM)
+    cause.is_some_and(|cause| match cause.reason() {
+        Some(h2::Reason::REFUSED_STREAM) => true,
+        Some(h2::Reason::NO_ERROR) => cause.is_go_away() && cause.is_remote(),
+        _ => false,
+    })
 }
 
 /// `request`, which is as HTTP/1.1 has it, as HTTP/2 does (RFC 9113 §8.3.1). That it goes to `origin` was checked.

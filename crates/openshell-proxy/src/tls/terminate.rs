@@ -12,7 +12,7 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::context::Limits;
 use crate::refusal::Refusal;
-use crate::tls::authority::{Authority, HTTP2};
+use crate::tls::authority::{Authority, HTTP1, HTTP2};
 use crate::tls::read_ahead::ReadAhead;
 
 /// A client whose TLS is opened.
@@ -21,8 +21,19 @@ pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 /// A client that has begun a handshake.
 pub struct Hello<S> {
     start: StartHandshake<ReadAhead<S>>,
-    /// Whether it offers HTTP/2.
-    pub offers_http2: bool,
+    /// What it offers to speak.
+    pub offers: Offers,
+}
+
+/// What a client offers to speak inside TLS (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offers {
+    /// HTTP/1.1, or nothing that it names.
+    Http1,
+    /// HTTP/2 and nothing else.
+    Http2,
+    /// Whichever its server prefers.
+    Either,
 }
 
 /// Reads how a client begins on `stream`.
@@ -34,8 +45,14 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await }).await?;
-    let offers_http2 = start.client_hello().alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == HTTP2));
-    Ok(Hello { start, offers_http2 })
+    let offered: Vec<_> = start.client_hello().alpn().into_iter().flatten().collect();
+    let offers = match (offered.contains(&HTTP2), offered.contains(&HTTP1)) {
+        (true, true) => Offers::Either,
+        (true, false) => Offers::Http2,
+        (false, _) => Offers::Http1,
+    };
+    drop(offered);
+    Ok(Hello { start, offers })
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Hello<S> {

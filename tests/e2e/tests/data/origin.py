@@ -64,6 +64,7 @@ async def answer(reader, writer, method, path, query, headers, digest):
         return False
     elif path == '/trailers':
         writer.write(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-End\r\n\r\n5\r\nhello\r\n0\r\nX-End: yes\r\n\r\n')
+    elif path == '/named': plain('named', extra=f'Trailer: {headers.get("x-back", "")}\r\n')
     elif path == '/hints':
         writer.write(b'HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n')
         plain('after hints')

@@ -48,6 +48,8 @@ function serve(stream, headers) {
     else if (path === '/refused') stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
     else if (path === '/goaway') { answer('last'); stream.session.goaway(); }
     else if (path === '/gone') stream.session.destroy();
+    else if (path === '/given-up') { stream.respond({ ':status': 200 }); stream.write('only this'); setTimeout(() => stream.destroy(), 50); }
+    else if (path.startsWith('/slow')) return;
     else if (path === '/cut') { stream.respond({ ':status': 200 }); stream.write('only this'); setTimeout(() => stream.destroy(new Error('cut')), 50); }
     else if (path.startsWith('/reflect')) {
       const back = headers['x-back'] || '';

@@ -1,0 +1,53 @@
+//! An upstream that is taken to speak HTTP/2 without having said so: nothing of a client's is for it before it has.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::watch;
+
+use crate::write_through::write_through;
+
+/// The head of a frame (RFC 9113 §4.1), and the kind of the first one of a server (§3.4).
+const FRAME_HEAD: usize = 9;
+const SETTINGS: u8 = 4;
+
+/// `stream`, which fails where it begins with anything but what servers of HTTP/2 begin with.
+#[derive(Debug)]
+pub struct Confirmed<S> {
+    stream: S,
+    /// Its first bytes, until there are enough.
+    first: Vec<u8>,
+    tell: watch::Sender<bool>,
+}
+
+impl<S> Confirmed<S> {
+    /// Over `stream`. The second value becomes true when it has begun well.
+    #[must_use]
+    pub fn new(stream: S) -> (Self, watch::Receiver<bool>) {
+        let (tell, told) = watch::channel(false);
+        (Self { stream, first: Vec::new(), tell }, told)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Confirmed<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, first, tell } = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        if first.len() < FRAME_HEAD {
+            let came = buf.filled().get(before..).unwrap_or_default();
+            first.extend(came.iter().take(FRAME_HEAD - first.len()));
+            if first.get(3).is_some_and(|kind| *kind != SETTINGS) {
+                return Poll::Ready(Err(io::Error::other("the upstream does not answer in HTTP/2")));
+            }
+            if first.len() == FRAME_HEAD {
+                tell.send_replace(true);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+write_through!(Confirmed);
