@@ -1,7 +1,6 @@
 //! HTTP/2 inside TLS: its server, and what is asked of it.
 
 use std::convert::Infallible;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,12 +13,12 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::client::{Tls, dial};
-use crate::server::config;
 
 /// Where the server listens.
 pub(crate) const TARGET: &str = "10.99.0.1:8444";
@@ -27,8 +26,8 @@ pub(crate) const TARGET: &str = "10.99.0.1:8444";
 type Body = BoxBody<Bytes, Infallible>;
 
 /// Serves for ever: a GET is answered with two bytes, `GET /slow` with parts without end, a POST with a message of gRPC's.
-pub(crate) fn serve(certificate: &Path) {
-    let mut config = (*config(certificate)).clone();
+pub(crate) fn serve(config: &ServerConfig) {
+    let mut config = config.clone();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = std::net::TcpListener::bind(TARGET).unwrap();

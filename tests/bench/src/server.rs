@@ -22,6 +22,7 @@ pub(crate) const RELAY: &str = "10.99.0.1:8081";
 pub(crate) fn run(certificate: &Path) {
     let (upstream, relay) = (TcpListener::bind(TARGET).unwrap(), TcpListener::bind(RELAY).unwrap());
     let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
+    http2::serve(&config);
     thread::spawn(move || relay.incoming().for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap())))));
     thread::spawn(move || {
         for client in tls.incoming().map(Result::unwrap) {
@@ -30,7 +31,6 @@ pub(crate) fn run(certificate: &Path) {
             thread::spawn(move || serve(StreamOwned::new(ServerConnection::new(config).unwrap(), client)));
         }
     });
-    http2::serve(certificate);
     println!("ready");
     for client in upstream.incoming().map(Result::unwrap) {
         client.set_nodelay(true).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn run(certificate: &Path) {
     }
 }
 
-pub(crate) fn config(certificate: &Path) -> Arc<ServerConfig> {
+fn config(certificate: &Path) -> Arc<ServerConfig> {
     let key = KeyPair::generate().unwrap();
     let issued = CertificateParams::new(["10.99.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
     std::fs::write(certificate, issued.pem()).unwrap();
