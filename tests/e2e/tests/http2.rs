@@ -601,3 +601,19 @@ client = Client(); client.request(1, ask('/hello')); print(client.until(HEADERS)
     let line = "[reason:the client floods its HTTP/2 connection] [code:limit_reached]";
     assert!(!finished.logged(line).is_empty(), "{}", finished.log);
 }
+
+#[test]
+fn a_refusal_leaves_the_connection_to_an_upstream_without_http2_as_it_is() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let program = "
+client = Client()
+for n in range(20):
+    client.request(2 * n + 1, ask('/hello', 'GET' if n % 2 else 'DELETE'))
+    print(client.until(HEADERS, stream=2 * n + 1)[8:], end=' ')
+    if n % 2: client.until(DATA, stream=2 * n + 1)
+";
+    let finished = frames(&lab, &origin, READ_ONLY, program);
+    assert_eq!(finished.ok(), "403 200 ".repeat(10).trim_end(), "{finished:?}");
+    assert!(origin.connections() <= 2, "{}", origin.connections());
+}

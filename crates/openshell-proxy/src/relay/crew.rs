@@ -129,3 +129,63 @@ impl fmt::Debug for Recruiter {
         f.debug_struct("Recruiter").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hyper::rt::Executor as _;
+
+    use super::Crew;
+
+    #[tokio::test]
+    async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
+        let (crew, done) = (Crew::default(), Arc::new(AtomicUsize::new(0)));
+        let (recruiter, counted) = (crew.recruiter(), Arc::clone(&done));
+        recruiter.clone().execute(async move {
+            let again = Arc::clone(&counted);
+            recruiter.execute(async move {
+                again.fetch_add(10, Ordering::Relaxed);
+            });
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let held = Arc::clone(&done);
+        let hold = crew.add(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        let turns = async {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!((done.load(Ordering::Relaxed), Arc::strong_count(&done)), (11, 2));
+            drop(hold);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = crew.run() => {}
+            () = turns => {}
+        }
+        assert_eq!(Arc::strong_count(&done), 1);
+    }
+
+    #[test]
+    fn work_that_was_never_begun_ends_with_its_crew() {
+        let (crew, held) = (Crew::default(), Arc::new(()));
+        let run = crew.run();
+        for _ in 0..3 {
+            // What holds on to its crew, as streams do, would hold on to itself.
+            let all = (crew.clone(), Arc::clone(&held));
+            crew.recruiter().execute(async move { drop(all) });
+        }
+        assert_eq!(Arc::strong_count(&held), 4);
+        drop(run);
+        assert_eq!(Arc::strong_count(&held), 1);
+        let late = Arc::clone(&held);
+        crew.recruiter().execute(async move { drop(late) });
+        assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
+    }
+}

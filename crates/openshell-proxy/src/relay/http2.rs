@@ -226,7 +226,7 @@ where
         let mut is_ending = false;
         loop {
             tokio::select! {
-                served = &mut connection => return served.map_err(|error| broken(&error)).or_else(|refusal| refusal.map_or(Ok(()), Err)),
+                served = &mut connection => return served.err().as_ref().and_then(broken).map_or(Ok(()), Err),
                 () = &mut driven => {}
                 _ = farewell.wait_for(|is_over| *is_over) => break,
                 () = lanes.flooded.notified() => return Err(FLOODED),
@@ -300,7 +300,7 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     let (method, path) = (request.method().as_str(), request.uri().path());
     let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
     let is_grpc = head::is_grpc(request.headers());
-    let (lane, exchanged) = match lanes.take(&inside.ctx, &callers.first().program.executable).await {
+    let (mut lane, exchanged) = match lanes.take(&inside.ctx, &callers.first().program.executable).await {
         Ok(mut lane) => {
             let held: Held = Arc::clone(&stream) as _;
             let course = Course { session: &stream.session, number, held: Some(held) };
@@ -311,15 +311,11 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     };
     stream.is_answered.store(true, Ordering::Relaxed);
     let is_open = lane.as_ref().is_some_and(|lane| lane.upstream.is_open_to(&inside.origin()));
-    if exchanged.is_err()
-        && let Some(lane) = lane
-    {
+    if exchanged.is_err() {
         // What there is of the request may still be on its way.
-        let mut lane = lane;
-        lane.upstream.give_up();
-    } else {
-        *stream.lane.lock().unwrap_or_else(PoisonError::into_inner) = lane;
+        lane.iter_mut().for_each(|lane| lane.upstream.give_up_unless_ready());
     }
+    *stream.lane.lock().unwrap_or_else(PoisonError::into_inner) = lane;
     match exchanged {
         Ok(response) => {
             record.finish(Outcome::Allowed, &*inside.ctx.denials);

@@ -202,9 +202,13 @@ impl Upstream {
         self.kept.as_ref().is_some_and(|kept| matches!(kept.sender, Sender::Http2(_)))
     }
 
-    /// None any longer: what goes on in the one that was kept ends.
-    pub fn give_up(&mut self) {
-        self.kept = None;
+    /// Ends what was kept, where something still goes on in it and the next request would have to wait for that.
+    pub fn give_up_unless_ready(&mut self) {
+        let is_ready = |kept: &Kept| match &kept.sender {
+            Sender::Http1(sender, _) => sender.is_ready(),
+            Sender::Http2(_) => true,
+        };
+        self.kept = self.kept.take().filter(is_ready);
     }
 
     /// The same connection once more, if it is one for requests beside each other.
