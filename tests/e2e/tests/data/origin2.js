@@ -19,6 +19,7 @@ function serve(stream, headers) {
   stream.on('data', data => { digest.update(data); length += data.length; });
   const answer = (text, fields = {}) => { stream.respond({ ':status': 200, ...fields }); stream.end(text); };
   const asked = () => {
+    if (stream.destroyed) return;
     const fields = Object.fromEntries(Object.entries(headers));
     note([headers[':method'], headers[':path'], fields, length, trailers]);
     if (path === '/upload') answer(digest.digest('hex'));
