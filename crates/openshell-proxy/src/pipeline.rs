@@ -295,7 +295,11 @@ async fn open_tls(
         }
     };
     let refusal = match upstream {
-        Ok(upstream) => return Some((client, upstream, place)),
+        Ok(upstream) => {
+            // Who speaks HTTP/1.1 in the end needs none.
+            let place = place.filter(|_| terminate::protocol(&client) == Some(HTTP2));
+            return Some((client, upstream, place));
+        }
         Err(refusal) => refusal,
     };
     match terminate::protocol(&client) == Some(HTTP2) {
