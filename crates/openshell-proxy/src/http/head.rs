@@ -101,7 +101,7 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a head, of which the library has read more, is no larger than others are (RFC 9113 §6.5.2).
+/// Checks that a head of HTTP/2, of which the library has read more, is no larger than others are (RFC 9113 §6.5.2).
 ///
 /// # Errors
 /// It is.
@@ -109,7 +109,8 @@ pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     let fields = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
     let is_large = fields.sum::<usize>() + target > Limits::INSPECTED_HEAD_BYTES;
-    if is_large || request.headers.len() > Limits::HEAD_LINES { Err(Refusal::RequestTooLarge) } else { Ok(()) }
+    let has_many = request.headers.len() > Limits::HEAD_LINES;
+    if request.version == Version::HTTP_2 && (is_large || has_many) { Err(Refusal::RequestTooLarge) } else { Ok(()) }
 }
 
 /// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
