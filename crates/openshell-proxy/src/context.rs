@@ -59,6 +59,9 @@ impl Limits {
     /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each; at three, as those are whose
     /// requests are judged, the last of them wait.
     pub const CONNECTIONS: usize = 4_096;
+    /// Threads that serve connections: enough for every byte that a link inside of one kernel brings, and few enough for a sandbox
+    /// among hundreds on a large host.
+    pub const WORKERS: usize = 8;
     /// Connections at once of one program, so that it leaves some to the others.
     pub const CONNECTIONS_A_PROGRAM: usize = 1_024;
     /// Connections beyond those that are still told why they are refused; further ones are closed.

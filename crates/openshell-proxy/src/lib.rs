@@ -8,6 +8,8 @@
 pub mod context;
 
 pub mod listener;
+mod workers;
+
 pub mod pipeline;
 
 pub mod intake;

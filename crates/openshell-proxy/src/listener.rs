@@ -6,31 +6,33 @@ use std::sync::Arc;
 
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::context::{Context, Limits};
 use crate::identify::Flow;
 use crate::pipeline;
 use crate::socket::prepare;
+use crate::workers::Workers;
 
 /// A listener that is bound; dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
+    workers: Workers,
 }
 
 impl Listener {
-    /// Binds to `address`, which only the sandbox reaches.
+    /// Binds to `address`, which only the sandbox reaches, and starts the threads that serve its connections.
     ///
     /// # Errors
-    /// The address is not this host's, or its port is taken.
+    /// The address is not this host's, its port is taken, or there are no more threads to be had.
     pub async fn bind(address: SocketAddrV4) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         // Nothing is lost on a link inside of one kernel, and whoever probes or paces it waits for timers. Every kernel has this
         // one; without it the host's own serves.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
-        Ok(Self { socket })
+        Ok(Self { socket, workers: Workers::start()? })
     }
 
     /// Accepts until it is `stopped`, and then gives open connections a moment, so that what has become of each is reported. No
@@ -67,21 +69,13 @@ impl Listener {
             // Any process of the host can reach a local address; only the sandbox has this one.
             let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == ctx.workload) else { continue };
             // A socket that takes no options is closed already.
-            if prepare(&client).is_err() {
-                continue;
-            }
+            let Ok(client) = prepare(&client).and_then(|()| client.into_std()) else { continue };
             if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                 let ctx = Arc::clone(&ctx);
-                connections.spawn(async move {
-                    pipeline::serve(ctx, client, flow).await;
-                    drop(place);
-                });
+                self.hand_over(&mut connections, client, place, move |client| pipeline::serve(ctx, client, flow));
             } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
                 let ctx = Arc::clone(&ctx);
-                connections.spawn(async move {
-                    pipeline::refuse_excess(ctx, client).await;
-                    drop(place);
-                });
+                self.hand_over(&mut connections, client, place, move |client| pipeline::refuse_excess(ctx, client));
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);
@@ -95,6 +89,27 @@ impl Listener {
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
         // What goes on by itself is ended, and reports that.
         connections.shutdown().await;
+    }
+
+    /// Has a worker `serve` the `client`, which has its `place` for as long.
+    fn hand_over<F>(
+        &self,
+        connections: &mut JoinSet<()>,
+        client: std::net::TcpStream,
+        place: OwnedSemaphorePermit,
+        serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send,
+    {
+        let Some((worker, with_worker)) = self.workers.freest() else { return };
+        let served = async move {
+            match TcpStream::from_std(client) {
+                Ok(client) => serve(client).await,
+                Err(error) => tracing::warn!("Proxy accept error: {error}"),
+            }
+            drop((place, with_worker));
+        };
+        connections.spawn_on(served, worker);
     }
 }
 

@@ -48,7 +48,8 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     let mut config = config::Config::read(args)?;
     logging::start(&config)?;
     let secrets = std::mem::take(&mut config.secrets);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Connections have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
         let sandbox = startup::start(&config, secrets, init).await?;
         workload::run(&config, sandbox).await

@@ -1,0 +1,140 @@
+//! The threads that serve connections. Each has a runtime of its own, and a connection stays with the one that it began on: what
+//! arrives for it wakes that thread and no other, and what it frees is taken again by the same one. In a runtime that shares its
+//! work out, a thread that is busy is the one that would have noticed what else has arrived.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, available_parallelism};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::context::Limits;
+
+/// One for each processor that the sandbox may use, up to a bound. Dropping them ends what they still do.
+#[derive(Debug)]
+pub(crate) struct Workers(Vec<Worker>);
+
+#[derive(Debug)]
+struct Worker {
+    runtime: Handle,
+    /// Held once for each of its connections.
+    connections: Arc<()>,
+    /// Ends the thread when it is dropped.
+    _running: oneshot::Sender<()>,
+}
+
+impl Workers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// There are no more threads or descriptors to be had.
+    pub(crate) fn start() -> io::Result<Self> {
+        let processors = available_parallelism().map_or(1, usize::from);
+        (0..processors.min(Limits::WORKERS)).map(|_| Worker::start()).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The runtime of the one with the fewest connections, and what the next one holds on to while it lasts.
+    pub(crate) fn freest(&self) -> Option<(&Handle, Place)> {
+        let worker = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.connections))?;
+        Some((&worker.runtime, Place { _of: Arc::clone(&worker.connections) }))
+    }
+}
+
+/// A connection's place with a worker.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _of: Arc<()>,
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (running, ended) = oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        thread::Builder::new().name("connections".to_owned()).spawn(move || {
+            // An error is the end of who held the other side.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { runtime: handle, connections: Arc::default(), _running: running })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::thread::{self, ThreadId};
+
+    use tokio::sync::oneshot;
+    use tokio::task::JoinSet;
+
+    use super::{Worker, Workers};
+
+    fn two() -> Workers {
+        Workers(vec![Worker::start().unwrap(), Worker::start().unwrap()])
+    }
+
+    fn spawn(workers: &Workers, owner: &mut JoinSet<()>, work: impl Future<Output = ()> + Send + 'static) {
+        let (runtime, place) = workers.freest().unwrap();
+        let work = async move {
+            work.await;
+            drop(place);
+        };
+        owner.spawn_on(work, runtime);
+    }
+
+    /// On which thread the next connection goes on until `end` comes.
+    async fn begin(workers: &Workers, owner: &mut JoinSet<()>) -> (ThreadId, oneshot::Sender<()>) {
+        let ((end, ended), (tell, told)) = (oneshot::channel::<()>(), oneshot::channel());
+        spawn(workers, owner, async move {
+            tell.send(thread::current().id()).unwrap();
+            let _ = ended.await;
+        });
+        (told.await.unwrap(), end)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_served_by_the_thread_that_has_the_fewest() {
+        let (workers, mut owner) = (two(), JoinSet::new());
+        let (first, end) = begin(&workers, &mut owner).await;
+        let (second, _goes_on) = begin(&workers, &mut owner).await;
+        assert_ne!(first, second);
+        drop(end);
+        owner.join_next().await.unwrap().unwrap();
+        assert_eq!(begin(&workers, &mut owner).await.0, first);
+    }
+
+    #[tokio::test]
+    async fn what_goes_on_ends_with_its_owner_or_with_the_threads() {
+        for ends_threads in [false, true] {
+            let (workers, mut owner) = (two(), JoinSet::new());
+            let (held, released) = oneshot::channel::<()>();
+            spawn(&workers, &mut owner, async move {
+                let _held = held;
+                pending().await
+            });
+            if ends_threads {
+                drop(workers);
+                assert!(released.await.is_err());
+            } else {
+                drop(owner);
+                assert!(released.await.is_err());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_gives_its_place_back() {
+        let (workers, mut owner) = (two(), JoinSet::new());
+        let (first, _goes_on) = begin(&workers, &mut owner).await;
+        for _ in 0..3 {
+            spawn(&workers, &mut owner, async { panic!("out of luck") });
+            assert!(owner.join_next().await.unwrap().unwrap_err().is_panic());
+            let (next, end) = begin(&workers, &mut owner).await;
+            assert_ne!(next, first);
+            drop(end);
+            owner.join_next().await.unwrap().unwrap();
+        }
+    }
+}
