@@ -26,8 +26,9 @@ pub enum Match {
     Proxy(Ipv4Addr, u16),
     /// Leaving through loopback.
     Loopback,
-    /// Part of a connection that was accepted before.
-    Established,
+    /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
+    /// was let through sends it, or one that others connected to; nothing is kept of either, as that would cost every packet.
+    OpensNothing,
     /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
     NeighbourDiscovery,
     /// Any TCP packet.
@@ -58,7 +59,7 @@ pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
     vec![
         rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
-        rule(Match::Established, Verdict::Accept, "answers to what was accepted"),
+        rule(Match::OpensNothing, Verdict::Accept, "answers of servers inside, to whoever connects from outside"),
         rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
         rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
         rule(Match::Tcp, Verdict::Reset, "refused at once instead of a long time-out"),
@@ -130,9 +131,10 @@ const NFT_META_NFPROTO: u32 = 15;
 const NFT_META_L4PROTO: u32 = 16;
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
-const NFT_CT_STATE: u32 = 0;
-/// `NF_CT_STATE_BIT` of established and related.
-const ESTABLISHED_RELATED: u32 = 0b110;
+/// Where the flags of TCP are, and two of them (RFC 9293 §3.1).
+const TCP_FLAGS: u32 = 13;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
 const NFT_CMP_LTE: u32 = 3;
@@ -172,21 +174,20 @@ fn matching(list: Message, when: Match) -> Message {
             compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &port.to_be_bytes())
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
-        Match::Established => {
-            let list = expression(list, "ct", |data| {
-                data.attribute(NFTA_CT_DREG, &be32(NFT_REG_1)).attribute(NFTA_CT_KEY, &be32(NFT_CT_STATE))
-            });
+        Match::OpensNothing => {
+            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
+            let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
             let list = expression(list, "bitwise", |data| {
-                let value = |data: Message, kind, value: u32| {
-                    data.nested(kind, |nested| nested.attribute(NFTA_DATA_VALUE, &value.to_ne_bytes()))
+                let value = |data: Message, kind, value: u8| {
+                    data.nested(kind, |nested| nested.attribute(NFTA_DATA_VALUE, &[value]))
                 };
                 let data = data
                     .attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))
                     .attribute(NFTA_BITWISE_DREG, &be32(NFT_REG_1))
-                    .attribute(NFTA_BITWISE_LEN, &be32(4));
-                value(value(data, NFTA_BITWISE_MASK, ESTABLISHED_RELATED), NFTA_BITWISE_XOR, 0)
+                    .attribute(NFTA_BITWISE_LEN, &be32(1));
+                value(value(data, NFTA_BITWISE_MASK, SYN | ACK), NFTA_BITWISE_XOR, 0)
             });
-            compare(list, NFT_CMP_NEQ, &[0; 4])
+            compare(list, NFT_CMP_NEQ, &[SYN])
         }
         Match::NeighbourDiscovery => {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMPV6 as u8]);
@@ -234,8 +235,6 @@ const NFTA_PAYLOAD_LEN: u16 = 4;
 const NFTA_CMP_SREG: u16 = 1;
 const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
-const NFTA_CT_DREG: u16 = 1;
-const NFTA_CT_KEY: u16 = 2;
 const NFTA_BITWISE_SREG: u16 = 1;
 const NFTA_BITWISE_DREG: u16 = 2;
 const NFTA_BITWISE_LEN: u16 = 3;

@@ -1,7 +1,9 @@
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType};
 
 use super::{Netns, firewall, run_in, thread};
 
@@ -70,6 +72,33 @@ fn net_04_loopback_works_inside_the_fence_in_both_families() {
             let listener = run_in(netns.as_fd(), || TcpListener::bind(loopback)).unwrap();
             assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
         }
+    });
+}
+
+#[test]
+fn a_server_inside_answers_whoever_connects_from_outside_and_connects_to_nobody() {
+    on_private_host(|| {
+        let (netns, subnet) = Netns::create().unwrap();
+        netns.fence(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
+        let port = server.local_addr().unwrap().port();
+        let mut client = TcpStream::connect_timeout(&(subnet.workload(), port).into(), Duration::from_secs(5)).unwrap();
+        let (mut accepted, peer) = server.accept().unwrap();
+        accepted.write_all(b"answer").unwrap();
+        let mut read = [0; 6];
+        client.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"answer");
+        // Neither to the one that it serves, nor from the port that it serves at.
+        let beside = TcpListener::bind(peer.ip().to_string() + ":0").unwrap();
+        assert_eq!(connect(&netns, beside.local_addr().unwrap()), io::ErrorKind::ConnectionRefused);
+        drop((client, accepted, server));
+        let from_there = run_in(netns.as_fd(), || {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+            rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+            Ok(rustix::net::connect(&socket, &beside.local_addr()?)?)
+        });
+        assert_eq!(from_there.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     });
 }
 
