@@ -120,15 +120,17 @@ impl<S: Subscriber> Layer<S> for &'static Outputs {
         let (target, level) = (event.metadata().target(), *event.metadata().level());
         let now = OffsetDateTime::now_utc();
         let line = shorthand::line(now, level, target, &fields);
-        if level <= Level::INFO
-            && let Some(file) = &self.file
-        {
-            file.push(Line { made: now, text: line.clone() });
-        }
+        let file = self.file.as_ref().filter(|_| level <= Level::INFO);
         // An audit line is news at `info`, but what an operator must look at is a warning.
         let level = if target == AUDIT && fields.needs_attention() { Level::WARN } else { level };
-        if level <= self.level {
-            self.errors.push(Line { made: now, text: line });
+        let errors = Some(&self.errors).filter(|_| level <= self.level);
+        match (file, errors) {
+            (Some(file), Some(errors)) => {
+                file.push(Line { made: now, text: line.clone() });
+                errors.push(Line { made: now, text: line });
+            }
+            (Some(queue), None) | (None, Some(queue)) => queue.push(Line { made: now, text: line }),
+            (None, None) => {}
         }
     }
 }

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How many lines come one by one, each within a pause of the one before, until some are waited for.
 const QUICK: u32 = 16;
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Where lines go.
 pub(super) trait Output: Send + 'static {

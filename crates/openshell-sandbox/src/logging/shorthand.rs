@@ -1,17 +1,26 @@
 //! One event as one line.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_proxy::credentials::placeholder::REDACTED;
 use openshell_proxy::record::AUDIT;
 use time::OffsetDateTime;
-use time::macros::format_description;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
-/// An event's fields as text, the message among them.
-#[derive(Default)]
-pub(super) struct Fields(Vec<(&'static str, String)>);
+/// An event's fields as text, the message among them: one behind the other, each with its name and where it ends.
+pub(super) struct Fields {
+    text: String,
+    ends: Vec<(&'static str, usize)>,
+}
+
+impl Default for Fields {
+    /// With room for those of a request.
+    fn default() -> Self {
+        Self { text: String::with_capacity(512), ends: Vec::with_capacity(24) }
+    }
+}
 
 impl Fields {
     pub(super) fn of(event: &Event<'_>) -> Self {
@@ -21,163 +30,220 @@ impl Fields {
     }
 
     fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
+        let begins = [0].into_iter().chain(self.ends.iter().map(|(_, end)| *end));
+        let field = begins.zip(&self.ends).find(|(_, (known, _))| *known == name);
+        field.and_then(|(begin, (_, end))| self.text.get(begin..*end)).unwrap_or_default()
     }
 
     /// Whether the event is about the sandbox itself, and not as it should be.
     pub(super) fn needs_attention(&self) -> bool {
         self.get("class") == "CONFIG" && !matches!(self.get("severity"), "INFO" | "LOW")
     }
+
+    fn ends(&mut self, name: &'static str) {
+        self.ends.push((name, self.text.len()));
+    }
 }
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.push((field.name(), value.to_owned()));
+        self.text.push_str(value);
+        self.ends(field.name());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.push((field.name(), format!("{value:?}")));
+        // Writing to a String cannot fail.
+        let _ = write!(self.text, "{value:?}");
+        self.ends(field.name());
     }
 }
 
 /// The line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise. What
 /// the workload chooses cannot end a line or colour it.
 pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields) -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
-    let stamp = now.format(format).unwrap_or_default();
-    let text = match (target == AUDIT, fields.get("class")) {
-        (true, "NET") => format!("OCSF {}", network(fields)),
-        (true, "HTTP") => format!("OCSF {}", http(fields)),
-        (true, "PROC") => format!("OCSF {}", process(fields)),
-        (true, "FINDING") => format!(
-            "OCSF FINDING:{} [{}] \"{}\" [confidence:{}] {}",
-            fields.get("activity"),
-            fields.get("severity"),
-            fields.get("title"),
-            fields.get("confidence"),
-            fields.get("message")
-        ),
-        (true, _) => format!(
-            "OCSF {}:{} [{}] {}",
-            fields.get("class"),
-            fields.get("activity"),
-            fields.get("severity"),
-            fields.get("message")
-        ),
-        (false, _) => format!("{level} {target}: {}", fields.get("message")),
-    };
-    format!("{stamp} {}", printable(&text))
+    let mut line = String::with_capacity(512);
+    // Writing to a String cannot fail, and what else may is not worth a line.
+    let _ = write_line(&mut line, now, level, target, fields);
+    match printable(&line) {
+        Cow::Borrowed(_) => line,
+        Cow::Owned(printable) => printable,
+    }
 }
 
-fn http(fields: &Fields) -> String {
+fn write_line(line: &mut String, now: OffsetDateTime, level: Level, target: &str, fields: &Fields) -> fmt::Result {
+    let (year, month, day) = now.to_calendar_date();
+    let (hour, minute, second, millisecond) = now.to_hms_milli();
+    let month = u8::from(month);
+    write!(line, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z ")?;
     let get = |name| fields.get(name);
-    let is_default = matches!((get("scheme"), get("port")), ("http", "80") | ("https", "443"));
-    let port = if is_default { String::new() } else { format!(":{}", get("port")) };
+    if target != AUDIT {
+        return write!(line, "{level} {target}: {}", get("message"));
+    }
+    line.push_str("OCSF ");
+    match get("class") {
+        "NET" => network(line, fields),
+        "HTTP" => http(line, fields),
+        "PROC" => process(line, fields),
+        "FINDING" => write!(
+            line,
+            "FINDING:{} [{}] \"{}\" [confidence:{}] {}",
+            get("activity"),
+            get("severity"),
+            get("title"),
+            get("confidence"),
+            get("message")
+        ),
+        class => write!(line, "{class}:{} [{}] {}", get("activity"), get("severity"), get("message")),
+    }
+}
+
+fn http(line: &mut String, fields: &Fields) -> fmt::Result {
+    let get = |name| fields.get(name);
+    let activity = Word::of(get("activity"));
     // Inside a connection the caller stands behind, as the connection's own line began with it.
     let is_inside = get("number") != "0";
-    let caller = format!("{}({})", word(get("binary")), get("pid"));
-    let who = if is_inside { String::new() } else { format!("{caller} -> ") };
-    let mut line = format!(
-        "HTTP:{0} [{1}] {2} {who}{0} {3}://{4}{port}{5}",
-        word(get("activity")),
-        get("severity"),
-        get("action"),
-        get("scheme"),
-        word(get("host")),
-        word(get("path")).replace(&word(REDACTED), REDACTED),
-    );
-    // Writing to a String cannot fail.
+    let (binary, pid) = (Word::of(get("binary")), get("pid"));
+    write!(line, "HTTP:{activity} [{}] {} ", get("severity"), get("action"))?;
+    if !is_inside {
+        write!(line, "{binary}({pid}) -> ")?;
+    }
+    write!(line, "{activity} {}://{}", get("scheme"), Word::of(get("host")))?;
+    if !matches!((get("scheme"), get("port")), ("http", "80") | ("https", "443")) {
+        write!(line, ":{}", get("port"))?;
+    }
+    write!(line, "{}", Word::redacted(get("path")))?;
     if !get("engine").is_empty() {
-        let _ = write!(line, " [policy:{} engine:{}]", word(get("policy")), get("engine"));
+        write!(line, " [policy:{} engine:{}]", Word::of(get("policy")), get("engine"))?;
     }
     if matches!(get("decision"), "audit" | "allow_upgrade") {
-        let _ = write!(line, " [decision:{}]", get("decision"));
+        write!(line, " [decision:{}]", get("decision"))?;
     }
     if is_inside {
-        let _ = write!(line, " [request:{}]", get("number"));
+        write!(line, " [request:{}]", get("number"))?;
     }
     if !get("credentials").is_empty() {
-        let _ = write!(line, " [credentials:{}]", word(get("credentials")));
+        write!(line, " [credentials:{}]", Word::of(get("credentials")))?;
     }
     if !get("route").is_empty() {
-        let _ = write!(line, " [route:{}", word(get("route")));
+        write!(line, " [route:{}", Word::of(get("route")))?;
         if !get("tokens").is_empty() {
-            let _ = write!(line, " tokens:{}", get("tokens"));
+            write!(line, " tokens:{}", get("tokens"))?;
         }
         line.push(']');
     }
-    line = with_reason(line, fields);
+    reason(line, fields)?;
     if is_inside {
-        let _ = write!(line, " [by:{caller}]");
+        write!(line, " [by:{binary}({pid})]")?;
     }
-    line
+    Ok(())
 }
 
-fn network(fields: &Fields) -> String {
+fn network(line: &mut String, fields: &Fields) -> fmt::Result {
     let get = |name| fields.get(name);
-    let line = format!(
+    write!(
+        line,
         "NET:{} [{}] {} {}({}) -> {}:{} [policy:{} engine:{}]",
         get("activity"),
         get("severity"),
         get("action"),
-        word(get("binary")),
+        Word::of(get("binary")),
         get("pid"),
-        word(get("host")),
+        Word::of(get("host")),
         get("port"),
-        word(get("policy")),
+        Word::of(get("policy")),
         get("engine"),
-    );
-    with_reason(line, fields)
+    )?;
+    reason(line, fields)
 }
 
-fn with_reason(mut line: String, fields: &Fields) -> String {
+fn reason(line: &mut String, fields: &Fields) -> fmt::Result {
     let get = |name| fields.get(name);
     if !get("reason").is_empty() {
-        // Writing to a String cannot fail.
-        let _ = write!(line, " [reason:{}]", cut(get("reason")));
+        write!(line, " [reason:{}]", Cut(get("reason")))?;
     }
     if !get("code").is_empty() {
-        let _ = write!(line, " [code:{}]", get("code"));
+        write!(line, " [code:{}]", get("code"))?;
     }
-    line
+    Ok(())
 }
 
-fn process(fields: &Fields) -> String {
+fn process(line: &mut String, fields: &Fields) -> fmt::Result {
     let get = |name| fields.get(name);
-    let mut line = format!("PROC:{} [{}] {}({})", get("activity"), get("severity"), word(get("binary")), get("pid"));
+    let (binary, pid) = (Word::of(get("binary")), get("pid"));
+    write!(line, "PROC:{} [{}] {binary}({pid})", get("activity"), get("severity"))?;
     for name in ["exit", "cmd"] {
         if !get(name).is_empty() {
-            let _ = write!(line, " [{name}:{}]", cut(get(name)));
+            write!(line, " [{name}:{}]", Cut(get(name)))?;
         }
     }
-    line
+    Ok(())
 }
 
-/// Bytes of a name in a line.
+/// Bytes of a name in a line: longer than any host, and than any path that people use.
 const WORD_BYTES: usize = 512;
 
 /// A name that the workload may have chosen, as one word: without what ends a field or reorders a line.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || (c.is_ascii_graphic() && !matches!(c, '[' | ']' | '"'));
-    let mut whole = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_plain(c) { whole.push(c) } else { whole.extend(c.escape_unicode()) }
+struct Word<'t> {
+    text: &'t str,
+    /// What stands for a credential in it is shown as it is.
+    is_redacted: bool,
+}
+
+impl<'t> Word<'t> {
+    fn of(text: &'t str) -> Self {
+        Self { text, is_redacted: false }
     }
-    // Longer than any host, and than any path that people use.
-    if whole.len() <= WORD_BYTES { whole } else { format!("{}...", &whole[..whole.floor_char_boundary(WORD_BYTES)]) }
+
+    fn redacted(text: &'t str) -> Self {
+        Self { text, is_redacted: true }
+    }
+}
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'[' | b']' | b'"');
+        if self.text.len() <= WORD_BYTES && self.text.bytes().all(is_plain) {
+            return f.write_str(self.text);
+        }
+        let (mut rest, mut left) = (self.text, WORD_BYTES);
+        while let Some(c) = rest.chars().next() {
+            let is_kept = c.is_alphanumeric() || u8::try_from(c).is_ok_and(is_plain);
+            let (part, length) = match rest.strip_prefix(REDACTED) {
+                Some(_) if self.is_redacted => (REDACTED.len(), REDACTED.len()),
+                _ if is_kept => (c.len_utf8(), c.len_utf8()),
+                _ => (c.len_utf8(), c.escape_unicode().len()),
+            };
+            let Some(still) = left.checked_sub(length) else { return f.write_str("...") };
+            let (shown, behind) = rest.split_at(part);
+            if length == part {
+                f.write_str(shown)?
+            } else {
+                write!(f, "{}", c.escape_unicode())?
+            }
+            (rest, left) = (behind, still);
+        }
+        Ok(())
+    }
 }
 
 /// At most 80 bytes, whole characters.
-fn cut(text: &str) -> String {
-    const LIMIT: usize = 80;
-    if text.len() <= LIMIT {
-        return text.to_owned();
+struct Cut<'t>(&'t str);
+
+impl fmt::Display for Cut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LIMIT: usize = 80;
+        match self.0.len() {
+            ..=LIMIT => f.write_str(self.0),
+            _ => write!(f, "{}...", &self.0[..self.0.floor_char_boundary(LIMIT)]),
+        }
     }
-    format!("{}...", &text[..text.floor_char_boundary(LIMIT)])
 }
 
 /// `text` on one line, and without what a terminal would act on.
-pub(crate) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(text);
+    }
     // Directional formatting (UAX 9) would show a line in another order than it has.
     let reorders =
         |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
@@ -185,7 +251,7 @@ pub(crate) fn printable(text: &str) -> String {
     for c in text.chars() {
         if c.is_control() || reorders(c) { line.extend(c.escape_default()) } else { line.push(c) }
     }
-    line
+    Cow::Owned(line)
 }
 
 #[cfg(test)]
@@ -196,8 +262,12 @@ mod tests {
     use tracing::Level;
 
     fn of(target: &str, fields: &[(&'static str, &str)]) -> String {
-        let fields = Fields(fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect());
-        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &fields)
+        let mut record = Fields::default();
+        for (name, value) in fields {
+            record.text.push_str(value);
+            record.ends(name);
+        }
+        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &record)
     }
 
     const CURL: [(&str, &str); 8] = [
@@ -243,6 +313,20 @@ mod tests {
             ("exit", "3"),
         ];
         assert!(of(AUDIT, &fields).ends_with(" OCSF PROC:TERMINATE [INFO] sh(2) [exit:3]"));
+    }
+
+    #[test]
+    fn a_path_of_anything_is_one_word_with_what_stands_for_a_credential() {
+        let path = |path: &str| {
+            let fields = [("class", "HTTP"), ("activity", "GET"), ("number", "0"), ("path", path), ("engine", "l7")];
+            let line = of(AUDIT, &fields);
+            line.split_once("://:").unwrap().1.rsplit_once(" [policy").unwrap().0.to_owned()
+        };
+        assert_eq!(path("/bot[CREDENTIAL]/a[b] é"), r"/bot[CREDENTIAL]/a\u{5b}b\u{5d}\u{20}é");
+        let long = format!("/{}", "x".repeat(511));
+        assert_eq!(path(&long), long);
+        assert_eq!(path(&format!("{long}y")), format!("{long}..."));
+        assert_eq!(path(&format!("{}[y", &long[..510])), format!("{}...", &long[..510]));
     }
 
     #[test]
