@@ -210,7 +210,7 @@ fn denial(attempt: &Attempt, caller: Option<Caller>) -> Denial {
         host: attempt.to.to_string(),
         port: attempt.ports.map_or(0, |[_, port]| port),
         binary: program.as_ref().map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
-        ancestors: program.map(|program| program.ancestors).unwrap_or_default(),
+        ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),
         fix: None,

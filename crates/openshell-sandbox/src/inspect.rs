@@ -39,7 +39,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let snapshot = source.load(1)?.snapshot;
     let target = Target { host, port: args.port };
     let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
-    let caller = Caller { pid: 0, program };
+    let caller = Caller { pid: 0, program: program.into() };
     let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
     let request = args.method.as_deref().zip(args.path.as_deref());
     let asked = match &request {

@@ -23,7 +23,8 @@ fn snapshot(policies: &str) -> Snapshot {
 fn caller(executable: &str, ancestors: &[&str]) -> Caller {
     let ancestors = ancestors.iter().map(|path| (*path).to_owned()).collect();
     let cmdline_paths = vec!["/sandbox/tool.py".to_owned()];
-    Caller { pid: 7, program: Program { executable: executable.into(), ancestors, cmdline_paths } }
+    let program = Program { executable: executable.into(), ancestors, cmdline_paths };
+    Caller { pid: 7, program: program.into() }
 }
 
 fn target(text: &str) -> Target {
@@ -328,7 +329,7 @@ fn the_same_question_is_evaluated_once() {
     let program = caller("/usr/bin/curl", &[]).program;
     let first = snapshot.judge(&program, &target("a.test:1")).unwrap();
     assert!(Arc::ptr_eq(&first, &snapshot.judge(&program, &target("a.test:1")).unwrap()));
-    let other_arguments = Program { cmdline_paths: vec!["/tmp/7".to_owned()], ..program };
+    let other_arguments = Program { cmdline_paths: vec!["/tmp/7".to_owned()], ..(*program).clone() };
     assert!(Arc::ptr_eq(&first, &snapshot.judge(&other_arguments, &target("a.test:1")).unwrap()));
 }
 

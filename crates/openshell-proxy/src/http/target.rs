@@ -76,6 +76,9 @@ impl RequestTarget {
             return Ok(Self::new("*".to_owned(), None, query));
         }
         let written = if uri.path().is_empty() { "/" } else { uri.path() };
+        if is_canonical(written.as_bytes()) {
+            return Ok(Self::new(written.to_owned(), None, query));
+        }
         let (path, without_parameters) = canonical_path(written.as_bytes(), allow_encoded_slash)?;
         let without_parameters = Some(without_parameters).filter(|without| *without != path);
         Ok(Self::new(path, without_parameters, query))
@@ -140,6 +143,14 @@ impl RequestTarget {
         };
         Ok(Uri::from(PathAndQuery::try_from(text).map_err(|_| TargetError::NoPath)?))
     }
+}
+
+/// Whether `path` plainly is what [`canonical_path`] would make of it, as most are: nothing escaped, no parameters, no segment empty
+/// or beginning with a dot.
+fn is_canonical(path: &[u8]) -> bool {
+    let is_known = |byte: &u8| *byte == b'/' || is_plain(*byte);
+    let has_odd_segment = || path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
+    path.len() <= PATH_BYTES && path.first() == Some(&b'/') && path.iter().all(is_known) && !has_odd_segment()
 }
 
 /// The canonical path of `written`, and the same without parameters.
@@ -258,7 +269,7 @@ fn decoded_parameter(written: &str) -> Result<String, TargetError> {
 mod tests {
     use hyper::{Method, Uri};
 
-    use super::{RequestTarget, TargetError};
+    use super::{RequestTarget, TargetError, canonical_path, is_canonical};
 
     fn target(text: &str, allow_encoded_slash: bool) -> Result<RequestTarget, TargetError> {
         RequestTarget::canonical(&Method::GET, &text.parse::<Uri>().unwrap(), allow_encoded_slash)
@@ -272,6 +283,23 @@ mod tests {
             let again = RequestTarget::canonical(&Method::GET, &canonical.to_uri().unwrap(), false);
             assert_eq!(again, Ok(canonical), "what is canonical stays as it is: {text}");
         }
+    }
+
+    /// All paths of up to six characters of those that make a difference.
+    #[test]
+    fn what_plainly_is_canonical_is_what_it_would_be_made() {
+        let mut paths = vec![Vec::new()];
+        let mut plain = 0;
+        for _ in 0..6 {
+            let longer = |path: &Vec<u8>| b"/.;%2ea".map(|byte| [path.as_slice(), &[byte]].concat());
+            paths = paths.iter().flat_map(longer).collect();
+            for path in paths.iter().filter(|path| is_canonical(path)) {
+                let text = String::from_utf8(path.clone()).unwrap();
+                assert_eq!(canonical_path(path, false), Ok((text.clone(), text)));
+                plain += 1;
+            }
+        }
+        assert!(plain > 1000, "{plain}");
     }
 
     #[test]

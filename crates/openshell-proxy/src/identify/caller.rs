@@ -1,5 +1,7 @@
 //! Who is calling, as policies and logs name it.
 
+use std::sync::Arc;
+
 /// What of a process a decision depends on. Paths are text, as rules and logs know no other; a program whose path is not
 /// UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +20,7 @@ pub struct Caller {
     /// Its number inside the sandbox.
     pub pid: i32,
     /// What it runs.
-    pub program: Program,
+    pub program: Arc<Program>,
 }
 
 /// The programs that hold one socket, at least one, each once.

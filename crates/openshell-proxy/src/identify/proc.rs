@@ -321,7 +321,7 @@ impl Processes {
         let mut paths = executables.iter().map(|executable| executable.path.clone());
         let executable = paths.next().unwrap_or_default();
         let program = Program { executable, ancestors: paths.collect(), cmdline_paths };
-        Ok(Described { caller: Caller { pid: process.pid, program }, executables })
+        Ok(Described { caller: Caller { pid: process.pid, program: program.into() }, executables })
     }
 
     fn executable(&self, pid: i32) -> Result<Executable, ProcError> {

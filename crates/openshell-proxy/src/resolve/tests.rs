@@ -16,7 +16,7 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
     let (snapshot, _) = Snapshot::load(1, &policy, None, &|_| None).unwrap();
     let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
-    let callers = Callers::new(vec![Caller { pid: 1, program }]).unwrap();
+    let callers = Callers::new(vec![Caller { pid: 1, program: program.into() }]).unwrap();
     let target = Target { host: Host::parse(host).unwrap(), port };
     let permit = judge(&snapshot, &callers, &target, || Ok(())).unwrap();
     check(&permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
