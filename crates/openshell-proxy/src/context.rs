@@ -62,6 +62,10 @@ impl Limits {
     /// Threads that serve connections: enough for every byte that a link inside of one kernel brings, and few enough for a sandbox
     /// among hundreds on a large host.
     pub const WORKERS: usize = 8;
+    /// Bytes that a connection moves without a pause before others of its thread have their turn: some tenths of a millisecond.
+    pub const TURN_BYTES: usize = 512 * 1024;
+    /// Steps of connections after which a thread looks for what has arrived meanwhile.
+    pub const STEPS: u32 = 8;
     /// Connections at once of one program, so that it leaves some to the others.
     pub const CONNECTIONS_A_PROGRAM: usize = 1_024;
     /// Connections beyond those that are still told why they are refused; further ones are closed.

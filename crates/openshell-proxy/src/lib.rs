@@ -44,4 +44,5 @@ pub mod refusal;
 
 pub mod share;
 mod socket;
+mod turn;
 mod write_through;

@@ -48,6 +48,8 @@ impl Listener {
                 note_panic(ended);
             }
             let accepted = tokio::select! {
+                // Who came before the end is still heard.
+                biased;
                 accepted = self.socket.accept() => accepted,
                 _ = &mut stopped => break,
             };

@@ -3,7 +3,7 @@
 //! work out, a thread that is busy is the one that would have noticed what else has arrived.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, available_parallelism};
 
 use tokio::runtime::{Builder, Handle};
@@ -49,15 +49,21 @@ pub(crate) struct Place {
 
 impl Worker {
     fn start() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
         let (running, ended) = oneshot::channel::<()>();
-        let handle = runtime.handle().clone();
+        let (tell, told) = mpsc::channel();
         thread::Builder::new().name("connections".to_owned()).spawn(move || {
-            // An error is the end of who held the other side.
-            let _ = runtime.block_on(ended);
-            runtime.shutdown_background();
+            match Builder::new_current_thread().enable_all().event_interval(Limits::STEPS).build() {
+                Ok(runtime) => {
+                    // Nobody may wait for either any more.
+                    let _ = tell.send(Ok(runtime.handle().clone()));
+                    let _ = runtime.block_on(ended);
+                    runtime.shutdown_background();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
         })?;
-        Ok(Self { runtime: handle, connections: Arc::default(), _running: running })
+        let runtime = told.recv().map_err(io::Error::other)??;
+        Ok(Self { runtime, connections: Arc::default(), _running: running })
     }
 }
 

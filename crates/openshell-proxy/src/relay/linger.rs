@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::context::Limits;
+use crate::turn::Turn;
 
 /// A stream that lingers when it is shut down.
 #[derive(Debug)]
@@ -22,13 +23,14 @@ pub struct Linger<S> {
     closing: Option<(Pin<Box<Sleep>>, usize)>,
     /// Set when something is read.
     has_read: Arc<AtomicBool>,
+    turn: Turn,
 }
 
 impl<S> Linger<S> {
     /// Over `stream`; sets `has_read` whenever something is read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
-        Self { stream, closing: None, has_read }
+        Self { stream, closing: None, has_read, turn: Turn::default() }
     }
 
     /// What it is over.
@@ -40,9 +42,12 @@ impl<S> Linger<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, has_read, .. } = self.get_mut();
+        let Self { stream, has_read, turn, .. } = self.get_mut();
+        ready!(turn.poll_next(cx));
         let before = buf.filled().len();
-        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let read = Pin::new(stream).poll_read(cx, buf);
+        turn.moved(buf.filled().len() - before);
+        ready!(read)?;
         if buf.filled().len() > before {
             has_read.store(true, Ordering::Relaxed);
         }

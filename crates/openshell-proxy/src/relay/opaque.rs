@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::context::Limits;
 use crate::credentials::body::{FirstBytes, misplaced};
+use crate::turn::Turn;
 
 /// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
 const BUFFER: usize = 16 * 1024;
@@ -196,12 +197,15 @@ impl Pipe {
     /// Moves what comes until nothing has come for [`LULL`]. Whatever enters the pipe leaves it.
     async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let mut turn = Turn::default();
         loop {
+            turn.next().await;
             let enter = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE, flags)?);
             let mut inside = match from.try_io(Interest::READABLE, enter) {
                 Ok(0) => return Ok(Paused::Ended),
                 Ok(entered) => entered,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    turn.moved(0);
                     match tokio::time::timeout(LULL, from.readable()).await {
                         Ok(ready) => ready?,
                         Err(_) => return Ok(Paused::Waiting),
@@ -211,6 +215,7 @@ impl Pipe {
                 Err(error) => return Err(error),
             };
             moved.fetch_add(inside as u64, Ordering::Relaxed);
+            turn.moved(inside);
             while inside > 0 {
                 to.writable().await?;
                 let leave = || Ok(rustix::pipe::splice(&self.reader, None, to, None, inside, flags)?);

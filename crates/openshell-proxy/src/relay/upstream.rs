@@ -25,6 +25,7 @@ use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
 use crate::relay::crew::{Crew, Hold};
 use crate::resolve::guard::Destination;
+use crate::turn::Turn;
 
 /// The upstream connection of one client, kept for its next request to the same origin.
 #[derive(Debug, Default)]
@@ -76,13 +77,17 @@ struct Patient<S> {
     stream: S,
     unanswered: Arc<AtomicUsize>,
     is_unread: bool,
+    turn: Turn,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unanswered, .. } = self.get_mut();
+        let Self { stream, unanswered, turn, .. } = self.get_mut();
+        ready!(turn.poll_next(cx));
         let before = buf.filled().len();
-        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let read = Pin::new(stream).poll_read(cx, buf);
+        turn.moved(buf.filled().len() - before);
+        ready!(read)?;
         let read = unanswered.load(Ordering::Relaxed);
         if read != AT_REST {
             let read = read + buf.filled().len() - before;
@@ -232,7 +237,7 @@ impl Upstream {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
-        let stream = Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false };
+        let stream = Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false, turn: Turn::default() };
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         // How it ended, the request on it has heard.
         let hold = Arc::new(self.crew.add(async move { drop(connection.with_upgrades().await) }));

@@ -6,12 +6,18 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use openshell_policy::network::host::{Host, HostName};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use crate::context::Limits;
 
 /// The supervisor's resolver.
 #[derive(Debug)]
-pub struct Resolver(TokioResolver);
+pub struct Resolver {
+    resolver: TokioResolver,
+    /// Where it runs: what it keeps of name servers is shared, and waits for no connection.
+    runtime: Handle,
+}
 
 /// Why there is no resolver.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +29,7 @@ impl Resolver {
     /// none, the hosts file alone is asked, and a warning says so.
     ///
     /// # Errors
-    /// None that is known.
+    /// There is no runtime to look names up in.
     pub fn from_system() -> Result<Self, ResolverError> {
         let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
@@ -31,7 +37,9 @@ impl Resolver {
             TokioResolver::builder_with_config(nobody, TokioRuntimeProvider::default())
         });
         builder.options_mut().use_hosts_file = ResolveHosts::Always;
-        builder.build().map(Self).map_err(|error| ResolverError(error.to_string()))
+        let runtime = Handle::try_current().map_err(|error| ResolverError(error.to_string()))?;
+        let resolver = builder.build().map_err(|error| ResolverError(error.to_string()))?;
+        Ok(Self { resolver, runtime })
     }
 
     /// The addresses of `host`, as text; none if there are none to be found.
@@ -45,11 +53,17 @@ impl Resolver {
 
     /// The addresses of `name`, or why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
-        let looked_up = tokio::time::timeout(Limits::LOOKUP_DEADLINE, self.0.lookup_ip(name.as_str())).await;
-        match looked_up {
-            Ok(Ok(found)) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
-            Ok(Err(error)) => Err(format!("DNS resolution of {name} failed: {error}")),
-            Err(_) => Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE)),
+        let (resolver, asked) = (self.resolver.clone(), name.as_str().to_owned());
+        // Ends with who asks.
+        let mut asking = JoinSet::new();
+        asking.spawn_on(async move { resolver.lookup_ip(asked).await }, &self.runtime);
+        match tokio::time::timeout(Limits::LOOKUP_DEADLINE, asking.join_next()).await {
+            Ok(Some(Ok(Ok(found)))) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
+            Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {error}")),
+            Ok(Some(Err(error))) => Err(format!("DNS resolution of {name} failed: {error}")),
+            Ok(None) | Err(_) => {
+                Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE))
+            }
         }
     }
 }

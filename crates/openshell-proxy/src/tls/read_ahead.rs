@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
+use crate::turn::Turn;
 use crate::write_through::write_through;
 
 /// Bytes that are read at once: six records.
@@ -25,20 +26,22 @@ pub struct ReadAhead<S> {
     ahead: Vec<u8>,
     /// Bytes of it that were taken.
     taken: usize,
+    turn: Turn,
 }
 
 impl<S> ReadAhead<S> {
     /// Over `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: Vec::new(), taken: 0 }
+        Self { stream, ahead: Vec::new(), taken: 0, turn: Turn::default() }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, ahead, taken } = self.get_mut();
+        let Self { stream, ahead, taken, turn } = self.get_mut();
         if *taken == ahead.len() {
+            ready!(turn.poll_next(cx));
             if ahead.capacity() == 0 {
                 *ahead = SPARE.take();
             }
@@ -46,6 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
             *taken = 0;
             ahead.reserve_exact(AHEAD);
             let read = pin!(stream.read_buf(ahead)).poll(cx);
+            turn.moved(ahead.len());
             if !matches!(read, Poll::Ready(Ok(1..))) {
                 SPARE.set(std::mem::take(ahead));
             }
@@ -60,3 +64,40 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
 }
 
 write_through!(ReadAhead);
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll};
+
+    use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+    use super::ReadAhead;
+
+    /// Has always something more.
+    struct Endless;
+
+    impl AsyncRead for Endless {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            buf.initialize_unfilled();
+            buf.advance(buf.remaining());
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn who_never_waits_leaves_others_of_its_thread_their_turn() {
+        let had_its_turn = Arc::new(AtomicBool::new(false));
+        let other = Arc::clone(&had_its_turn);
+        let other = tokio::spawn(async move { other.store(true, Ordering::Relaxed) });
+        let (mut stream, mut buffer) = (ReadAhead::new(Endless), [0; 4096]);
+        for _ in 0..1024 {
+            stream.read_exact(&mut buffer).await.unwrap();
+        }
+        assert!(had_its_turn.load(Ordering::Relaxed), "four megabytes were read at once");
+        other.await.unwrap();
+    }
+}

@@ -39,15 +39,16 @@ enum Message {
 pub(super) struct Queue {
     sender: SyncSender<Message>,
     left_out: Arc<AtomicU64>,
-    /// The output took nothing when it was last waited for.
-    is_stuck: AtomicBool,
+    /// The output was waited for in vain, and has not caught up since.
+    is_stuck: Arc<AtomicBool>,
 }
 
 impl Queue {
     pub(super) fn new(name: &str, mut output: impl Output) -> std::io::Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(LINES);
         let left_out = Arc::new(AtomicU64::new(0));
-        let missing = Arc::clone(&left_out);
+        let is_stuck = Arc::new(AtomicBool::new(false));
+        let (missing, caught_up) = (Arc::clone(&left_out), Arc::clone(&is_stuck));
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let write = |output: &mut dyn Output, message| match message {
                 Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
@@ -63,6 +64,7 @@ impl Queue {
                     write(&mut output, message);
                 }
                 output.flush();
+                caught_up.store(false, Ordering::Relaxed);
                 quickly = if woken.elapsed() < 2 * PAUSE { quickly + 1 } else { 0 };
                 woken = Instant::now();
                 // Waking for every line of thousands takes their writers' time.
@@ -71,7 +73,7 @@ impl Queue {
                 }
             }
         })?;
-        Ok(Self { sender, left_out, is_stuck: AtomicBool::new(false) })
+        Ok(Self { sender, left_out, is_stuck })
     }
 
     /// Hands over a line; leaves it out, counted, if the output takes none.
@@ -94,10 +96,7 @@ impl Queue {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.sender.try_send(message) {
-                Ok(()) => {
-                    self.is_stuck.store(false, Ordering::Relaxed);
-                    return Ok(());
-                }
+                Ok(()) => return Ok(()),
                 Err(TrySendError::Full(back)) => message = back,
                 Err(TrySendError::Disconnected(back)) => return Err(back),
             }

@@ -29,6 +29,8 @@ pub enum Match {
     /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
     /// was let through sends it, or one that others connected to; nothing is kept of either, as that would cost every packet.
     OpensNothing,
+    /// ICMP of the types from the first to the second.
+    Icmp(u8, u8),
     /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
     NeighbourDiscovery,
     /// Any TCP packet.
@@ -60,6 +62,13 @@ pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
         rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
         rule(Match::OpensNothing, Verdict::Accept, "answers of servers inside, to whoever connects from outside"),
+        rule(
+            Match::Icmp(0, 0),
+            Verdict::Accept,
+            "the kernel's answers to a ping from outside; programs send type 8 alone",
+        ),
+        rule(Match::Icmp(3, 3), Verdict::Accept, "the kernel's word to whoever asks from outside that nobody listens"),
+        rule(Match::Icmp(11, 12), Verdict::Accept, "the kernel's word that a packet from outside is late or malformed"),
         rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
         rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
         rule(Match::Tcp, Verdict::Reset, "refused at once instead of a long time-out"),
@@ -193,6 +202,12 @@ fn matching(list: Message, when: Match) -> Message {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMPV6 as u8]);
             let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
             compare(compare(list, NFT_CMP_GTE, &[130]), NFT_CMP_LTE, &[143])
+        }
+        Match::Icmp(first, last) => {
+            let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
+            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMP as u8]);
+            let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
+            compare(compare(list, NFT_CMP_GTE, &[first]), NFT_CMP_LTE, &[last])
         }
         Match::Tcp => meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]),
         Match::Any => list,

@@ -39,7 +39,7 @@ pub enum NetnsError {
     #[error("cannot set up the network inside the sandbox")]
     Inside { source: io::Error },
     #[error(
-        "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with ct, limit, log and reject for inet, or the network be given up by --network block"
+        "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with limit, log and reject for inet, or the network be given up by --network block"
     )]
     Fence { source: io::Error },
     #[error("cannot open a socket inside the sandbox's network")]

@@ -3,7 +3,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 
 use super::{Netns, firewall, run_in, thread};
 
@@ -99,6 +100,31 @@ fn a_server_inside_answers_whoever_connects_from_outside_and_connects_to_nobody(
             Ok(rustix::net::connect(&socket, &beside.local_addr()?)?)
         });
         assert_eq!(from_there.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn the_kernel_inside_answers_pings_and_says_that_nobody_listens() {
+    on_private_host(|| {
+        let (netns, subnet) = Netns::create().unwrap();
+        netns.fence(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        let asking = UdpSocket::bind("0.0.0.0:0").unwrap();
+        asking.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        asking.connect((subnet.workload(), 9)).unwrap();
+        asking.send(b"x").unwrap();
+        assert_eq!(asking.recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+
+        let ping = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&ping, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
+        let to = SocketAddrV4::new(subnet.workload(), 0);
+        // Type 8, code 0, its checksum, no identity.
+        let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+        rustix::net::sendto(&ping, &echo, SendFlags::empty(), &to).unwrap();
+        let mut answer = [0; 64];
+        // What was said of the port comes here as well.
+        while answer[20] != 0 || answer[0] == 0 {
+            rustix::net::recv(&ping, &mut answer, RecvFlags::empty()).unwrap();
+        }
     });
 }
 
