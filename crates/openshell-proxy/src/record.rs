@@ -157,7 +157,7 @@ impl Record {
 
     /// Notes which path is judged.
     pub fn asks_for(&mut self, path: &str) {
-        if let Some(http) = &mut self.http {
+        if let Some(http) = self.http.as_mut().filter(|http| http.path != path) {
             path.clone_into(&mut http.path);
             let target = self.target.as_ref().filter(|_| http.number.is_none());
             let target = target.map(ToString::to_string).unwrap_or_default();

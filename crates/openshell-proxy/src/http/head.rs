@@ -191,8 +191,10 @@ pub fn outgoing<B: Body>(
 
 /// Names the host of a request that does not, as HTTP/1.0 allows.
 pub fn ensure_host(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
-    if let Some(host) = host_value(scheme, target) {
-        headers.entry(HOST).or_insert(host);
+    if !headers.contains_key(HOST)
+        && let Some(host) = host_value(scheme, target)
+    {
+        headers.insert(HOST, host);
     }
 }
 
