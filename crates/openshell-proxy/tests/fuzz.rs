@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use openshell_proxy::inference::usage::Meter;
 use openshell_proxy::intake::{self, Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::greet;
+use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 
 #[test]
@@ -91,7 +94,8 @@ fn vault() -> Vault {
 
 #[test]
 fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
-    let samples: [&[u8]; 8] = [
+    let samples: [&[u8]; 9] = [
+        b"/openshell%253Aresolve%253Aenv%253openshell:resolve:env:D\n",
         b"/a?b=c\nx-key: openshell:resolve:env:A\n",
         b"/botopenshell:resolve:env:A/x?k=openshell:resolve:env:A_B&y=1\n",
         b"/?openshell%3Aresolve%3aenv%3AA=x\n",
@@ -149,8 +153,10 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
         for text in texts(&sent) {
             // What is like a marker but for its first bits is not one.
             let token = text.strip_prefix(b"authorization:Basic ").and_then(|token| STANDARD.decode(token).ok());
-            let text = token.unwrap_or(text);
-            assert!(!is_hidden_in(&text), "{}", text.escape_ascii());
+            let mut text = token.unwrap_or(text).escape_ascii().to_string();
+            // What a secret makes of the text before it is nobody's placeholder; to refuse it would tell how the secret begins.
+            SECRETS.iter().for_each(|(_, secret)| text = text.replace(secret, "\n"));
+            assert!(!is_hidden_in(text.as_bytes()), "{text}");
         }
         let was_asked = texts(&asked).iter().any(|text| is_hidden_in(text));
         assert_eq!(was_asked, !used.is_empty(), "{used:?}");
@@ -276,7 +282,8 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
 
 #[test]
 fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
-    let samples: [&[u8]; 5] = [
+    let samples: [&[u8]; 6] = [
+        br#"{"mod\u0065Cl":"a", "x":{"y":[1,2.5e372,null,true]}}"#,
         br#"{"model":"any","messages":[{"role":"user","content":"hi"}]}"#,
         br#"{"messages":[{"model":"x"}],"model": "any","stream":true}"#,
         br#"{"model":"a","model":"b"}"#,
@@ -286,17 +293,23 @@ fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
     let words: [&[u8]; 10] = [b"\"model\"", b":", b"{", b"}", b"[", b"\"", b"\\", b"mod\\u0065l", b",", b"null"];
     fuzz("models", &samples, &words, |input| {
         let Ok(written) = with_model(Bytes::copy_from_slice(input), "gpt-x") else { return };
-        let Ok(serde_json::Value::Object(mut expected)) = serde_json::from_slice(input) else {
+        // With its values as they are written: a number may be too large for anybody to hold.
+        type Object<'i> = BTreeMap<String, &'i RawValue>;
+        let texts = |object: Object<'_>| {
+            object.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let Ok(expected) = serde_json::from_slice::<Object<'_>>(input) else {
             // What is an object to nobody goes as it is.
             assert_eq!(written, input);
             return;
         };
+        let (mut expected, model) = (texts(expected), r#""gpt-x""#.to_owned());
         expected
             .iter_mut()
             .filter(|(key, _)| key.eq_ignore_ascii_case("model"))
-            .for_each(|(_, value)| *value = "gpt-x".into());
-        expected.insert("model".to_owned(), "gpt-x".into());
-        assert_eq!(serde_json::from_slice::<serde_json::Value>(&written).unwrap(), serde_json::Value::Object(expected));
+            .for_each(|(_, value)| value.clone_from(&model));
+        expected.insert("model".to_owned(), model);
+        assert_eq!(texts(serde_json::from_slice(&written).unwrap()), expected);
     });
 }
 
