@@ -50,8 +50,10 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
         let leave = request.map(|(method, path)| request::ask(&permit, method, path)).transpose()?;
-        let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
-        let destination = runtime.block_on(resolve(&resolver, &permit))?;
+        let destination = runtime.block_on(async {
+            let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
+            resolve(&resolver, &permit).await
+        })?;
         Ok((permit, destination, leave))
     });
     match judged {

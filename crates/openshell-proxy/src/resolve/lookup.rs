@@ -26,7 +26,7 @@ pub struct ResolverError(String);
 
 impl Resolver {
     /// A resolver as `/etc/resolv.conf` and `/etc/hosts` say now. Without a usable `resolv.conf`, as in an image that has
-    /// none, the hosts file alone is asked, and a warning says so.
+    /// none, the hosts file alone is asked, and a warning says so. Names are looked up in the runtime in which this is called.
     ///
     /// # Errors
     /// There is no runtime to look names up in.
