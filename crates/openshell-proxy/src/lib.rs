@@ -8,7 +8,7 @@
 pub mod context;
 
 pub mod listener;
-mod workers;
+pub mod workers;
 
 pub mod pipeline;
 

@@ -23,16 +23,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to `address`, which only the sandbox reaches, and starts the threads that serve its connections.
+    /// Binds to `address`, which only the sandbox reaches; `workers` are to serve its connections.
     ///
     /// # Errors
-    /// The address is not this host's, its port is taken, or there are no more threads to be had.
-    pub async fn bind(address: SocketAddrV4) -> io::Result<Self> {
+    /// The address is not this host's, or its port is taken.
+    pub async fn bind(address: SocketAddrV4, workers: Workers) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         // Nothing is lost on a link inside of one kernel, and whoever probes or paces it waits for timers. Every kernel has this
         // one; without it the host's own serves.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
-        Ok(Self { socket, workers: Workers::start()? })
+        Ok(Self { socket, workers })
     }
 
     /// Accepts until it is `stopped`, and then gives open connections a moment, so that what has become of each is reported. No

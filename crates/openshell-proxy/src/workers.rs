@@ -13,7 +13,7 @@ use crate::context::Limits;
 
 /// One for each processor that the sandbox may use, up to a bound. Dropping them ends what they still do.
 #[derive(Debug)]
-pub(crate) struct Workers(Vec<Worker>);
+pub struct Workers(Vec<Worker>);
 
 #[derive(Debug)]
 struct Worker {
@@ -29,7 +29,7 @@ impl Workers {
     ///
     /// # Errors
     /// There are no more threads or descriptors to be had.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
         let processors = available_parallelism().map_or(1, usize::from);
         (0..processors.min(Limits::WORKERS)).map(|_| Worker::start()).collect::<io::Result<_>>().map(Self)
     }

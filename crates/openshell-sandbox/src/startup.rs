@@ -24,6 +24,7 @@ use openshell_proxy::listener::Listener;
 use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tenure;
+use openshell_proxy::workers::Workers;
 use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof, Mount};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
@@ -340,7 +341,10 @@ impl Network {
 }
 
 async fn bind_proxy(address: SocketAddrV4) -> anyhow::Result<Listener> {
-    let listener = Listener::bind(address).await;
+    let workers = Workers::start().context(
+        "cannot start the threads that serve connections; raise the limit of processes (pids.max, ulimit -u) or of open files",
+    )?;
+    let listener = Listener::bind(address, workers).await;
     let listener = listener.with_context(|| format!("the proxy cannot listen on {address}; see --proxy-port"))?;
     logging::config_event("ENABLED", "INFO", &format!("Proxy listening on {address}"));
     Ok(listener)
