@@ -7,10 +7,28 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::context::Limits;
+use crate::context::{Context, Limits};
+use crate::identify::caller::Callers;
 use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
+use crate::share::Share;
 use crate::socket::prepare;
+
+/// Connects for a permitted connection, of which its program has only so many.
+///
+/// # Errors
+/// It has them all, or nobody is there.
+pub async fn dial(
+    ctx: &Context,
+    destination: &Destination,
+    callers: &Callers,
+) -> Result<(TcpStream, SocketAddr, Share), Refusal> {
+    let share = ctx.shares.take(&callers.first().program.executable);
+    let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
+    let upstream = connect(destination).await?;
+    let address = upstream.peer_addr().map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
+    Ok((upstream, address, share))
+}
 
 /// Connects to the first of the destination's addresses that answers.
 ///

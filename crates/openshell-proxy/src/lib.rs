@@ -14,6 +14,8 @@ pub mod pipeline;
 
 pub mod intake;
 
+pub mod approve;
+
 pub mod identify;
 
 pub mod decide;

@@ -14,17 +14,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use openshell_policy::denial::DenialStage;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
-use crate::connect::connect;
+use crate::approve::{approve, caller};
+use crate::connect::dial;
 use crate::context::{Context, Limits};
 use crate::credentials::body::{FirstBytes, misplaced};
-use crate::decide::connection::{Permit, judge, observe};
+use crate::decide::connection::Permit;
 use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::identify::Flow;
-use crate::identify::caller::{Caller, Callers};
+use crate::identify::caller::Caller;
 use crate::inference::serve::{self, Models};
 use crate::intake::{self, Scheme, Target};
 use crate::record::{Outcome, Record};
@@ -36,8 +37,6 @@ use crate::relay::opaque;
 use crate::relay::prefixed::Prefixed;
 use crate::relay::session::{Session, revoked};
 use crate::relay::upstream::NotAnswered;
-use crate::resolve::guard::Destination;
-use crate::resolve::resolve;
 use crate::share::Share;
 use crate::tenure::{Connection, Does, Tenure};
 use crate::tls::authority::HTTP2;
@@ -346,86 +345,6 @@ where
     let _ = client.shutdown().await;
 }
 
-/// Everything that must hold before anything is answered or dialled.
-async fn approve(
-    ctx: &Context,
-    flow: Flow,
-    target: &Target,
-    record: &mut Record,
-) -> Result<(Destination, Decided), Refusal> {
-    let decided = decide(ctx, flow, target, record).await?;
-    record.permitted_by(&decided.permit);
-    let destination = resolve(&ctx.resolver, &decided.permit).await?;
-    if let Some(observations) = &ctx.observations {
-        observations.add(&decided.callers.first().program.executable, target, &destination);
-    }
-    Ok((destination, decided))
-}
-
-/// Connects for a permitted connection, of which its program has only so many.
-async fn dial(
-    ctx: &Context,
-    destination: &Destination,
-    callers: &Callers,
-) -> Result<(TcpStream, SocketAddr, Share), Refusal> {
-    let share = ctx.shares.take(&callers.first().program.executable);
-    let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
-    let upstream = connect(destination).await?;
-    let address = upstream.peer_addr().map_err(|error| Refusal::UpstreamUnreachable(error.to_string()))?;
-    Ok((upstream, address, share))
-}
-
-/// Who asks, and whether they may. On a thread of its own, as reading /proc, hashing a program and evaluating foreign rules
-/// may take their time; a few at once and not for long, so that no workload can have them all.
-async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record) -> Result<Decided, Refusal> {
-    let generations = ctx.policy.subscribe();
-    let (identifier, policy, to) = (Arc::clone(&ctx.identifier), Arc::clone(&ctx.policy), target.clone());
-    let (turn, is_observed) = (Arc::clone(&ctx.turns).acquire_owned(), ctx.observations.is_some());
-    let decision = async {
-        let turn = turn.await;
-        let work = tokio::task::spawn_blocking(move || {
-            let identified = identifier.identify(flow)?;
-            let snapshot = policy.load();
-            let verify = || identifier.verify(&identified);
-            let permit = match is_observed {
-                false => judge(&snapshot, identified.callers(), &to, verify),
-                true => observe(&snapshot, identified.callers(), &to, verify),
-            };
-            drop(turn);
-            Ok::<_, Refusal>((identified.callers().clone(), identified.unsearched(), permit))
-        });
-        work.await.map_err(|error| Refusal::Engine(error.to_string()))?
-    };
-    let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
-    let (callers, unsearched, permit) =
-        decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
-    record.called_by(callers.first().clone());
-    Ok(Decided { callers, unsearched, permit: permit?, generations })
-}
-
-/// Who may, and by what.
-struct Decided {
-    callers: Callers,
-    /// Their socket, if not all processes were looked at.
-    unsearched: Option<u32>,
-    permit: Permit,
-    /// Tells of what comes into force.
-    generations: watch::Receiver<u64>,
-}
-
-impl Decided {
-    /// What lasts of it, once it is connected to `address`.
-    fn tenure(self, address: SocketAddr) -> Tenure {
-        let connection = Arc::new(Connection::new(self.callers, self.permit, address.ip()));
-        Tenure::new(connection, self.generations, self.unsearched)
-    }
-
-    /// Whether another generation has come into force since.
-    fn is_outdated(&self) -> bool {
-        *self.generations.borrow() != self.permit.generation()
-    }
-}
-
 async fn answer(
     ctx: &Context,
     flow: Flow,
@@ -520,21 +439,6 @@ async fn to_models(
     let client = hyper::upgrade::on(&mut request);
     *opened.lock().await = Some(Opened { client, to: To::Models { caller, target, share } });
     Ok(reply::established())
-}
-
-/// Who asks, for the log, where nothing depends on it.
-async fn caller(ctx: &Context, flow: Flow) -> Option<Caller> {
-    let identified = async {
-        let turn = Arc::clone(&ctx.turns).acquire_owned().await.ok()?;
-        let identifier = Arc::clone(&ctx.identifier);
-        let work = tokio::task::spawn_blocking(move || {
-            let identified = identifier.identify(flow);
-            drop(turn);
-            identified
-        });
-        work.await.ok()?.ok().map(|identified| identified.callers().first().clone())
-    };
-    tokio::time::timeout(Limits::JUDGE_DEADLINE, identified).await.ok()?
 }
 
 /// A request to the proxy itself: judged by itself, sent on, answered as the upstream answers.

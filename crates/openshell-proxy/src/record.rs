@@ -263,49 +263,9 @@ impl Record {
 
     fn report(&mut self, outcome: Outcome<'_>) {
         self.finished = true;
-        let policy = self.policy.as_deref().unwrap_or("-");
         match outcome {
             Outcome::Allowed => self.report_allowed(""),
-            Outcome::Refused(refusal) => {
-                let stage = refusal.code().stage();
-                let (activity, severity, action, policy) = match stage {
-                    // Permitted, but there was nobody there, or not who should be.
-                    DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
-                    DenialStage::Tls => ("FAIL", "MED", "DENIED", policy),
-                    // Somebody takes a secret where it may not go.
-                    DenialStage::Credential if refusal.code() == ReasonCode::CredentialEndpointMismatch => {
-                        ("OPEN", "HIGH", "DENIED", policy)
-                    }
-                    DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
-                    // The route was right, but its backend was not there.
-                    DenialStage::Inference if self.is_routed() && refusal.status().is_server_error() => {
-                        ("FAIL", "LOW", "ALLOWED", "-")
-                    }
-                    DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
-                    _ => ("OPEN", "MED", "DENIED", "-"),
-                };
-                if matches!(refusal, Refusal::UnsolicitedUpgrade) {
-                    self.report_unsolicited();
-                }
-                self.emit(&Event {
-                    activity,
-                    severity,
-                    action,
-                    policy,
-                    engine: match stage {
-                        DenialStage::Ssrf => "ssrf",
-                        DenialStage::L7 => "l7",
-                        DenialStage::Tls => "tls",
-                        DenialStage::Credential => "credential",
-                        DenialStage::Inference => "inference",
-                        _ => "opa",
-                    },
-                    decision: "deny",
-                    reason: &refusal.log_reason(),
-                    code: refusal.code().as_str(),
-                    message: &refusal.detail(self),
-                });
-            }
+            Outcome::Refused(refusal) => self.report_refused(refusal),
             Outcome::Revoked(refusal) => self.emit(&Event {
                 activity: "CLOSE",
                 // Somebody passed a permitted socket on to a program that may not have it.
@@ -375,6 +335,48 @@ impl Record {
             reason,
             code,
             message: &message,
+        });
+    }
+
+    fn report_refused(&self, refusal: &Refusal) {
+        let policy = self.policy.as_deref().unwrap_or("-");
+        let stage = refusal.code().stage();
+        let (activity, severity, action, policy) = match stage {
+            // Permitted, but there was nobody there, or not who should be.
+            DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
+            DenialStage::Tls => ("FAIL", "MED", "DENIED", policy),
+            // Somebody takes a secret where it may not go.
+            DenialStage::Credential if refusal.code() == ReasonCode::CredentialEndpointMismatch => {
+                ("OPEN", "HIGH", "DENIED", policy)
+            }
+            DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
+            // The route was right, but its backend was not there.
+            DenialStage::Inference if self.is_routed() && refusal.status().is_server_error() => {
+                ("FAIL", "LOW", "ALLOWED", "-")
+            }
+            DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
+            _ => ("OPEN", "MED", "DENIED", "-"),
+        };
+        if matches!(refusal, Refusal::UnsolicitedUpgrade) {
+            self.report_unsolicited();
+        }
+        self.emit(&Event {
+            activity,
+            severity,
+            action,
+            policy,
+            engine: match stage {
+                DenialStage::Ssrf => "ssrf",
+                DenialStage::L7 => "l7",
+                DenialStage::Tls => "tls",
+                DenialStage::Credential => "credential",
+                DenialStage::Inference => "inference",
+                _ => "opa",
+            },
+            decision: "deny",
+            reason: &refusal.log_reason(),
+            code: refusal.code().as_str(),
+            message: &refusal.detail(self),
         });
     }
 
