@@ -1,22 +1,96 @@
 //! Files that a run writes at its end: proposals for what was refused, the policy of what was observed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_proxy::decide::document::document;
 use openshell_proxy::observe::{Observation, Observations};
+use openshell_proxy::resolve::lookup::Resolver;
 use openshell_supervisor::resolve::resolve;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+use crate::logging;
+use crate::refusals::Refusals;
+
+/// What is written when the command has ended.
+pub(crate) struct Results {
+    resolver: Arc<Resolver>,
+    proposals: Option<Output>,
+    observed: Option<(Output, Arc<Observations>)>,
+    started: Policy,
+}
+
+impl Results {
+    /// Opens what `config` asks for; `resolver` is asked for the names that were refused.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn prepare(config: &Config, started: &Policy, resolver: Arc<Resolver>) -> anyhow::Result<Self> {
+        let open = |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| Output::open(flag, path)).transpose();
+        let observed = open("--observe", &config.observe)?.map(|output| (output, Arc::default()));
+        if observed.is_some() {
+            let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
+            logging::config_event("DEGRADED", "HIGH", message);
+        }
+        let proposals = open("--proposals", &config.proposals)?;
+        Ok(Self { resolver, proposals, observed, started: started.clone() })
+    }
+
+    /// Where what is observed is gathered, if it is.
+    pub(crate) fn observations(&self) -> Option<Arc<Observations>> {
+        self.observed.as_ref().map(|(_, observations)| Arc::clone(observations))
+    }
+
+    /// Writes what was refused, or what was observed.
+    ///
+    /// # Errors
+    /// The disk is full, say.
+    pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
+        if let Some(output) = &mut self.proposals {
+            let addresses = look_up(&self.resolver, refusals.hosts()).await;
+            output.write(&refusals.proposals(&addresses))?;
+        }
+        if let Some((output, observations)) = &mut self.observed {
+            output.write(&observed_policy(&self.started, observations))?;
+        }
+        Ok(())
+    }
+}
+
+/// Refused names that are looked up for proposals: each is something that the workload tells a name server.
+const LOOKED_UP: usize = 32;
+
+/// The addresses of `hosts`, as far as they can be had while the caller waits for the end.
+async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut lookups = JoinSet::new();
+    for host in hosts.into_iter().take(LOOKED_UP) {
+        let resolver = Arc::clone(resolver);
+        lookups.spawn(async move { (resolver.addresses(&host).await, host) });
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut found = BTreeMap::new();
+    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
+        found.extend(looked_up.map(|(addresses, host)| (host, addresses)));
+    }
+    found
+}
 
 /// A file that is open from the start on: the workload may be able to write where it lies, and would be followed to where it
 /// points by then.
 #[derive(Debug)]
-pub(crate) struct Output {
+struct Output {
     path: PathBuf,
     file: File,
 }
@@ -26,7 +100,7 @@ impl Output {
     ///
     /// # Errors
     /// It cannot be made there, or is no regular file.
-    pub(crate) fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
+    fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
         let path = std::path::absolute(path)?;
         let context = || format!("{flag} {} cannot be written", path.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!(context()) };
@@ -45,7 +119,7 @@ impl Output {
     ///
     /// # Errors
     /// The disk is full, say.
-    pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
+    fn write(&mut self, text: &str) -> anyhow::Result<()> {
         let written =
             self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
@@ -75,7 +149,7 @@ fn observed_endpoint(seen: &Observation) -> String {
 
 /// The smallest policy with which a run like the one that was observed passes: the parts of `started` that are not about the
 /// network, and what each program used of it.
-pub(crate) fn observed_policy(started: &Policy, observations: &Observations) -> String {
+fn observed_policy(started: &Policy, observations: &Observations) -> String {
     let (all, is_complete) = observations.all();
     let mut text = "# Observed, not reviewed: what one run has used while nothing was refused. Look at each line before you enforce it.\n"
         .to_owned();

@@ -1,8 +1,7 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -21,7 +20,6 @@ use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::inference::route::Inference;
 use openshell_proxy::listener::Listener;
-use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tenure;
 use openshell_proxy::workers::Workers;
@@ -39,13 +37,11 @@ use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::signals::{self, Meaning};
 use openshell_supervisor::{filesystem, netns};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 
 use crate::cli::NetworkMode;
 use crate::config::{Config, Secrets};
 use crate::logging;
-use crate::outputs::{self, Output};
+use crate::outputs::Results;
 use crate::refusals::Refusals;
 use crate::reload;
 use crate::routes;
@@ -80,57 +76,6 @@ struct Owned {
     _network: Network,
     _proof: Proof,
     _run_dir: RunDir,
-}
-
-/// What is written when the command has ended.
-pub(crate) struct Results {
-    resolver: Arc<Resolver>,
-    proposals: Option<Output>,
-    observed: Option<(Output, Arc<Observations>)>,
-    started: Policy,
-}
-
-impl Results {
-    fn prepare(config: &Config, started: &Policy) -> anyhow::Result<Self> {
-        let open = |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| Output::open(flag, path)).transpose();
-        let observed = open("--observe", &config.observe)?.map(|output| (output, Arc::default()));
-        if observed.is_some() {
-            let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
-            logging::config_event("DEGRADED", "HIGH", message);
-        }
-        let proposals = open("--proposals", &config.proposals)?;
-        Ok(Self { resolver: Arc::new(Resolver::from_system()?), proposals, observed, started: started.clone() })
-    }
-
-    /// Writes what was refused, or what was observed.
-    pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
-        if let Some(output) = &mut self.proposals {
-            let addresses = look_up(&self.resolver, refusals.hosts()).await;
-            output.write(&refusals.proposals(&addresses))?;
-        }
-        if let Some((output, observations)) = &mut self.observed {
-            output.write(&outputs::observed_policy(&self.started, observations))?;
-        }
-        Ok(())
-    }
-}
-
-/// Refused names that are looked up for proposals: each is something that the workload tells a name server.
-const LOOKED_UP: usize = 32;
-
-/// The addresses of `hosts`, as far as they can be had while the caller waits for the end.
-async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
-    let mut lookups = JoinSet::new();
-    for host in hosts.into_iter().take(LOOKED_UP) {
-        let resolver = Arc::clone(resolver);
-        lookups.spawn(async move { (resolver.addresses(&host).await, host) });
-    }
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let mut found = BTreeMap::new();
-    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
-        found.extend(looked_up.map(|(addresses, host)| (host, addresses)));
-    }
-    found
 }
 
 /// Reports on the workload, of connections and of attempts to go past the proxy, which may come after its end.
@@ -191,7 +136,8 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     };
     let identifier = network.identifier(&init)?.map(Arc::new);
     let refusals = Arc::new(Refusals::default());
-    let results = Results::prepare(config, policy)?;
+    let resolver = Arc::new(Resolver::from_system()?);
+    let results = Results::prepare(config, policy, Arc::clone(&resolver))?;
     let bypass = identifier.as_ref().and_then(|identifier| network.monitor(&mut tasks, identifier, &refusals));
     let mut reports = Vec::from_iter(bypass);
     let mounts = std::mem::take(&mut tls.mounts);
@@ -238,14 +184,14 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
             http2: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
-            resolver: Arc::clone(&results.resolver),
+            resolver,
             authority: tls.authority,
             trust: tls.trust,
             vault,
             inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
             shares: Arc::default(),
             denials: Arc::clone(&refusals) as _,
-            observations: results.observed.as_ref().map(|(_, observations)| Arc::clone(observations)),
+            observations: results.observations(),
             workload: subnet.workload(),
         };
         let context = Arc::new(context);
