@@ -29,6 +29,8 @@ pub enum Match {
     /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
     /// was let through sends it, or one that others connected to; nothing is kept of either, as that would cost every packet.
     OpensNothing,
+    /// The same, to one address.
+    OpensNothingTo(Ipv4Addr),
     /// ICMP of the types from the first to the second.
     Icmp(u8, u8),
     /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
@@ -61,7 +63,12 @@ pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
     vec![
         rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
-        rule(Match::OpensNothing, Verdict::Accept, "answers of servers inside, to whoever connects from outside"),
+        rule(
+            Match::OpensNothingTo(proxy.0),
+            Verdict::Accept,
+            "answers of servers inside, to whoever connects from this host",
+        ),
+        rule(Match::OpensNothing, Verdict::Drop, "nobody else is answered, or a way in would be a way out"),
         rule(
             Match::Icmp(0, 0),
             Verdict::Accept,
@@ -177,12 +184,12 @@ fn rule_message(rule: &Rule) -> Message {
 fn matching(list: Message, when: Match) -> Message {
     match when {
         Match::Proxy(address, port) => {
-            let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
-            let list = compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4), NFT_CMP_EQ, &address.octets());
+            let list = to(list, address);
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
             compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &port.to_be_bytes())
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
+        Match::OpensNothingTo(address) => matching(to(list, address), Match::OpensNothing),
         Match::OpensNothing => {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
             let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
@@ -284,6 +291,11 @@ fn payload(list: Message, base: u32, offset: u32, length: u32) -> Message {
             .attribute(NFTA_PAYLOAD_OFFSET, &be32(offset))
             .attribute(NFTA_PAYLOAD_LEN, &be32(length))
     })
+}
+
+fn to(list: Message, address: Ipv4Addr) -> Message {
+    let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
+    compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4), NFT_CMP_EQ, &address.octets())
 }
 
 fn compare(list: Message, operator: u32, value: &[u8]) -> Message {

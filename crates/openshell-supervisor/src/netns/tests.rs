@@ -3,6 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 
@@ -77,7 +78,7 @@ fn net_04_loopback_works_inside_the_fence_in_both_families() {
 }
 
 #[test]
-fn a_server_inside_answers_whoever_connects_from_outside_and_connects_to_nobody() {
+fn a_server_inside_answers_whoever_connects_from_this_host_and_connects_to_nobody() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
         netns.fence(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
@@ -100,6 +101,23 @@ fn a_server_inside_answers_whoever_connects_from_outside_and_connects_to_nobody(
             Ok(rustix::net::connect(&socket, &beside.local_addr()?)?)
         });
         assert_eq!(from_there.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_server_inside_answers_nobody_who_connects_from_elsewhere() {
+    on_private_host(|| {
+        let ((netns, subnet), (_other, elsewhere)) = (Netns::create().unwrap(), Netns::create().unwrap());
+        netns.fence(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let to = SocketAddrV4::new(subnet.workload(), server.local_addr().unwrap().port());
+        let client = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        // What the host forwards comes from such an address as well.
+        rustix::net::bind(&client, &SocketAddrV4::new(elsewhere.supervisor(), 0)).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&client, Timeout::Send, Some(Duration::from_millis(300))).unwrap();
+        assert_eq!(rustix::net::connect(&client, &to).unwrap_err(), Errno::INPROGRESS);
+        assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     });
 }
 
