@@ -96,6 +96,9 @@ impl Limits {
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
     /// Requests that a connection's client has given up before their answers, until it is ended if they are the most of all.
     pub const STREAMS_ABANDONED: u64 = 200;
+    /// Requests of a connection that are not over, those among them that its client has given up or has an answer to and that an
+    /// upstream does not take: twice what may go on beside each other.
+    pub const STREAMS_HELD: usize = 2 * Self::STREAMS as usize;
     /// Requests that are cancelled before anybody has looked at them, until their connection ends (CVE-2023-44487)…
     pub const STREAM_RESETS: usize = 20;
     /// …and malformed ones that are answered by a reset.

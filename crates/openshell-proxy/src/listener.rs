@@ -45,7 +45,7 @@ impl Listener {
         let mut unanswered = 0;
         loop {
             while let Some(ended) = connections.try_join_next() {
-                note_panic(ended);
+                note_failure(ended);
             }
             let accepted = tokio::select! {
                 // Who came before the end is still heard.
@@ -60,7 +60,7 @@ impl Listener {
                     // A connection that ends gives back what was missing.
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        Some(ended) = connections.join_next() => note_panic(ended),
+                        Some(ended) = connections.join_next() => note_failure(ended),
                         _ = &mut stopped => break,
                     }
                     pause = (pause * 2).min(Limits::ACCEPT_BACKOFF.1);
@@ -85,7 +85,7 @@ impl Listener {
         }
         let all = async {
             while let Some(ended) = connections.join_next().await {
-                note_panic(ended);
+                note_failure(ended);
             }
         };
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
@@ -103,7 +103,10 @@ impl Listener {
     ) where
         F: Future<Output = ()> + Send,
     {
-        let Some((worker, with_worker)) = self.workers.freest() else { return };
+        let Some((worker, with_worker)) = self.workers.freest() else {
+            tracing::error!("no thread is left that serves connections; start the sandbox again");
+            return;
+        };
         let served = async move {
             match TcpStream::from_std(client) {
                 Ok(client) => serve(client).await,
@@ -115,11 +118,9 @@ impl Listener {
     }
 }
 
-/// A connection's own task failed; the others go on.
-fn note_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
+/// A connection's own task failed, or its thread has ended; the others go on.
+fn note_failure(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
         tracing::error!("a connection ended by an error of the proxy's own: {error}");
     }
 }

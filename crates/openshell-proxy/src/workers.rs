@@ -21,7 +21,7 @@ struct Worker {
     /// Held once for each of its connections.
     connections: Arc<()>,
     /// Ends the thread when it is dropped.
-    _running: oneshot::Sender<()>,
+    running: oneshot::Sender<()>,
 }
 
 impl Workers {
@@ -34,9 +34,11 @@ impl Workers {
         (0..processors.min(Limits::WORKERS)).map(|_| Worker::start()).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The runtime of the one with the fewest connections, and what the next one holds on to while it lasts.
+    /// The runtime of the one with the fewest connections, and what the next one holds on to while it lasts. None where none is
+    /// left: a thread that has ended has no connections at all.
     pub(crate) fn freest(&self) -> Option<(&Handle, Place)> {
-        let worker = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.connections))?;
+        let running = self.0.iter().filter(|worker| !worker.running.is_closed());
+        let worker = running.min_by_key(|worker| Arc::strong_count(&worker.connections))?;
         Some((&worker.runtime, Place { _of: Arc::clone(&worker.connections) }))
     }
 }
@@ -63,7 +65,7 @@ impl Worker {
             }
         })?;
         let runtime = told.recv().map_err(io::Error::other)??;
-        Ok(Self { runtime, connections: Arc::default(), _running: running })
+        Ok(Self { runtime, connections: Arc::default(), running })
     }
 }
 
@@ -128,6 +130,20 @@ mod tests {
                 assert!(released.await.is_err());
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_has_ended_gets_no_more_connections() {
+        let (mut workers, mut owner) = (two(), JoinSet::new());
+        let (first, _goes_on) = begin(&workers, &mut owner).await;
+        let ended = std::mem::replace(&mut workers.0[0].running, oneshot::channel().0);
+        drop(ended);
+        assert!(owner.join_next().await.unwrap().unwrap_err().is_cancelled());
+        let (other, _goes_on) = begin(&workers, &mut owner).await;
+        let (again, _goes_on) = begin(&workers, &mut owner).await;
+        assert_eq!((other != first, again), (true, other));
+        drop(workers.0.pop());
+        assert!(workers.freest().is_none());
     }
 
     #[tokio::test]

@@ -141,7 +141,7 @@ fn what_is_no_trailer_is_not_sent_on_as_one() {
     let program = "
 client = Client()
 client.request(1, ask('/upload', 'POST'), END_HEADERS)
-client.send(frame(DATA, 0, 1, b'abc') + frame(HEADERS, 5, 1, block([(':path', '/other'), ('x-end', 'yes')])))
+client.send(frame(DATA, 0, 1, b'abc') + frame(HEADERS, 5, 1, block([(':path', '/other'), ('x-end', 'yes'), ('host', 'evil'), ('authorization', 'x'), ('content-length', '1'), ('cookie', 'a=b')])))
 print(client.until(HEADERS, RST, GOAWAY))
 ";
     let finished = frames(&lab, &origin, FULL, program);
@@ -153,7 +153,7 @@ print(client.until(HEADERS, RST, GOAWAY))
         (Some("/upload"), &serde_json::Value::from("yes")),
         "{seen:?}"
     );
-    assert!(seen[0][4].get(":path").is_none(), "{seen:?}");
+    assert_eq!(seen[0][4].as_object().unwrap().len(), 1, "{seen:?}");
 }
 
 #[test]
@@ -616,4 +616,92 @@ for n in range(20):
     let finished = frames(&lab, &origin, READ_ONLY, program);
     assert_eq!(finished.ok(), "403 200 ".repeat(10).trim_end(), "{finished:?}");
     assert!(origin.connections() <= 2, "{}", origin.connections());
+}
+
+/// Runs `program` behind a client that speaks frame by frame, with an upstream that does as well: `settings` are its own, and
+/// `serve` what it does about a frame of a `kind` with `flags` on a `stream`.
+fn between(settings: &str, serve: &str, program: &str) -> Finished {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let server = format!(
+        "{}
+listener = socket.create_server(('10.99.0.1', 8447))
+print('ready', flush=True)
+class Served(Client):
+    def __init__(self): self.socket, self.buffer, self.is_ending = listener.accept()[0], b'', False
+while True:
+    served = Served()
+    while len(served.buffer) < len(PREFACE): served.buffer += served.socket.recv(65536)
+    served.buffer = served.buffer[len(PREFACE):]
+    served.send(frame(SETTINGS, 0, 0, {settings}))
+    while got := served.read():
+        kind, flags, stream, payload = got
+{serve}
+    served.socket.close()
+",
+        include_str!("data/frames.py")
+    );
+    let server = lab.file("served.py", &server);
+    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap()]);
+    let program = [include_str!("data/frames.py"), program].concat();
+    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[])
+}
+
+/// One request at a time.
+const NARROW: &str = "struct.pack('>HI', 3, 1)";
+
+#[test]
+fn what_an_upstream_does_not_take_lies_about_for_so_many_streams_and_no_more() {
+    let flood = "
+client = Client(tls=False, port=8447)
+if IS_ANSWERED: client.send(frame(WINDOW, 0, 0, struct.pack('>I', 1 << 30)))
+found = 'PING ACK'
+try:
+    for n in range(1, 2000, 2):
+        client.request(n, ask('/slow', 'POST'), END_HEADERS)
+        client.send(frame(DATA, 0, n, bytes(16000)))
+        if IS_ANSWERED and client.until(HEADERS, stream=n) != 'HEADERS 200': break
+        if n > 3: client.send(frame(RST, 0, n, struct.pack('>I', 8)))
+        client.send(frame(PING, 0, 0, bytes(8)))
+        if (found := client.until(PING, GOAWAY)) != 'PING ACK': break
+except OSError: found = 'END'
+print(found != 'PING ACK' or n < 1999, n > 190)
+";
+    let answer = "        if kind == HEADERS: served.send(frame(HEADERS, 5, stream, bytes([0x88])))";
+    let cases =
+        [(NARROW, "        pass", "IS_ANSWERED = False"), ("struct.pack('>HI', 4, 0)", answer, "IS_ANSWERED = True")];
+    for (settings, serve, how) in cases {
+        let finished = between(settings, serve, &format!("{how}{flood}"));
+        assert_eq!(finished.ok(), "True True", "{how}: {finished:?}");
+        let line = "[reason:the client floods its HTTP/2 connection] [code:limit_reached]";
+        assert!(!finished.logged(line).is_empty(), "{how}: {}", finished.log);
+    }
+}
+
+#[test]
+fn what_waits_for_its_turn_when_the_upstream_goes_may_be_asked_again() {
+    let goes = ["served.send(frame(GOAWAY, 0, 0, struct.pack('>II', 1, 0)))", "break"];
+    for goes in goes {
+        let serve = format!("        if kind == DATA: {goes}");
+        let finished = between(
+            NARROW,
+            &serve,
+            "
+client = Client(tls=False, port=8447)
+client.request(1, ask('/first', 'POST'), END_HEADERS)
+for n in (3, 5, 7): client.request(n, ask('/next'))
+client.send(frame(PING, 0, 0, bytes(8))); client.until(PING)
+client.send(frame(DATA, 0, 1, b'go'))
+found = {}
+while len(found) < 3 and (got := client.read()):
+    kind, flags, stream, payload = got
+    if stream > 1 and kind in (HEADERS, RST): found[stream] = status(payload) if kind == HEADERS else ERRORS[int.from_bytes(payload, 'big')]
+print(sorted(found.items()))
+",
+        );
+        let expected = "[(3, 'REFUSED_STREAM'), (5, 'REFUSED_STREAM'), (7, 'REFUSED_STREAM')]";
+        assert_eq!(finished.ok(), expected, "{goes}: {finished:?}");
+        assert!(finished.logged("[code:bad_request]").is_empty(), "{}", finished.log);
+    }
 }

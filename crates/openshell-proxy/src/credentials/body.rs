@@ -13,6 +13,7 @@ use hyper::header::{CONTENT_ENCODING, HeaderMap};
 use crate::context::Limits;
 use crate::credentials::placeholder::{self, is_in_header};
 use crate::credentials::vault::Vault;
+use crate::http::head;
 use crate::refusal::{CredentialFault, Refusal};
 use crate::relay::whole::{Cut, Whole};
 
@@ -174,13 +175,14 @@ impl Scanned {
     }
 
     fn looked_at(&mut self, frame: Result<Frame<Bytes>, Cut>) -> Result<Frame<Bytes>, Unsendable> {
-        let frame = frame.map_err(Unsendable::Broken)?;
+        let mut frame = frame.map_err(Unsendable::Broken)?;
         let scanner = &mut self.scanner;
         let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_in(data));
         let in_trailers = |trailers: &HeaderMap| trailers.iter().any(|(name, value)| is_in_header(name, value));
         if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
             return Err(Unsendable::Misplaced(Misplaced));
         }
+        frame.trailers_mut().into_iter().for_each(head::keep_trailers);
         Ok(frame)
     }
 }

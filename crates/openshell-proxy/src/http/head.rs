@@ -2,8 +2,9 @@
 
 use hyper::body::Body;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
+    EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS, RANGE, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
@@ -244,6 +245,30 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     remove_connection(headers);
+}
+
+/// Removes what no trailer says (RFC 9110 §6.5.1): how a message is framed, where it goes, who sends it, and what it holds. Whoever
+/// takes trailers for headers would read another request than the one that was judged.
+pub fn keep_trailers(trailers: &mut HeaderMap) {
+    const HEADERS_ALONE: [HeaderName; 13] = [
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        COOKIE,
+        EXPECT,
+        HOST,
+        MAX_FORWARDS,
+        RANGE,
+        SET_COOKIE,
+        TRAILER,
+    ];
+    for name in HEADERS_ALONE {
+        trailers.remove(name);
+    }
+    remove_hop_by_hop(trailers);
 }
 
 /// Removes what says how a message is framed and how its connection goes on, which HTTP/2 says otherwise (RFC 9113 §8.2.2).

@@ -1,7 +1,7 @@
 //! One client's HTTP/2 connection, opened: each of its streams is a request like any other.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Waking, Poll};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::Reason;
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::rt::Executor as _;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -137,7 +138,27 @@ struct Stream {
     session: Session,
     /// Once it is answered.
     lane: Mutex<Option<Lane>>,
-    is_answered: AtomicBool,
+}
+
+impl Stream {
+    fn lane(&self) -> MutexGuard<'_, Option<Lane>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its answer is over. Where its request is not, an upstream that has a connection for it alone may read on for a moment, and
+    /// not for good: what it does not read nobody asks for any more.
+    fn answer_is_over(self: Arc<Self>) {
+        let is_alone = self.lane().as_ref().is_some_and(|lane| lane.turn.is_some());
+        if is_alone && Arc::strong_count(&self) > 1 {
+            let stream = Arc::downgrade(&self);
+            self.lanes.crew.recruiter().execute(async move {
+                tokio::time::sleep(Limits::LINGER).await;
+                if let Some(stream) = stream.upgrade() {
+                    stream.lane().iter_mut().for_each(|lane| lane.upstream.give_up_unless_ready());
+                }
+            });
+        }
+    }
 }
 
 impl Drop for Stream {
@@ -145,15 +166,27 @@ impl Drop for Stream {
         let lanes = &self.lanes;
         self.inside.connection.finished(self.number);
         lanes.open.fetch_sub(1, Ordering::Relaxed);
-        if !self.is_answered.load(Ordering::Relaxed) {
-            let abandoned = lanes.abandoned.fetch_add(1, Ordering::Relaxed) + 1;
-            if abandoned >= Limits::STREAMS_ABANDONED && 2 * abandoned > lanes.count.load(Ordering::Relaxed) {
-                lanes.flooded.notify_one();
-            }
-        }
         if self.session.take_misplaced() {
             let record = Record::of(&self.inside.connection.callers(), self.inside.connection.target().clone());
             record.finish(Outcome::Refused(&body::in_body()), &*self.inside.ctx.denials);
+        }
+    }
+}
+
+/// A request whose client waits for its answer. Dropped before there is one, it was given up: what is to be sent of it may lie
+/// about for longer.
+struct Awaited<'l> {
+    lanes: &'l Lanes,
+    is_answered: bool,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let abandoned = self.lanes.abandoned.fetch_add(1, Ordering::Relaxed) + 1;
+            if abandoned >= Limits::STREAMS_ABANDONED && 2 * abandoned > self.lanes.count.load(Ordering::Relaxed) {
+                self.lanes.flooded.notify_one();
+            }
         }
     }
 }
@@ -164,15 +197,27 @@ struct Answer {
     stream: Option<Arc<Stream>>,
 }
 
+impl Answer {
+    fn end(&mut self) {
+        self.stream.take().into_iter().for_each(Stream::answer_is_over);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl hyper::body::Body for Answer {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Waking<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Self { body, stream } = self.get_mut();
-        let polled = Pin::new(body).poll_frame(cx);
+        let answer = self.get_mut();
+        let polled = Pin::new(&mut answer.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            *stream = None;
+            answer.end();
         }
         polled
     }
@@ -287,14 +332,16 @@ fn broken(error: &hyper::Error) -> Option<Refusal> {
 
 async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -> Result<Response<Body>, NotSent> {
     let number = lanes.count.fetch_add(1, Ordering::Relaxed) + 1;
-    lanes.open.fetch_add(1, Ordering::Relaxed);
+    if lanes.open.fetch_add(1, Ordering::Relaxed) >= Limits::STREAMS_HELD {
+        lanes.flooded.notify_one();
+    }
+    let mut awaited = Awaited { lanes: &lanes, is_answered: false };
     let stream = Arc::new(Stream {
         inside: inside.clone(),
         lanes: Arc::clone(&lanes),
         number,
         session: Session::default(),
         lane: Mutex::default(),
-        is_answered: AtomicBool::new(false),
     });
     let (callers, target) = (inside.connection.callers(), inside.connection.target().clone());
     let (method, path) = (request.method().as_str(), request.uri().path());
@@ -309,13 +356,13 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
         }
         Err(refusal) => (None, Err(Unanswered::Refused(refusal))),
     };
-    stream.is_answered.store(true, Ordering::Relaxed);
+    awaited.is_answered = true;
     let is_open = lane.as_ref().is_some_and(|lane| lane.upstream.is_open_to(&inside.origin()));
     if exchanged.is_err() {
         // What there is of the request may still be on its way.
         lane.iter_mut().for_each(|lane| lane.upstream.give_up_unless_ready());
     }
-    *stream.lane.lock().unwrap_or_else(PoisonError::into_inner) = lane;
+    *stream.lane() = lane;
     match exchanged {
         Ok(response) => {
             record.finish(Outcome::Allowed, &*inside.ctx.denials);

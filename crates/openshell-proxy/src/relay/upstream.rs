@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::context::Limits;
-use crate::credentials::body::Scanned;
+use crate::credentials::body::{Scanned, Unsendable};
 use crate::credentials::release::Released;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
@@ -359,6 +359,10 @@ fn unanswered_by(mut error: TrySendError<Request<Outgoing>>) -> NotAnswered {
     match error.take_message() {
         Some(request) => NotAnswered::Unsent(request.into_body()),
         None => match error.into_error() {
+            // What waited for its stream when there was a connection no longer, which the library counts among them.
+            error if error.is_user() && !error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
+                NotAnswered::Unprocessed
+            }
             // What the client sends is ours to give.
             error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(
                 "the body of the request is malformed, or ended before its end",

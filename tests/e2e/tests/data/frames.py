@@ -36,13 +36,13 @@ def ask(path='/hello', method='GET', more=(), authority=None, scheme=None):
 class Client:
     """A connection, through the proxy and opened."""
 
-    def __init__(self, tls=True, preface=True):
+    def __init__(self, tls=True, preface=True, port=8080):
         global CLIENT
         CLIENT = self
-        host, port = os.environ['HTTPS_PROXY'][7:].split(':')
-        self.scheme, where = ('https', 'web.test:443') if tls else ('http', 'web.test:8080')
-        self.authority = 'web.test' if tls else 'web.test:8080'
-        self.socket = socket.create_connection((host, int(port)), 20)
+        proxy = os.environ['HTTPS_PROXY'][7:].split(':')
+        self.scheme, where = ('https', 'web.test:443') if tls else ('http', f'web.test:{port}')
+        self.authority = 'web.test' if tls else where
+        self.socket = socket.create_connection((proxy[0], int(proxy[1])), 20)
         self.socket.sendall(f'CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n'.encode())
         head = b''
         while b'\r\n\r\n' not in head: head += self.socket.recv(1)
