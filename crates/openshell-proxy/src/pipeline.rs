@@ -37,6 +37,7 @@ use crate::relay::opaque;
 use crate::relay::prefixed::Prefixed;
 use crate::relay::session::{Session, revoked};
 use crate::relay::upstream::NotAnswered;
+use crate::relay::whole::Whole;
 use crate::share::Share;
 use crate::tenure::{Connection, Does, Tenure};
 use crate::tls::authority::HTTP2;
@@ -452,7 +453,7 @@ async fn forward(
 ) -> Result<Response<Body>, Refusal> {
     let mut client = Some(hyper::upgrade::on(&mut request));
     let (mut parts, incoming) = request.into_parts();
-    let mut body = Unread::Incoming(incoming);
+    let mut body = Unread::Incoming(Whole::new(incoming, false));
     let mut connection = session.upstream.lock().await;
     let (upstream, held) = &mut *connection;
     let mut may_reuse = true;

@@ -42,6 +42,23 @@ fn streams_are_judged_and_answered_as_requests_are() {
     }
 }
 
+#[test]
+fn a_refused_upload_learns_why_however_long_it_is() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    for (how, base) in [("--http2", "https://web.test"), ("-p --http2-prior-knowledge", "http://web.test:8080")] {
+        for length in [1, 100_000, 2_000_000] {
+            let upload = format!("{how} {base}/hello -T- -X POST -i");
+            let upload = format!("curl -sS --suppress-connect-headers {upload}; echo");
+            let upload = format!("head -c {length} /dev/zero | {{ {upload}; }}");
+            let finished = sandbox(&lab, &origin, READ_ONLY).sh(&upload);
+            assert!(finished.ok().starts_with("HTTP/2 403"), "{length}: {finished:?}");
+            assert!(finished.stdout.contains("request_not_in_rules"), "{length}: {finished:?}");
+        }
+    }
+    assert_eq!(origin.asked().len(), 0);
+}
+
 /// Runs `program` behind a client that speaks frame by frame.
 fn frames(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
     let program = [include_str!("data/frames.py"), program].concat();
@@ -450,6 +467,7 @@ fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
     let expected: Vec<_> = expected.iter().map(|(name, found)| format!("{name} {found}")).collect();
     assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
     assert!(finished.logged("[reason:the client floods its HTTP/2 connection]").len() >= 4, "{}", finished.log);
+    assert!(!finished.log.contains("h2::"), "{}", finished.log);
     assert!(most < before + 16 * 1024, "{most} KiB, and {before} before");
     let asked = origin.asked().into_iter().filter(|asked| !asked.starts_with("ABORTED") && asked != "GET /silent");
     assert_eq!(asked.collect::<Vec<_>>(), ["GET /hello"; 2]);

@@ -273,7 +273,10 @@ impl Inside {
         let target = self.connection.target();
         let mut client = Some(hyper::upgrade::on(&mut request));
         let (mut parts, incoming) = request.into_parts();
-        let mut body = Unread::Incoming(incoming);
+        let mut body = Unread::Incoming(match parts.version {
+            Version::HTTP_2 => Whole::of_stream(incoming, upstream.crew().recruiter()),
+            _ => Whole::new(incoming, false),
+        });
         let (mut must_dial, mut fresh) = (false, None);
         loop {
             head::check_authority(&parts, self.scheme, target)?;
@@ -343,7 +346,7 @@ impl Inside {
 #[derive(Debug)]
 pub enum Unread {
     /// Not looked at.
-    Incoming(Incoming),
+    Incoming(Whole),
     /// Looked at, as far as it was read.
     Outgoing(Outgoing),
 }
@@ -363,7 +366,6 @@ impl Unread {
         match self {
             Self::Incoming(body) => {
                 let vault = ctx.vault.load();
-                let body = Whole::new(body, request.version == Version::HTTP_2);
                 let scanned = Scanned::begin(body, &request.headers, &vault, session.misplaced()).await?;
                 Ok(Either::Left(scanned.holding(held)))
             }

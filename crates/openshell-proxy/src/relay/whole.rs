@@ -4,13 +4,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::rt::Executor as _;
+use tokio::time::timeout;
+
+use crate::context::Limits;
+use crate::relay::crew::Recruiter;
 
 /// `body`, which fails where it ends before its end. The library takes a reset without an error for one.
 #[derive(Debug)]
 pub struct Whole {
-    body: Incoming,
+    /// There until it is dropped.
+    body: Option<Incoming>,
     is_http2: bool,
+    /// Who reads what nobody wants to.
+    rest: Option<Recruiter>,
 }
 
 /// Why a body has no end.
@@ -28,7 +37,14 @@ impl Whole {
     /// Of a message in HTTP/2, if it `is_http2`.
     #[must_use]
     pub fn new(body: Incoming, is_http2: bool) -> Self {
-        Self { body, is_http2 }
+        Self { body: Some(body), is_http2, rest: None }
+    }
+
+    /// Of a request in HTTP/2. What is left of it when it is dropped is still read for a moment, by whom `rest` finds: its stream
+    /// ends with it, and some clients take no answer from a stream that ends while they send.
+    #[must_use]
+    pub fn of_stream(body: Incoming, rest: Recruiter) -> Self {
+        Self { body: Some(body), is_http2: true, rest: Some(rest) }
     }
 }
 
@@ -38,18 +54,40 @@ impl Body for Whole {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = self.get_mut();
-        Poll::Ready(match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(frame) => Some(frame.map_err(Cut::Broken)),
-            None if this.is_http2 && !this.body.is_end_stream() => Some(Err(Cut::GivenUp)),
+            None if this.is_http2 && !body.is_end_stream() => Some(Err(Cut::GivenUp)),
             None => None,
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let (Some(mut body), Some(rest)) = (self.body.take(), &self.rest)
+            && !body.is_end_stream()
+        {
+            rest.execute(async move {
+                let read = async {
+                    let mut left = Limits::LINGER_BYTES;
+                    while let Some(Ok(frame)) = body.frame().await {
+                        match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                            Some(rest) => left = rest,
+                            None => return,
+                        }
+                    }
+                };
+                let _ = timeout(Limits::LINGER, read).await;
+            });
+        }
     }
 }

@@ -111,8 +111,14 @@ impl Output for StandardError {
 
 impl<S: Subscriber> Layer<S> for &'static Outputs {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        let is_ours = metadata.target() == AUDIT || metadata.target().starts_with("openshell");
-        *metadata.level() <= self.level.max(Level::INFO) && (is_ours || *metadata.level() <= Level::WARN)
+        let target = metadata.target();
+        let foreign = match target {
+            _ if target == AUDIT || target.starts_with("openshell") => Level::TRACE,
+            // It warns of what a client does, which is an event of ours.
+            _ if target.starts_with("h2::") => Level::ERROR,
+            _ => Level::WARN,
+        };
+        *metadata.level() <= self.level.max(Level::INFO).min(foreign)
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
