@@ -182,7 +182,7 @@ impl Scanned {
         if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
             return Err(Unsendable::Misplaced(Misplaced));
         }
-        frame.trailers_mut().into_iter().for_each(head::keep_trailers);
+        frame.trailers_mut().into_iter().for_each(head::remove_what_is_no_trailer);
         Ok(frame)
     }
 }

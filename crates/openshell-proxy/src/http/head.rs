@@ -249,7 +249,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes what no trailer says (RFC 9110 §6.5.1): how a message is framed, where it goes, who sends it, and what it holds. Whoever
 /// takes trailers for headers would read another request than the one that was judged.
-pub fn keep_trailers(trailers: &mut HeaderMap) {
+pub fn remove_what_is_no_trailer(trailers: &mut HeaderMap) {
     const HEADERS_ALONE: [HeaderName; 13] = [
         AUTHORIZATION,
         CACHE_CONTROL,

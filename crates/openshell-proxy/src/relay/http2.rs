@@ -147,7 +147,7 @@ impl Stream {
     }
 
     /// Its answer is over. Where its request is not, an upstream that has a connection for it alone may read on for a moment, and
-    /// not for good: what it does not read nobody asks for any more.
+    /// not for good, even if it does: nobody waits for what comes of that, and others may wait for the connection.
     fn answer_is_over(self: Arc<Self>) {
         let is_alone = self.lane().as_ref().is_some_and(|lane| lane.turn.is_some());
         if is_alone && Arc::strong_count(&self) > 1 {
@@ -357,7 +357,10 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
             let exchanged = Box::pin(inside.exchange(course, &mut lane.upstream, request, &mut record)).await;
             (Some(lane), exchanged)
         }
-        Err(refusal) => (None, Err(Unanswered::Refused(refusal))),
+        Err(refusal) => {
+            drop(Whole::of_stream(request.into_body(), lanes.crew.recruiter()));
+            (None, Err(Unanswered::Refused(refusal)))
+        }
     };
     awaited.is_answered = true;
     let is_open = lane.as_ref().is_some_and(|lane| lane.upstream.is_open_to(&inside.origin()));

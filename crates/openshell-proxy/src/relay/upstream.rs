@@ -359,15 +359,16 @@ fn unanswered_by(mut error: TrySendError<Request<Outgoing>>) -> NotAnswered {
     match error.take_message() {
         Some(request) => NotAnswered::Unsent(request.into_body()),
         None => match error.into_error() {
-            // What waited for its stream when there was a connection no longer, which the library counts among them.
-            error if error.is_user() && !error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
-                NotAnswered::Unprocessed
-            }
             // What the client sends is ours to give.
-            error if error.is_user() => NotAnswered::Failed(Refusal::BadRequest(
-                "the body of the request is malformed, or ended before its end",
-            )),
+            error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => NotAnswered::Failed(
+                Refusal::BadRequest("the body of the request is malformed, or ended before its end"),
+            ),
             error if is_refused_stream(&error) => NotAnswered::Unprocessed,
+            // The library has let go of it, such as one that waited for its stream when the upstream said that it goes. Whether its
+            // head left all the same nobody says.
+            error if error.is_user() => {
+                NotAnswered::Failed(Refusal::UpstreamUnreachable("it ended its connection".to_owned()))
+            }
             error => NotAnswered::Failed(failed(error)),
         },
     }

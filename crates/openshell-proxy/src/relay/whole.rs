@@ -41,7 +41,7 @@ impl Whole {
     }
 
     /// Of a request in HTTP/2. What is left of it when it is dropped is still read for a moment, by whom `rest` finds: its stream
-    /// ends with it, and some clients take no answer from a stream that ends while they send.
+    /// ends with it, and some clients take no answer from a stream that ends while they send. It is one of its connection's meanwhile.
     #[must_use]
     pub fn of_stream(body: Incoming, rest: Recruiter) -> Self {
         Self { body: Some(body), is_http2: true, rest: Some(rest) }
