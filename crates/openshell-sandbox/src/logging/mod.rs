@@ -114,8 +114,8 @@ impl<S: Subscriber> Layer<S> for &'static Outputs {
         let target = metadata.target();
         let foreign = match target {
             _ if target == AUDIT || target.starts_with("openshell") => Level::TRACE,
-            // They warn of what clients do, which is an event of ours.
-            _ if target.starts_with("h2") || target.starts_with("hyper") => Level::ERROR,
+            // It warns of what clients do, which is an event of ours.
+            _ if target.starts_with("h2::") => Level::ERROR,
             _ => Level::WARN,
         };
         *metadata.level() <= self.level.max(Level::INFO).min(foreign)
