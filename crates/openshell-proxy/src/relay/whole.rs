@@ -80,9 +80,9 @@ impl Drop for Whole {
                 let read = async {
                     let mut left = Limits::LINGER_BYTES;
                     while let Some(Ok(frame)) = body.frame().await {
-                        match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
-                            Some(rest) => left = rest,
-                            None => return,
+                        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                        if left == 0 {
+                            return;
                         }
                     }
                 };

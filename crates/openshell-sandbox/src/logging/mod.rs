@@ -112,13 +112,15 @@ impl Output for StandardError {
 impl<S: Subscriber> Layer<S> for &'static Outputs {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let target = metadata.target();
-        let foreign = match target {
-            _ if target == AUDIT || target.starts_with("openshell") => Level::TRACE,
-            // It warns of what clients do, which is an event of ours.
-            _ if target.starts_with("h2::") => Level::ERROR,
-            _ => Level::WARN,
+        // Of libraries what they warn of, but for this one: it warns of what clients do, which is an event of ours.
+        let most = if target == AUDIT || target.starts_with("openshell") {
+            Level::TRACE
+        } else if target.starts_with("h2::") {
+            Level::ERROR
+        } else {
+            Level::WARN
         };
-        *metadata.level() <= self.level.max(Level::INFO).min(foreign)
+        *metadata.level() <= self.level.max(Level::INFO).min(most)
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
