@@ -109,6 +109,30 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
+/// The head of the frame that a server of HTTP/2 begins with: SETTINGS of whole entries, no flags, stream 0 (RFC 9113 §3.4, §6.5).
+const SETTINGS_HEAD: usize = 9;
+
+/// What `bytes`, the first ones of a server that spoke before its client, say; `None` while more could change that.
+#[must_use]
+fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
+    const STATUS_LINE: &[u8] = b"HTTP/";
+    if bytes.starts_with(STATUS_LINE) {
+        return Some(Protocol::Http1);
+    }
+    let head = bytes.get(..bytes.len().min(SETTINGS_HEAD)).unwrap_or_default();
+    let is_settings = head.iter().enumerate().all(|(at, byte)| match at {
+        1 | 2 => true,
+        3 => *byte == 4,
+        _ => *byte == 0,
+    });
+    match head {
+        [_, high, low, _, ..] if is_settings && u16::from_be_bytes([*high, *low]) % 6 != 0 => Some(Protocol::Other),
+        _ if is_settings => (head.len() == SETTINGS_HEAD).then_some(Protocol::Http2),
+        _ if STATUS_LINE.starts_with(bytes) => None,
+        _ => Some(Protocol::Other),
+    }
+}
+
 /// What was read on the way to knowing.
 #[derive(Debug)]
 pub struct Detected {
@@ -121,7 +145,7 @@ pub struct Detected {
 }
 
 /// Reads from `client`, of which `surplus` was read before, until it is certain what it speaks. Where `may_be_opaque`, an
-/// `upstream` that speaks first settles it, and so does a client that leaves it open.
+/// `upstream` that speaks first settles it, as HTTP if it begins as a server of HTTP does, and so does a client that leaves it open.
 ///
 /// # Errors
 /// Either failed; or the client said nothing, where that will not do.
@@ -133,22 +157,18 @@ pub async fn detect(
 ) -> io::Result<Detected> {
     let mut from_client = BytesMut::from(surplus);
     let mut from_upstream = BytesMut::new();
-    let opaque = |from_client: BytesMut, from_upstream: BytesMut| {
-        Ok(Detected {
-            protocol: Protocol::Other,
-            from_client: from_client.freeze(),
-            from_upstream: from_upstream.freeze(),
-        })
+    let detected = |protocol, from_client: BytesMut, from_upstream: BytesMut| {
+        Ok(Detected { protocol, from_client: from_client.freeze(), from_upstream: from_upstream.freeze() })
     };
     let mut deadline = None;
     loop {
         if let Some(protocol) = protocol(&from_client) {
-            return Ok(Detected { protocol, from_client: from_client.freeze(), from_upstream: Bytes::new() });
+            return detected(protocol, from_client, from_upstream);
         }
         if may_be_opaque && !is_usual(&from_client) {
-            return opaque(from_client, from_upstream);
+            return detected(Protocol::Other, from_client, from_upstream);
         }
-        let patience = match (from_client.is_empty(), may_be_opaque) {
+        let patience = match (from_client.is_empty() && from_upstream.is_empty(), may_be_opaque) {
             (true, _) => Limits::IDLE,
             (false, true) => Limits::UNDECIDED,
             (false, false) => {
@@ -164,8 +184,11 @@ pub async fn detect(
             more = within(patience, client.read_buf(&mut from_client)) => more,
             spoken = upstream.read_buf(&mut from_upstream), if may_be_opaque => {
                 // Its end is an answer too.
-                spoken?;
-                return opaque(from_client, from_upstream);
+                let is_over = spoken? == 0;
+                match server_protocol(&from_upstream) {
+                    None if !is_over => continue,
+                    settled => return detected(settled.unwrap_or(Protocol::Other), from_client, from_upstream),
+                }
             }
         };
         match more? {
@@ -174,7 +197,7 @@ pub async fn detect(
             Some(0) | None if from_client.is_empty() && !may_be_opaque => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Some(0) | None => return opaque(from_client, from_upstream),
+            Some(0) | None => return detected(Protocol::Other, from_client, from_upstream),
         }
     }
 }
@@ -189,7 +212,7 @@ async fn within(patience: Duration, read: impl Future<Output = io::Result<usize>
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, protocol};
+    use super::{Protocol, protocol, server_protocol};
 
     #[track_caller]
     fn check(sample: &[u8], certain_at: usize, expected: Protocol) {
@@ -225,6 +248,30 @@ mod tests {
         check(b"SSH-2.0-x\r\n", 10, Other);
         check(b"{\"json\": 1}", 1, Other);
         check(b" GET / HTTP/1.1\r\n", 1, Other);
+    }
+
+    #[track_caller]
+    fn check_server(sample: &[u8], certain_at: usize, expected: Protocol) {
+        for end in 1..=sample.len() {
+            let wanted = (end >= certain_at).then_some(expected);
+            assert_eq!(server_protocol(&sample[..end]), wanted, "{:?}", sample[..end].escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn a_server_that_speaks_first_begins_http_by_settings_or_a_status_line_and_nothing_else_does() {
+        use Protocol::{Http1, Http2, Other};
+        check_server(b"\0\0\0\x04\0\0\0\0\0", 9, Http2);
+        check_server(b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x80", 9, Http2);
+        check_server(b"\0\0\x05\x04\0\0\0\0\0", 4, Other);
+        check_server(b"\0\0\x06\x04\x01\0\0\0\0", 5, Other);
+        check_server(b"\0\0\x06\x04\0\0\0\0\x01", 9, Other);
+        check_server(b"\0\0\x08\x07\0\0\0\0\0", 4, Other);
+        check_server(b"HTTP/1.1 408 Request Timeout\r\n", 5, Http1);
+        check_server(b"HELO", 2, Other);
+        check_server(b"220 mail.test ESMTP\r\n", 1, Other);
+        check_server(b"SSH-2.0-x\r\n", 1, Other);
+        check_server(b"\x4a\0\0\0\x0a8.0.36", 1, Other);
     }
 
     #[test]

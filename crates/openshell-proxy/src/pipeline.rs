@@ -170,13 +170,14 @@ async fn relay(
         }
         Protocol::Http1 => {
             let (inside, socket) = (inside(ctx, connection, Scheme::Http), socket());
-            Box::pin(inside.serve(Prefixed::new(from_client, client), socket, upstream, address)).await;
+            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
+            Box::pin(inside.serve(client, socket, upstream, address)).await;
             Ok(())
         }
         Protocol::Http2 => {
             let _place = place_for_http2(ctx)?;
             let inside = inside(ctx, connection, Scheme::Http);
-            let client = Prefixed::new(from_client, client);
+            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             Box::pin(inside.serve_http2(client, (upstream, Speaks::AsTheClient), address)).await;
             Ok(())
         }
@@ -211,20 +212,28 @@ async fn relay_tls(
         (None, None) => Speaks::AsTheClient,
         _ => Speaks::Http1,
     };
-    let found = Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await;
-    let Ok(Detected { protocol, from_client, from_upstream }) = found else { return Ok(()) };
+    let found = match agreed(&client) {
+        Some(protocol) => Detected { protocol, from_client: Bytes::new(), from_upstream: Bytes::new() },
+        None => match Box::pin(detect(&mut client, Bytes::new(), &mut upstream, permit.rules().is_none())).await {
+            Ok(found) => found,
+            Err(_) => return Ok(()),
+        },
+    };
+    let Detected { protocol, from_client, from_upstream } = found;
     let permit = connection.permit();
     match protocol {
         Protocol::Http1 => {
             let inside = inside(ctx, connection, Scheme::Https);
-            inside.serve(Prefixed::new(from_client, client), socket, upstream, address).await;
+            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
+            inside.serve(client, socket, upstream, address).await;
             Ok(())
         }
         Protocol::Http2 => {
             let _place = if place.is_some() { place } else { Some(place_for_http2(ctx)?) };
             drop(socket);
             let inside = inside(ctx, connection, Scheme::Https);
-            inside.serve_http2(Prefixed::new(from_client, client), (upstream, speaks), address).await;
+            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
+            inside.serve_http2(client, (upstream, speaks), address).await;
             Ok(())
         }
         Protocol::Tls | Protocol::Other if permit.rules().is_some() => {
@@ -236,6 +245,15 @@ async fn relay_tls(
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             relay_unseen(ctx, connection, |first| opaque::copy(client, upstream, first)).await
         }
+    }
+}
+
+/// The protocol that `client` agreed to by ALPN, which settles it before anything is waited for: a server of HTTP/2 speaks first by
+/// design. `None` where the client did not ask.
+fn agreed<S>(client: &ClientTls<S>) -> Option<Protocol> {
+    match terminate::protocol(client)? {
+        HTTP2 => Some(Protocol::Http2),
+        _ => Some(Protocol::Http1),
     }
 }
 

@@ -329,6 +329,69 @@ fn a_placeholder_in_a_trailer_ends_the_request() {
     assert!(!upstream.seen().iter().any(|seen| seen.escape_ascii().to_string().contains("resolve")), "{finished:?}");
 }
 
+/// Runs nghttpd with its log of heads in a file, and says when it listens.
+const NGHTTPD: &str = r#"
+import subprocess, sys, ctypes, signal, time
+log, command = sys.argv[1], sys.argv[2:]
+die = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+server = subprocess.Popen(command, stdout=open(log, 'wb'), stderr=subprocess.DEVNULL, preexec_fn=die)
+while b'listen' not in open(log, 'rb').read():
+    if server.poll() is not None: sys.exit(1)
+    time.sleep(0.01)
+print('ready', flush=True)
+server.wait()
+"#;
+
+#[test]
+fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
+    const RUNS: usize = 34;
+    let lab = Lab::new(&[("10.99.0.1", "web.test"), ("10.99.0.2", "other.test")]);
+    let origin = Origin::http2(&lab);
+    let folder = lab.folder("origin").display().to_string();
+    let log = format!("{folder}/nghttpd.log");
+    let (key, certificate) = (format!("{folder}/other.key"), format!("{folder}/other.pem"));
+    let served = ["nghttpd", "-v", "-a", "10.99.0.2", "-d", &folder, "443", &key, &certificate];
+    let _other = lab.program(&[&["/usr/bin/python3", "-c", NGHTTPD, &log], &served[..]].concat());
+    let credentials =
+        r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "web.test:8080", other.test]}}"#;
+    let network = "{all: {endpoints: [{host: web.test, ports: [443, 8080], allowed_ips: [10.99.0.1]}, \
+         {host: other.test, port: 443, allowed_ips: [10.99.0.2]}], binaries: [{path: /usr/bin/curl}]}}";
+    let ways =
+        ["--http2 https://web.test", "--http2 https://other.test", "-p --http2-prior-knowledge http://web.test:8080"];
+    for is_observed in [false, true] {
+        let before = origin.seen().len();
+        let observed = format!("{folder}/observed-{is_observed}.yaml");
+        let mut sandbox = lab.sandbox(&crate::policy(network));
+        sandbox = sandbox.args(&["--upstream-ca-file", &origin.authority(), "--credentials", &file(&lab, credentials)]);
+        if is_observed {
+            sandbox = sandbox.args(&["--observe", &observed]);
+        }
+        let asked: Vec<_> = ways
+            .iter()
+            .map(|way| format!("curl -sS --suppress-connect-headers -o /dev/null -w '%{{http_version}}\\n' {way}/hello -H \"Authorization: Bearer $API_KEY\""))
+            .collect();
+        let finished = sandbox.sh(&format!("for run in $(seq {RUNS}); do {}; done", asked.join("; ")));
+        assert_eq!(finished.ok().lines().filter(|version| *version == "2").count(), 3 * RUNS, "{}", finished.stderr);
+        let seen = origin.seen().split_off(before);
+        let wanted = format!("Bearer {SECRET}");
+        let arrived = seen.iter().filter(|seen| seen[2]["authorization"] == wanted.as_str()).count();
+        assert_eq!((seen.len(), arrived), (2 * RUNS, 2 * RUNS));
+        for way in ways {
+            let line = format!("ALLOWED GET {}/hello ", way.rsplit(' ').next().unwrap());
+            let lines = finished.logged("HTTP:GET").iter().filter(|found| found.contains(&line)).count();
+            // The log is the host's: it holds the first run, too.
+            assert_eq!(lines, if is_observed { 2 * RUNS } else { RUNS }, "{way}");
+        }
+        if is_observed {
+            let policy = std::fs::read_to_string(&observed).unwrap();
+            assert_eq!(policy.matches("protocol: rest").count(), 3, "{policy}");
+        }
+    }
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches(&format!("authorization: Bearer {SECRET}")).count(), 2 * RUNS);
+    assert!(!log.contains("openshell:"), "a placeholder arrived");
+}
+
 #[test]
 fn sec_12_what_is_not_opened_is_not_touched_and_what_can_be_seen_of_it_is_refused() {
     let lab = Lab::with_web();
