@@ -256,7 +256,8 @@ impl Network {
         };
         let processes = processes
             .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
-        Ok(Some(Identifier::new(sockets, processes).context("cannot set up the look-up of callers")?))
+        let identifier = Identifier::new(sockets, netns::INTERFACE, processes);
+        Ok(Some(identifier.context("cannot set up the look-up of callers")?))
     }
 
     /// Reports what the fence refuses. The fence holds without it, so its absence is said and no reason not to start.

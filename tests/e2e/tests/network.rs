@@ -363,6 +363,55 @@ other.kill()
     assert_eq!(upstream.seen().len(), 1);
 }
 
+/// Python, which no policy lists, connects from a socket that is bound to eth0, and gives a curl that waits a second one with the
+/// same addresses and ports that never connects.
+const DECOY: &str = r"
+import os, socket, subprocess
+TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE = 30, 34
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+proxy = (host, int(port))
+def bound(device):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if device: s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+    return s
+real, decoy = bound(b'eth0'), bound(None)
+real.settimeout(2)
+real.connect(proxy)
+try:
+    decoy.setsockopt(socket.SOL_TCP, TCP_FASTOPEN_CONNECT, 1)
+    decoy.setsockopt(socket.SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1)
+except OSError as error: print('refused by the filter:', error)
+decoy.bind(real.getsockname())
+decoy.setblocking(False)
+try: decoy.connect(proxy)
+except BlockingIOError: pass
+curl = subprocess.Popen(['curl', '-K', '-'], stdin=subprocess.PIPE, pass_fds=[decoy.fileno()])
+decoy.close()
+real.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
+# The answer may be delivered to the decoy.
+try: print(real.recv(65536).decode('latin-1'))
+except TimeoutError: pass
+curl.stdin.close()
+curl.wait()
+";
+
+#[test]
+fn a_socket_that_never_connected_lends_no_program_its_connection() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let policy = crate::policy(
+        "{web: {endpoints: [{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}], binaries: [{path: /usr/bin/curl}]}}",
+    );
+    let finished = lab.sandbox(&policy).python(DECOY, &[]);
+    assert!(!finished.ok().contains("200"), "{finished:?}");
+    assert_eq!(finished.logged("-> web.test:8080").len(), 1, "{}", finished.log);
+    assert_eq!(finished.logged("NET:OPEN [MED] DENIED").len(), 1, "{}", finished.log);
+    // A program that is listed may choose its interface.
+    let finished = lab.sandbox(&policy).sh("curl -sS -p --interface eth0 http://web.test:8080/");
+    assert!(finished.ok().ends_with("hello"), "{finished:?}");
+}
+
 #[test]
 fn among_many_processes_a_further_owner_is_found_afterwards_and_ends_the_connection() {
     let lab = Lab::with_web();

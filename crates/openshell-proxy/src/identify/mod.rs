@@ -38,13 +38,13 @@ pub struct Identifier {
 }
 
 impl Identifier {
-    /// An identifier that asks `sockets`, a NETLINK_SOCK_DIAG socket opened inside the sandbox's network namespace, and
-    /// looks for owners among `processes`.
+    /// An identifier that asks `sockets`, a NETLINK_SOCK_DIAG socket opened inside the sandbox's network namespace, about
+    /// connections by its interface number `interface`, and looks for owners among `processes`.
     ///
     /// # Errors
     /// The socket takes no time limit.
-    pub fn new(sockets: OwnedFd, processes: Processes) -> io::Result<Self> {
-        Ok(Self { sockets: SockDiag::new(sockets)?, processes, fingerprints: Fingerprints::default() })
+    pub fn new(sockets: OwnedFd, interface: u32, processes: Processes) -> io::Result<Self> {
+        Ok(Self { sockets: SockDiag::new(sockets, interface)?, processes, fingerprints: Fingerprints::default() })
     }
 
     /// Every program that holds the client's end of `flow`. Blocks: it reads /proc.

@@ -19,13 +19,21 @@ const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const NETLINK_HEADER: usize = 16;
 const REQUEST: usize = NETLINK_HEADER + 56;
-/// Where `id.idiag_dport` and `idiag_inode` lie in `struct inet_diag_msg`.
+/// Where `idiag_state`, `id.idiag_dport` and `idiag_inode` lie in `struct inet_diag_msg`.
+const STATE_OFFSET: usize = NETLINK_HEADER + 1;
 const REMOTE_PORT_OFFSET: usize = NETLINK_HEADER + 6;
 const INODE_OFFSET: usize = NETLINK_HEADER + 68;
+
+/// States in which a client's socket has completed its handshake: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT (`enum` of
+/// linux/tcp_states.h). A socket in SYN_SENT may have the addresses of somebody else's connection.
+const CONNECTED: &[u8] = &[1, 4, 5, 8];
 
 /// A socket of NETLINK_SOCK_DIAG, opened inside the sandbox's network namespace.
 #[derive(Debug)]
 pub(super) struct SockDiag {
+    /// The index of the interface by which connections reach the proxy: sockets that are bound to it are found as well as those
+    /// that are bound to none, as the kernel does for a packet.
+    interface: u32,
     /// With the number of the last question.
     socket: Mutex<(OwnedFd, u32)>,
 }
@@ -33,10 +41,10 @@ pub(super) struct SockDiag {
 impl SockDiag {
     /// # Errors
     /// The socket takes no time limit.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd, interface: u32) -> io::Result<Self> {
         // The kernel answers while it is asked. An answer that is lost must not hold up every later question.
         rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
-        Ok(Self { socket: Mutex::new((socket, 0)) })
+        Ok(Self { interface, socket: Mutex::new((socket, 0)) })
     }
 
     /// The inode of the client's socket; some 2 us.
@@ -54,7 +62,7 @@ impl SockDiag {
         let mut guard = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, last) = &mut *guard;
         *last = last.wrapping_add(1);
-        rustix::net::send(&*socket, &request(question, *last), SendFlags::empty())?;
+        rustix::net::send(&*socket, &request(question, self.interface, *last), SendFlags::empty())?;
         loop {
             let mut answer = [0; 1024];
             let (filled, _) = rustix::net::recv(&*socket, answer.as_mut_slice(), RecvFlags::empty())?;
@@ -73,8 +81,8 @@ struct Question {
     to: SocketAddrV4,
 }
 
-/// `struct inet_diag_req_v2` behind its header: the exact socket, in any state.
-fn request(question: Question, sequence: u32) -> [u8; REQUEST] {
+/// `struct inet_diag_req_v2` behind its header: the exact socket, as a packet that arrives at `interface` finds it.
+fn request(question: Question, interface: u32, sequence: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     let address = |address: &Ipv4Addr| address.octets();
@@ -88,7 +96,8 @@ fn request(question: Question, sequence: u32) -> [u8; REQUEST] {
     put(26, &question.to.port().to_be_bytes());
     put(28, &address(question.from.ip()));
     put(44, &address(question.to.ip()));
-    // No interface, and no cookie.
+    put(60, &interface.to_ne_bytes());
+    // No cookie.
     put(64, &[0xff; 8]);
     bytes
 }
@@ -106,7 +115,8 @@ fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u
     }
     // Where a connection is gone, the kernel answers with a listener on the same port, which has no remote end.
     let remote_port = bytes.get(REMOTE_PORT_OFFSET..)?.first_chunk::<2>().map(|port| u16::from_be_bytes(*port))?;
-    let is_it = question.protocol == IPPROTO_UDP || remote_port == question.to.port();
+    let state = bytes.get(STATE_OFFSET)?;
+    let is_it = question.protocol == IPPROTO_UDP || (remote_port == question.to.port() && CONNECTED.contains(state));
     match (kind, word(INODE_OFFSET)) {
         // A socket without an inode has no owner: it is closed, or not accepted yet.
         (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && is_it => Some(Ok(inode)),
@@ -116,19 +126,36 @@ fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u
 
 #[cfg(test)]
 mod tests {
-    use super::{IPPROTO_TCP, Question, REQUEST, parse};
+    use super::{CONNECTED, IPPROTO_TCP, Question, REMOTE_PORT_OFFSET, REQUEST, STATE_OFFSET, parse};
+
+    fn question() -> Question {
+        let address = |text: &str| text.parse().unwrap();
+        Question { protocol: IPPROTO_TCP, from: address("10.200.0.2:4000"), to: address("10.200.0.1:3128") }
+    }
+
+    /// An answer to question 7: a socket with the inode 0x01010101, in `state`.
+    fn answer(state: u8) -> Vec<u8> {
+        let mut answer = vec![1; 2 * REQUEST];
+        answer[4..6].copy_from_slice(&20_u16.to_ne_bytes());
+        answer[8..12].copy_from_slice(&7_u32.to_ne_bytes());
+        answer[STATE_OFFSET] = state;
+        answer[REMOTE_PORT_OFFSET..REMOTE_PORT_OFFSET + 2].copy_from_slice(&3128_u16.to_be_bytes());
+        answer
+    }
+
+    #[test]
+    fn a_socket_that_is_not_connected_is_no_callers() {
+        for state in 0..=u8::MAX {
+            let inode = parse(&answer(state), question(), 7).unwrap().ok();
+            assert_eq!(inode, CONNECTED.contains(&state).then_some(0x0101_0101), "state {state}");
+        }
+    }
 
     #[test]
     fn fuzzed_answers_about_sockets_are_read_or_refused() {
-        let address = |text: &str| text.parse().unwrap();
-        let question =
-            Question { protocol: IPPROTO_TCP, from: address("10.200.0.2:4000"), to: address("10.200.0.1:3128") };
-        let mut answer = vec![0; 2 * REQUEST];
-        answer[4] = 20;
-        answer[8] = 7;
         let words: [&[u8]; 3] = [&[0xff; 4], &[0; 4], &7_u32.to_ne_bytes()];
-        fuzz::fuzz("answers about sockets", &[&answer], &words, |input| {
-            if let Some(Ok(inode)) = parse(input, question, 7) {
+        fuzz::fuzz("answers about sockets", &[&answer(1)], &words, |input| {
+            if let Some(Ok(inode)) = parse(input, question(), 7) {
                 assert_ne!(inode, 0);
             }
         });

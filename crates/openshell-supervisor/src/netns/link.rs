@@ -36,9 +36,11 @@ const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
 const IFF_UP: u32 = libc::IFF_UP as u32;
 
-/// Index of loopback, and of the veth end, in a new namespace.
+/// Index of loopback in a new namespace.
 const LOOPBACK: u32 = 1;
-const INNER: u32 = 2;
+
+/// Index of `eth0`, the workload's end of the veth pair, in its namespace.
+pub const INTERFACE: u32 = 2;
 
 /// One sandbox's /24: the supervisor's address and the workload's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
             message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
                 message.nested(VETH_INFO_PEER, |message| {
                     message
-                        .raw(&link_body(INNER, 0))
+                        .raw(&link_body(INTERFACE, 0))
                         .text(IFLA_IFNAME, "eth0")
                         .attribute(IFLA_MTU, &mtu)
                         .attribute(IFLA_GSO_IPV4_MAX_SIZE, &AT_ONCE.to_ne_bytes())
@@ -127,12 +129,12 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
 /// Inside the namespace: loopback and the veth end up, the workload's address, the route through the supervisor.
 pub(super) fn configure_inside(subnet: Subnet) -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
-    without_ipv6_address(&socket, INNER)?;
+    without_ipv6_address(&socket, INTERFACE)?;
     socket.execute(vec![
         up(LOOPBACK),
-        address(INNER, subnet.workload()),
-        up(INNER),
-        default_route(INNER, subnet.supervisor()),
+        address(INTERFACE, subnet.workload()),
+        up(INTERFACE),
+        default_route(INTERFACE, subnet.supervisor()),
     ])
 }
 

@@ -45,7 +45,7 @@ fn everything() -> Inside {
     let (unasked, _) = UnixStream::pair().unwrap();
     let ctx = Context {
         policy: Arc::new(CurrentPolicy::new(snapshot)),
-        identifier: Arc::new(Identifier::new(unasked.into(), processes).unwrap()),
+        identifier: Arc::new(Identifier::new(unasked.into(), 0, processes).unwrap()),
         unsearched: Default::default(),
         turns: Arc::new(Semaphore::new(1)),
         http2: Arc::new(Semaphore::new(1)),
