@@ -204,7 +204,9 @@ pub enum Fault {
     SecretControl,
     #[error("the secret holds a placeholder")]
     SecretPlaceholder,
-    #[error("`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata)")]
+    #[error(
+        "`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata, multicast)"
+    )]
     AddressAlwaysBlocked(String),
 }
 

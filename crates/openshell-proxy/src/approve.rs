@@ -28,7 +28,7 @@ pub async fn approve(
 ) -> Result<(Destination, Decided), Refusal> {
     let decided = decide(ctx, flow, target, record).await?;
     record.permitted_by(&decided.permit);
-    let destination = resolve(&ctx.resolver, &decided.permit).await?;
+    let destination = resolve(&ctx.resolver, &ctx.own, &decided.permit).await?;
     if let Some(observations) = &ctx.observations {
         observations.add(&decided.callers.first().program.executable, target, &destination);
     }

@@ -13,6 +13,7 @@ use crate::identify::sweep::Unsearched;
 use crate::inference::route::Inference;
 use crate::observe::Observations;
 use crate::record::DenialSink;
+use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
 use crate::tls::authority::Authority;
@@ -33,6 +34,8 @@ pub struct Context {
     pub http2: Arc<Semaphore>,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
+    /// Addresses of the supervisor's own, which no policy makes reachable.
+    pub own: OwnAddresses,
     /// Who opens TLS; `None` where programs could not be told to trust it, and what would be opened is refused.
     pub authority: Option<Authority>,
     /// Which upstreams are trusted.

@@ -156,7 +156,7 @@ impl Connection {
         }
         let (asking, target, addresses, does) =
             (callers, self.target.clone(), lock(&self.addresses).clone(), lock(&self.does).clone());
-        let is_observed = ctx.observations.is_some();
+        let (is_observed, own) = (ctx.observations.is_some(), ctx.own.clone());
         let turn = Arc::clone(&ctx.turns).acquire_owned().await;
         let turn = turn.map_err(|error| Refusal::Engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
@@ -170,7 +170,7 @@ impl Connection {
                 false => judge(&snapshot, &asking, &target, verify)?,
                 true => observe(&snapshot, &asking, &target, verify)?,
             };
-            guard::check(&permit, addresses)?;
+            guard::check(&own, &permit, addresses)?;
             still_permitted(&permit, &does)?;
             Ok(Arc::new(permit))
         });

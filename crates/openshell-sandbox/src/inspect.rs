@@ -8,8 +8,10 @@ use openshell_proxy::decide::request::{self, Judged, RequestPermit};
 use openshell_proxy::identify::caller::{Caller, Callers, Program};
 use openshell_proxy::intake::Target;
 use openshell_proxy::refusal::Refusal;
+use openshell_proxy::resolve::guard::OwnAddresses;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
+use openshell_supervisor::netns;
 
 use crate::cli::{CheckArgs, ExplainArgs};
 use crate::credentials;
@@ -52,7 +54,8 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         let leave = request.map(|(method, path)| request::ask(&permit, method, path)).transpose()?;
         let destination = runtime.block_on(async {
             let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
-            resolve(&resolver, &permit).await
+            let own = OwnAddresses { listeners: Vec::new(), is_on_link: netns::is_on_link };
+            resolve(&resolver, &own, &permit).await
         })?;
         Ok((permit, destination, leave))
     });

@@ -20,6 +20,7 @@ use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::inference::route::Inference;
 use openshell_proxy::listener::Listener;
+use openshell_proxy::resolve::guard::OwnAddresses;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tenure;
 use openshell_proxy::workers::Workers;
@@ -185,6 +186,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
             http2: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
             resolver,
+            own: OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link },
             authority: tls.authority,
             trust: tls.trust,
             vault,
@@ -277,6 +279,11 @@ impl Network {
                 None
             }
         }
+    }
+
+    /// Where the supervisor listens for this sandbox.
+    fn listeners(&self) -> Vec<SocketAddr> {
+        self.proxy.into_iter().chain(self.probe_address()).map(SocketAddr::V4).collect()
     }
 
     fn probe_address(&self) -> Option<SocketAddrV4> {

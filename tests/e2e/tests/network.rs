@@ -140,6 +140,15 @@ for n in range(3):
 ";
 
 #[test]
+fn a_broad_range_leads_neither_to_the_supervisor_nor_into_a_sandbox() {
+    let endpoint = "{ports: [80, 3128], allowed_ips: [10.0.0.0/8]}";
+    let policy = crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
+    for target in ["10.200.0.1:3128", "10.200.0.1:80", "10.200.0.2:80"] {
+        refused(&policy, target, "always_blocked_address");
+    }
+}
+
+#[test]
 fn names_are_remembered_for_as_long_as_their_servers_say() {
     for (seconds, pause, questions) in [("60", "0", 1), ("1", "1.3", 3)] {
         let lab = Lab::new(&[("198.51.100.53", "ns.test"), ("10.99.0.1", "web.test")]);

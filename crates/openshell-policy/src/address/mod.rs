@@ -15,15 +15,18 @@ pub enum AddressClass {
     Public,
     /// RFC 1918, RFC 6598 (shared), RFC 4193 (unique local).
     Private,
-    /// Benchmarking, documentation, protocol assignments, multicast, broadcast, reserved.
+    /// Benchmarking, documentation, protocol assignments, reserved.
     Special,
+    /// 224.0.0.0/4, ff00::/8, and the limited broadcast address.
+    Multicast,
     /// 127.0.0.0/8, ::1.
     Loopback,
     /// 169.254.0.0/16, fe80::/10.
     LinkLocal,
     /// 0.0.0.0/8, ::.
     Unspecified,
-    /// Instance metadata outside the link-local ranges (fd00:ec2::254).
+    /// Instance metadata and platform services outside the link-local ranges: 168.63.129.16 (Azure), 100.100.100.200 (Alibaba),
+    /// 192.0.0.192 (Oracle), fd00:ec2::254 and fd00:ec2::23 (Amazon), fd20:ce::254 (Google).
     Metadata,
 }
 
@@ -47,7 +50,7 @@ impl AddressClass {
     #[must_use]
     pub fn is_always_blocked(self) -> bool {
         match self {
-            Self::Loopback | Self::LinkLocal | Self::Unspecified | Self::Metadata => true,
+            Self::Loopback | Self::LinkLocal | Self::Unspecified | Self::Metadata | Self::Multicast => true,
             Self::Public | Self::Private | Self::Special => false,
         }
     }
@@ -57,12 +60,14 @@ impl AddressClass {
             [0, ..] => Self::Unspecified,
             [127, ..] => Self::Loopback,
             [169, 254, ..] => Self::LinkLocal,
+            [168, 63, 129, 16] | [100, 100, 100, 200] | [192, 0, 0, 192] => Self::Metadata,
+            [224..=239, ..] | [255, 255, 255, 255] => Self::Multicast,
             [10, ..] | [192, 168, ..] => Self::Private,
             [172, second, ..] if second & 0xf0 == 16 => Self::Private,
             [100, second, ..] if second & 0xc0 == 64 => Self::Private,
             [192, 0, 0 | 2, _] | [192, 88, 99, _] | [198, 18 | 19, ..] => Self::Special,
             [198, 51, 100, _] | [203, 0, 113, _] => Self::Special,
-            [224..=255, ..] => Self::Special,
+            [240..=255, ..] => Self::Special,
             _ => Self::Public,
         }
     }
@@ -78,7 +83,14 @@ impl AddressClass {
             return Self::of_v4(v4);
         }
         match address.segments() {
-            [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
+            [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254 | 0x0023] => Self::Metadata,
+            [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
+            [first, ..] if first & 0xff00 == 0xff00 => Self::Multicast,
+            // A translator on this network may be anywhere, but never leads to what is never reachable.
+            [0x0064, 0xff9b, 1, ..] => {
+                let blocked = translated(address).map(Self::of_v4).find(|class| class.is_always_blocked());
+                blocked.unwrap_or(Self::Special)
+            }
             [first, ..] if first & 0xffc0 == 0xfe80 => Self::LinkLocal,
             [first, ..] if first & 0xfe00 == 0xfc00 => Self::Private,
             // Only 2000::/3 is global unicast; documentation, benchmarking, ORCHID, Teredo and the local NAT64 prefix
@@ -109,6 +121,18 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
+/// The IPv4 addresses that an address inside the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215) may stand for: the last 32 bits, or
+/// those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71 (RFC 6052 §2.2), where the address has anything there.
+fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    let octets = address.octets();
+    let at =
+        move |places: [usize; 4]| Ipv4Addr::from(places.map(|place| octets.get(place).copied().unwrap_or_default()));
+    let last = at([12, 13, 14, 15]);
+    let earlier = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12]].map(at);
+    let is_anything = move |address: &Ipv4Addr| address.octets()[0] != 0;
+    earlier.into_iter().filter(is_anything).chain([last])
+}
+
 /// An entry of `allowed_ips`: an address or a CIDR range that holds no address that is never reachable. A range inside
 /// the IPv4-mapped prefix is kept as the IPv4 range it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,7 +152,10 @@ impl AddressRange {
             },
         };
         let range = unmapped(range);
-        if always_blocked().iter().any(|blocked| blocked.contains(&range) || range.contains(blocked)) {
+        let is_blocked_host =
+            range.prefix_len() == range.max_prefix_len() && AddressClass::of(range.addr()).is_always_blocked();
+        if is_blocked_host || always_blocked().iter().any(|blocked| blocked.contains(&range) || range.contains(blocked))
+        {
             return Err(Fault::AddressAlwaysBlocked(text.to_owned()));
         }
         Ok(Self(range))
@@ -164,13 +191,15 @@ fn unmapped(range: IpNet) -> IpNet {
     }
 }
 
-fn always_blocked() -> [IpNet; 8] {
+fn always_blocked() -> [IpNet; 10] {
     let v4 = |address: [u8; 4], prefix| IpNet::V4(Ipv4Net::new_assert(address.into(), prefix));
     let v6 = |segments: [u16; 8], prefix| IpNet::V6(Ipv6Net::new_assert(segments.into(), prefix));
     [
         v4([0, 0, 0, 0], 8),
         v4([127, 0, 0, 0], 8),
         v4([169, 254, 0, 0], 16),
+        v4([224, 0, 0, 0], 4),
+        v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8),
         v6([0; 8], 128),
         v6([0, 0, 0, 0, 0, 0, 0, 1], 128),
         v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),

@@ -72,13 +72,48 @@ fn ips_18_never_reachable_addresses_are_blocked_in_every_form() {
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
         "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "168.63.129.16",
+        "100.100.100.200",
+        "192.0.0.192",
+        "::ffff:168.63.129.16",
+        "::168.63.129.16",
+        "64:ff9b::a83f:8110",
+        "64:ff9b::6464:64c8",
+        "2002:c000:c0::1",
+        "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1::7f00:1",
+        "64:ff9b:1::a83f:8110",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:a9:fe:a9fe::",
+        "64:ff9b:1:0:a9:fea9:fe00:0",
+        "224.0.0.1",
+        "239.255.255.250",
+        "255.255.255.255",
+        "ff02::1",
+        "ff05::2",
+        "64:ff9b::e000:1",
     ] {
         assert!(class(text).is_always_blocked(), "{text}");
     }
 }
 
 #[test]
+fn what_is_beside_an_address_that_is_never_reachable_may_be_listed() {
+    for text in ["168.63.129.17", "100.100.100.201", "192.0.0.193", "fd00:ec2::253", "64:ff9b:1::a00:1", "240.0.0.1"] {
+        assert!(!class(text).is_always_blocked(), "{text}");
+        assert!(AddressRange::parse(text).is_ok(), "{text}");
+    }
+    // The address is blocked where it is met; the range around it has a use.
+    assert!(AddressRange::parse("100.64.0.0/10").is_ok());
+}
+
+#[test]
 fn ips_11_ranges_that_touch_blocked_addresses_are_refused() {
+    for text in ["168.63.129.16", "100.100.100.200/32", "224.0.0.0/8", "ff02::/16", "fd20:ce::254"] {
+        assert_eq!(AddressRange::parse(text), Err(Fault::AddressAlwaysBlocked(text.to_owned())), "{text}");
+    }
     for text in ["127.0.0.0/8", "127.0.0.1", "0.0.0.0/0", "::/0", "169.254.0.0/16", "fe80::/10", "::ffff:127.0.0.0/104"]
     {
         assert_eq!(AddressRange::parse(text), Err(Fault::AddressAlwaysBlocked(text.to_owned())), "{text}");

@@ -289,7 +289,8 @@ impl Inside {
             let permit = self.connection.begin(&self.ctx, does).await?;
             if let Some(address) = fresh {
                 // The policy may have changed its mind about it while it was dialled.
-                guard::check(&permit, vec![address]).map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
+                guard::check(&self.ctx.own, &permit, vec![address])
+                    .map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
             }
             let admitted = admit(&self.ctx, &permit, &parts, record).await?;
             if number > 0 && !self.connection.goes_on(&self.ctx, &permit, number, asked()) {
@@ -300,7 +301,7 @@ impl Inside {
                 return Err(Refusal::UpstreamWithoutHttp2.into());
             }
             if must_dial {
-                let destination = resolve(&self.ctx.resolver, &permit).await?;
+                let destination = resolve(&self.ctx.resolver, &self.ctx.own, &permit).await?;
                 let stream = connect(&destination).await?;
                 let address = keep(&self.ctx, upstream, self.origin(), stream).await?.ip();
                 self.connection.moved_to(address, number > 0);

@@ -1,6 +1,6 @@
 //! The only check there is against reaching what is internal (SSRF).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use openshell_policy::address::AddressClass;
 use openshell_policy::denial::ReasonCode;
@@ -25,11 +25,31 @@ impl Destination {
 /// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
 const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
+/// The supervisor's own addresses, which no policy makes reachable: what listens there is for the sandbox it was made for alone.
+#[derive(Clone, Debug)]
+pub struct OwnAddresses {
+    /// Where the supervisor listens.
+    pub listeners: Vec<SocketAddr>,
+    /// Whether an address is on a link that some sandbox of this host has.
+    pub is_on_link: fn(Ipv4Addr) -> bool,
+}
+
+impl OwnAddresses {
+    fn contain(&self, address: IpAddr, port: u16) -> bool {
+        let address = address.to_canonical();
+        let is_on_link = match address {
+            IpAddr::V4(address) => (self.is_on_link)(address),
+            IpAddr::V6(_) => false,
+        };
+        is_on_link || self.listeners.contains(&SocketAddr::new(address, port))
+    }
+}
+
 /// Checks every one of `addresses`; one that is not permitted refuses them all, as it could be the next to be tried.
 ///
 /// # Errors
 /// The first address that is not permitted, or that there is none.
-pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
+pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
@@ -44,7 +64,7 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
     }
     for address in &addresses {
         let class = AddressClass::of(*address);
-        if class.is_always_blocked() {
+        if class.is_always_blocked() || own.contain(*address, port) {
             let reason = format!("{host} resolves to always-blocked address {address}, connection rejected");
             return refuse(ReasonCode::AlwaysBlockedAddress, reason);
         }

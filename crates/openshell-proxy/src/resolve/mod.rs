@@ -8,14 +8,14 @@ use openshell_policy::network::host::Host;
 
 use crate::decide::connection::Permit;
 use crate::refusal::Refusal;
-use guard::Destination;
+use guard::{Destination, OwnAddresses};
 use lookup::Resolver;
 
 /// Resolves what `permit` is for and checks the addresses.
 ///
 /// # Errors
 /// The name does not resolve, or any of its addresses is not permitted.
-pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination, Refusal> {
+pub async fn resolve(resolver: &Resolver, own: &OwnAddresses, permit: &Permit) -> Result<Destination, Refusal> {
     let addresses = match &permit.target().host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => resolver.lookup(name).await.map_err(|reason| Refusal::Address {
@@ -25,7 +25,7 @@ pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination
             policy: permit.policy().map(str::to_owned),
         })?,
     };
-    guard::check(permit, addresses)
+    guard::check(own, permit, addresses)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const ADDR_GEN_MODE_NONE: u8 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_LABEL: u16 = 3;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -88,6 +89,36 @@ pub(super) fn free_subnet(socket: &Socket) -> io::Result<Option<Subnet>> {
     Ok(Subnet::candidates().find(|subnet| !used.iter().any(|address| subnet.holds(*address))))
 }
 
+/// How the names of the host's ends of links begin.
+const NAME_PREFIX: &str = "os-";
+
+/// Whether `address` is on the link of a sandbox of this host: its host's end, or its inside. An answer that cannot be had counts
+/// as yes. Looks at the host's addresses for those of 10.200.0.0/16 alone.
+#[must_use]
+pub fn is_on_link(address: Ipv4Addr) -> bool {
+    let [10, 200, third, _] = address.octets() else { return false };
+    let subnet = Subnet { third };
+    sandbox_links().map_or(true, |links| links.into_iter().any(|link| subnet.holds(link)))
+}
+
+/// The addresses of the host's ends of links.
+fn sandbox_links() -> io::Result<Vec<Ipv4Addr>> {
+    const FIXED: usize = 8;
+    let socket = Socket::open(Protocol::Route)?;
+    let mut request = [0; FIXED];
+    request[0] = AF_INET;
+    let mut links = Vec::new();
+    for (_, payload) in socket.dump(Message::request(RTM_GETADDR, 0, &request))? {
+        let found: Vec<_> = attributes(payload.get(FIXED..).unwrap_or_default()).collect();
+        let is_ours = |(kind, bytes): &(u16, &[u8])| *kind == IFA_LABEL && bytes.starts_with(NAME_PREFIX.as_bytes());
+        if found.iter().any(is_ours) {
+            let local = found.iter().filter(|(kind, _)| *kind == IFA_LOCAL);
+            links.extend(local.filter_map(|(_, bytes)| <[u8; 4]>::try_from(*bytes).ok()).map(Ipv4Addr::from));
+        }
+    }
+    Ok(links)
+}
+
 /// Bytes of the largest packet, as on loopback: nothing between the ends could be too small for it, and a stream takes less
 /// time than one in packets of 1,500.
 const MTU: u32 = 65_535;
@@ -100,7 +131,7 @@ const AT_ONCE: u32 = 256 * 1024;
 pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<()> {
     let mut unique = [0; 4];
     rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
-    let name = format!("os-{:08x}", u32::from_ne_bytes(unique));
+    let name = format!("{NAME_PREFIX}{:08x}", u32::from_ne_bytes(unique));
     // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is
     // created where it belongs, and brought up from there.
     let mtu = MTU.to_ne_bytes();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 
 use crate::netlink::{Protocol, Socket};
-pub use link::{INTERFACE, Subnet};
+pub use link::{INTERFACE, Subnet, is_on_link};
 pub use thread::run_in;
 
 /// Which step of making a namespace failed.

@@ -50,6 +50,7 @@ fn everything() -> Inside {
         turns: Arc::new(Semaphore::new(1)),
         http2: Arc::new(Semaphore::new(1)),
         resolver: Arc::new(Resolver::from_system().unwrap()),
+        own: crate::resolve::guard::OwnAddresses { listeners: Vec::new(), is_on_link: |_| false },
         authority: None,
         trust: Default::default(),
         vault: Arc::default(),
