@@ -71,21 +71,31 @@ endpoint_matches(endpoint) if {
 	host_matches(endpoint)
 }
 
-host_matches(endpoint) if {
-	not contains(endpoint.host, "*")
-	lower(endpoint.host) == input.network.host
-}
+host_matches(endpoint) if name_matches(endpoint.host)
 
-# `*` is one label, `**` one or more.
-host_matches(endpoint) if {
-	contains(endpoint.host, "*")
-	glob.match(lower(endpoint.host), ["."], input.network.host)
-}
-
-# Without a host the addresses decide, when they are known.
+# Without a host the addresses decide. A name is looked up only where the endpoint lists it, as looking it up tells its domain.
 host_matches(endpoint) if {
 	not endpoint.host
 	count(endpoint.allowed_ips) > 0
+	input.network.is_address
+}
+
+host_matches(endpoint) if {
+	not endpoint.host
+	count(endpoint.allowed_ips) > 0
+	some pattern in endpoint.resolve
+	name_matches(pattern)
+}
+
+name_matches(pattern) if {
+	not contains(pattern, "*")
+	lower(pattern) == input.network.host
+}
+
+# `*` is one label, `**` one or more.
+name_matches(pattern) if {
+	contains(pattern, "*")
+	glob.match(lower(pattern), ["."], input.network.host)
 }
 
 path_matches(pattern, path) if {
@@ -207,7 +217,7 @@ all_values_match(matcher, values) if {
 # A deny rule hits as soon as one value of a repeated key matches.
 request_hits(rule) if {
 	method_matches(rule.method, input.request.method)
-	request_path_matches(rule.path)
+	some_reading_matches(rule)
 	count(untouched(object.get(rule, "query", {}))) == 0
 }
 
@@ -235,6 +245,25 @@ method_matches(wanted, method) if {
 request_path_matches(pattern) if pattern == "**"
 
 request_path_matches(pattern) if glob.match(pattern, ["/"], input.request.path)
+
+# What servers may take the path for.
+readings contains input.request.path
+
+readings contains path if some path in input.request.readings
+
+some_reading_matches(rule) if rule.path == "**"
+
+some_reading_matches(rule) if {
+	not rule.case_sensitive
+	some path in readings
+	glob.match(lower(rule.path), ["/"], lower(path))
+}
+
+some_reading_matches(rule) if {
+	rule.case_sensitive
+	some path in readings
+	glob.match(rule.path, ["/"], path)
+}
 
 value_matches(matcher, value) if {
 	some pattern in matcher.any

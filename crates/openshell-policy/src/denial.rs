@@ -48,6 +48,7 @@ pub enum ReasonCode {
     BinaryNotInPolicy,
     NoNetworkPolicies,
     PolicyChanged,
+    NotInThisBuild,
     CallerUnknown,
     CallerChanged,
     CallerAmbiguous,
@@ -92,6 +93,7 @@ impl ReasonCode {
             Self::BinaryNotInPolicy => "binary_not_in_policy",
             Self::NoNetworkPolicies => "no_network_policies",
             Self::PolicyChanged => "policy_changed",
+            Self::NotInThisBuild => "not_in_this_build",
             Self::CallerUnknown => "caller_unknown",
             Self::CallerChanged => "caller_changed",
             Self::CallerAmbiguous => "caller_ambiguous",
@@ -132,9 +134,11 @@ impl ReasonCode {
     #[must_use]
     pub fn stage(self) -> DenialStage {
         match self {
-            Self::EndpointNotInPolicy | Self::BinaryNotInPolicy | Self::NoNetworkPolicies | Self::PolicyChanged => {
-                DenialStage::L4
-            }
+            Self::EndpointNotInPolicy
+            | Self::BinaryNotInPolicy
+            | Self::NoNetworkPolicies
+            | Self::PolicyChanged
+            | Self::NotInThisBuild => DenialStage::L4,
             Self::CallerUnknown | Self::CallerChanged | Self::CallerAmbiguous => DenialStage::Identity,
             Self::InternalAddress
             | Self::AddressNotInAllowedIps
@@ -191,7 +195,7 @@ pub struct Denial {
 impl Denial {
     /// The request, if another rule could allow it: what a deny rule refuses none does.
     fn could_be_allowed(&self) -> Option<(String, String)> {
-        self.request.clone().filter(|_| self.code == ReasonCode::RequestNotInRules)
+        self.request.clone().filter(|_| matches!(self.code, ReasonCode::RequestNotInRules | ReasonCode::BadRequest))
     }
 }
 

@@ -129,7 +129,7 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
         confidence: f64::from(hundredths.clamp(10, 95)) / 100.0,
         count: summary.count,
         rationale,
-        security_notes: security_notes(is_ssrf, port, &allowed_ips),
+        security_notes: security_notes(is_ssrf, port, &allowed_ips, &summary.requests),
         allowed_ips,
     }
 }
@@ -145,11 +145,21 @@ fn generalised(path: &str) -> String {
     if is_number || is_uuid || is_hash { format!("{before}/*") } else { path }
 }
 
-fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr]) -> String {
+/// Whether a slash in `path` is escaped.
+#[must_use]
+pub fn has_encoded_slash(path: &str) -> bool {
+    path.contains("%2F") || path.contains("%2f")
+}
+
+fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr], requests: &BTreeSet<(String, String)>) -> String {
     let notes = [
         (is_ssrf, "The host has an internal address (SSRF): permitting it opens a part of the internal network."),
         (!is_ssrf && !allowed_ips.is_empty(), "The host has an internal address."),
         (port > 49152, "An ephemeral port: it may be another one next time."),
+        (
+            requests.iter().any(|(_, path)| has_encoded_slash(path)),
+            "Other endpoints of this host and port that have rules need `allow_encoded_slash: true` too.",
+        ),
         (DATABASES.contains(&port), "A database or service port: consider what data is behind it."),
     ];
     let notes: Vec<_> = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
@@ -188,7 +198,10 @@ pub fn fragment(proposals: &[Proposal]) -> String {
         let _ = writeln!(text, "  {name}:");
         let mut endpoints: Vec<_> = same
             .iter()
-            .map(|proposal| endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests))
+            .map(|proposal| {
+                let takes_encoded_slash = proposal.requests.iter().any(|(_, path)| has_encoded_slash(path));
+                endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests, takes_encoded_slash)
+            })
             .collect();
         endpoints.dedup();
         let _ = writeln!(text, "    endpoints: [{}]", endpoints.join(", "));
@@ -198,9 +211,16 @@ pub fn fragment(proposals: &[Proposal]) -> String {
     text
 }
 
-/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged.
+/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged, and
+/// `takes_encoded_slash` says whether their paths may hold an escaped slash.
 #[must_use]
-pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr], requests: &BTreeSet<(String, String)>) -> String {
+pub fn endpoint(
+    host: &str,
+    port: u16,
+    allowed_ips: &[IpAddr],
+    requests: &BTreeSet<(String, String)>,
+    takes_encoded_slash: bool,
+) -> String {
     let mut text = format!("{{host: {}, port: {port}", quoted(host));
     if !allowed_ips.is_empty() {
         let addresses: Vec<_> = allowed_ips.iter().map(|address| format!("\"{address}\"")).collect();
@@ -213,6 +233,9 @@ pub fn endpoint(host: &str, port: u16, allowed_ips: &[IpAddr], requests: &BTreeS
         };
         let rules: Vec<_> = requests.iter().map(rule).collect();
         let _ = write!(text, ", protocol: rest, enforcement: enforce, rules: [{}]", rules.join(", "));
+        if takes_encoded_slash {
+            text.push_str(", allow_encoded_slash: true");
+        }
     }
     text.push('}');
     text
@@ -277,6 +300,16 @@ mod tests {
         assert_eq!(network.endpoints[0].l7().unwrap().rules.len(), expected.len());
         let denied = summary("api.test", 443, ReasonCode::RequestInDenyRules, 3);
         assert_eq!(propose(&[denied], |_| Vec::new()), []);
+    }
+
+    #[test]
+    fn a_request_with_an_encoded_slash_is_proposed_with_what_takes_it() {
+        let mut refused = summary("npm.test", 443, ReasonCode::BadRequest, 1);
+        refused.requests = [("GET".to_owned(), "/@types%2Fnode".to_owned())].into();
+        let proposals = propose(&[refused], |_| Vec::new());
+        assert!(proposals[0].security_notes.contains("allow_encoded_slash"), "{proposals:?}");
+        let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
+        assert!(policy.network().values().next().unwrap().endpoints[0].allow_encoded_slash());
     }
 
     fn of(host: &str, port: u16, code: ReasonCode, count: u64) -> Option<Proposal> {

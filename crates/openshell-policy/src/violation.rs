@@ -152,6 +152,12 @@ pub enum Fault {
     RulesEmpty,
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
+    #[error("`protocol: tcp` is never looked into; remove `rules`, `deny_rules` and any `access` but `full`")]
+    TcpWithRules,
+    #[error("`protocol: tcp` needs a `host`")]
+    TcpWithoutHost,
+    #[error("`resolve` says which names an endpoint without `host` may look up; remove one of them")]
+    ResolveWithHost,
     #[error("expected a map of query keys to matchers")]
     QueryNotMap,
     #[error("a query matcher is a glob, `{{glob: …}}` or `{{any: [glob, …]}}`")]
@@ -230,6 +236,7 @@ impl Fault {
                 | Self::SqlEnforce
                 | Self::RulesEmpty
                 | Self::TlsSkipWithL7
+                | Self::TcpWithRules
                 | Self::QueryNotMap
                 | Self::MatcherShape
                 | Self::MatcherGlobAndAny
@@ -248,6 +255,12 @@ pub enum Doubt {
     TlsWordDeprecated(String),
     #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]
     SqlNotInspected,
+    #[error("`protocol: tcp` is not in this build: its connections are refused (not_in_this_build)")]
+    TcpNotInThisBuild,
+    #[error(
+        "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` names the domains whose names may be looked up"
+    )]
+    NamesNotResolved,
     #[error("Unknown HTTP method `{0}`")]
     UnknownMethod(String),
     #[error("it has no `hosts`, so it works at every host that the policy permits; name the hosts it is for")]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::address::AddressClass;
+use openshell_policy::proposal::has_encoded_slash;
 
 use crate::context::Limits;
 use crate::intake::Target;
@@ -32,6 +33,8 @@ struct Used {
     /// The methods of its requests, and the first paths of them.
     methods: BTreeSet<String>,
     paths: BTreeSet<String>,
+    /// Whether a path held an escaped slash.
+    has_encoded_slash: bool,
     /// Whether there was something that no rule for requests could see.
     is_opaque: bool,
 }
@@ -55,6 +58,8 @@ pub struct Observation {
     pub methods: BTreeSet<String>,
     /// For which paths: the first of them.
     pub paths: Vec<String>,
+    /// Whether any path held an escaped slash.
+    pub has_encoded_slash: bool,
 }
 
 impl Observations {
@@ -85,6 +90,7 @@ impl Observations {
             } else {
                 used.is_opaque |= !used.methods.contains(method);
             }
+            used.has_encoded_slash |= has_encoded_slash(path);
             if used.paths.len() < PATHS {
                 used.paths.insert(path.to_owned());
             }
@@ -116,6 +122,7 @@ impl Observations {
             internal: used.internal.iter().copied().collect(),
             methods: if used.is_opaque { BTreeSet::new() } else { used.methods.clone() },
             paths: used.paths.iter().cloned().collect(),
+            has_encoded_slash: used.has_encoded_slash,
         };
         let all = observed
             .programs

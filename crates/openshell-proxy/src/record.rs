@@ -239,7 +239,7 @@ impl Record {
     /// What a policy could change. Malformed requests, limits, and upstreams that are not there it could not.
     fn denial(&self, refusal: &Refusal) -> Option<Denial> {
         let request = match refusal {
-            Refusal::Request { rule, .. } => Some(rule.clone()),
+            Refusal::Request { rule, .. } | Refusal::EncodedSlash { rule, .. } => Some(rule.clone()),
             _ => None,
         };
         let is_policys = request.is_some()

@@ -18,6 +18,7 @@ use crate::record::Record;
 pub enum Refusal {
     NotInPolicy { code: ReasonCode, reason: String, nearest: Option<Nearest> },
     PolicyChanged(String),
+    NotInThisBuild { what: &'static str, policy: Option<String> },
     CallerUnknown(String),
     CallerChanged(String),
     CallerAmbiguous([String; 2]),
@@ -33,6 +34,7 @@ pub enum Refusal {
     Inference(InferenceFault),
     BadRequest(&'static str),
     Target(TargetError),
+    EncodedSlash { policy: Option<String>, rule: (String, String) },
     RequestTooLarge,
     Engine(String),
     LimitReached(&'static str),
@@ -186,6 +188,7 @@ impl Refusal {
         match self {
             Self::NotInPolicy { code, .. } | Self::Address { code, .. } | Self::Request { code, .. } => *code,
             Self::PolicyChanged(_) => ReasonCode::PolicyChanged,
+            Self::NotInThisBuild { .. } => ReasonCode::NotInThisBuild,
             Self::CallerUnknown(_) => ReasonCode::CallerUnknown,
             Self::CallerChanged(_) => ReasonCode::CallerChanged,
             Self::CallerAmbiguous(_) => ReasonCode::CallerAmbiguous,
@@ -197,7 +200,7 @@ impl Refusal {
             Self::UnsolicitedUpgrade => ReasonCode::UnsolicitedUpgrade,
             Self::Credential(fault) => fault.code(),
             Self::Inference(fault) => fault.code(),
-            Self::BadRequest(_) | Self::Target(_) => ReasonCode::BadRequest,
+            Self::BadRequest(_) | Self::Target(_) | Self::EncodedSlash { .. } => ReasonCode::BadRequest,
             Self::RequestTooLarge => ReasonCode::RequestTooLarge,
             Self::Engine(_) => ReasonCode::PolicyEngineError,
             Self::LimitReached(_) => ReasonCode::LimitReached,
@@ -261,6 +264,7 @@ impl Refusal {
             Self::Request { reason, .. } if record.is_inside() => reason.clone(),
             Self::Request { .. } => format!("{request} denied by L7 policy"),
             Self::UnsupportedProtocol { what, .. } => format!("{request} refused: {what}"),
+            Self::NotInThisBuild { what, .. } => format!("{request} refused: {what} is not in this build"),
             Self::UnsolicitedUpgrade => "the upstream switched protocols unasked".to_owned(),
             Self::AuthorityUnavailable => {
                 format!(
@@ -281,6 +285,7 @@ impl Refusal {
             Self::Credential(fault) => format!("unresolved credential placeholder in request: {}", fault.cause()),
             Self::Inference(fault) => fault.text(),
             Self::Target(error) => error.to_string(),
+            Self::EncodedSlash { .. } => TargetError::EncodedSlash.to_string(),
             Self::Address { code, has_list, .. } => {
                 let method = request.split(' ').next().unwrap_or_default();
                 let what = match code {
@@ -308,9 +313,11 @@ impl Refusal {
     pub fn nearest_rule(&self) -> Option<&str> {
         match self {
             Self::NotInPolicy { nearest, .. } => nearest.as_ref().map(|nearest| nearest.name.as_str()),
-            Self::UnsupportedProtocol { policy, .. } | Self::Address { policy, .. } | Self::Request { policy, .. } => {
-                policy.as_deref()
-            }
+            Self::UnsupportedProtocol { policy, .. }
+            | Self::NotInThisBuild { policy, .. }
+            | Self::Address { policy, .. }
+            | Self::EncodedSlash { policy, .. }
+            | Self::Request { policy, .. } => policy.as_deref(),
             _ => None,
         }
     }
@@ -329,6 +336,10 @@ impl Refusal {
             } => {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
                 Some(format!("{place}endpoints: add `allowed_ips` to {target}; the address is in the log"))
+            }
+            Self::EncodedSlash { policy, .. } => {
+                let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
+                Some(format!("{place}endpoints: add `allow_encoded_slash: true` to each of {target} that has rules"))
             }
             Self::Request { code, policy, rule: (method, path), .. } => {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
@@ -369,6 +380,7 @@ impl Refusal {
             Self::NotInPolicy { reason, .. } | Self::Address { reason, .. } => reason.clone(),
             Self::Request { reason, .. } => reason.clone(),
             Self::UnsupportedProtocol { what, .. } => (*what).to_owned(),
+            Self::NotInThisBuild { what, .. } => format!("{what} is not in this build"),
             Self::UnsolicitedUpgrade => "101 Switching Protocols that nobody asked for".to_owned(),
             Self::AuthorityUnavailable => "the trust files could not be written".to_owned(),
             Self::ClientTlsFailed(why) | Self::UpstreamTlsInvalid(why) => why.clone(),
@@ -376,6 +388,7 @@ impl Refusal {
             Self::Credential(fault) => fault.cause(),
             Self::Inference(fault) => fault.cause(),
             Self::Target(error) => error.to_string(),
+            Self::EncodedSlash { .. } => TargetError::EncodedSlash.to_string(),
             Self::PolicyChanged(reason) | Self::CallerUnknown(reason) | Self::CallerChanged(reason) => reason.clone(),
             Self::CallerAmbiguous([one, other]) => {
                 format!("{one} and {other} hold the socket and are judged differently")

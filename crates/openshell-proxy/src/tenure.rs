@@ -12,7 +12,6 @@ use tokio::sync::{oneshot, watch};
 use crate::context::{Context, Limits};
 use crate::decide::connection::{Permit, judge, observe};
 use crate::decide::request;
-use crate::http::target::RequestTarget;
 use crate::identify::caller::Callers;
 use crate::identify::sweep::{Further, Owners};
 use crate::intake::Target;
@@ -188,13 +187,15 @@ impl Connection {
 
 /// Whether `permit` is also for what goes on already.
 fn still_permitted(permit: &Permit, does: &Doing) -> Result<(), Refusal> {
-    let Some(rules) = permit.rules() else { return Ok(()) };
+    if permit.rules().is_none() {
+        return Ok(());
+    }
     if does.is_opaque {
         let what = "there are rules now for what is inside, which is not looked at";
         return Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) });
     }
     does.requests.values().try_for_each(|(method, uri)| {
-        let target = RequestTarget::canonical(method, uri, rules.allow_encoded_slash()).map_err(Refusal::Target)?;
+        let target = permit.request_target(method, uri)?;
         request::judge_now(permit, method, &target).map(drop)
     })
 }

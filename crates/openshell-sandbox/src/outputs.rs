@@ -139,7 +139,8 @@ impl Output {
 /// may ask for other things of the same kind.
 fn observed_endpoint(seen: &Observation) -> String {
     let rules = seen.methods.iter().map(|method| (method.clone(), "**".to_owned())).collect();
-    let mut text = format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules));
+    let mut text =
+        format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash));
     if !seen.paths.is_empty() {
         let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
         text.push_str(&format!("        # paths: {}\n", paths.join(" ")));

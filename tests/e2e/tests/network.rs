@@ -98,7 +98,7 @@ fn ips_05_06_08_13_addresses_in_the_policy_are_consent() {
     let _upstream = lab.http("10.99.0.1:8080");
     for (endpoint, target) in [
         ("{host: 10.99.0.1, port: 8080}", "10.99.0.1:8080"),
-        ("{port: 8080, allowed_ips: [10.99.0.0/24]}", "web.test:8080"),
+        ("{port: 8080, allowed_ips: [10.99.0.0/24], resolve: [web.test]}", "web.test:8080"),
     ] {
         let policy = policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
         assert!(ask(&lab, &policy, target).ok().ends_with("hello"), "{endpoint}");

@@ -96,7 +96,7 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
     let folder = std::env::temp_dir().join(format!("e2e-observed-{}", std::process::id()));
     let project = folder.join("project");
     std::fs::create_dir_all(&project).unwrap();
-    std::fs::write(project.join("package.json"), r#"{"dependencies": {"is-number": "*"}}"#).unwrap();
+    std::fs::write(project.join("package.json"), r#"{"dependencies": {"is-number": "*", "@types/ms": "*"}}"#).unwrap();
     for path in [&project, &project.join("package.json")] {
         std::os::unix::fs::chown(path, Some(lab::host::UID), Some(lab::host::UID)).unwrap();
     }
@@ -117,7 +117,9 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
         std::fs::remove_dir_all(project.join(made)).unwrap();
     }
     let enforced = npm(&std::fs::read_to_string(observed).unwrap(), &[]);
-    assert!(enforced.status.success() && project.join("node_modules/is-number").exists(), "{enforced:?}");
+    // A scoped package is asked for by an escaped slash.
+    let made = ["is-number", "@types/ms"].map(|name| project.join("node_modules").join(name).exists());
+    assert!(enforced.status.success() && made == [true, true], "{enforced:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

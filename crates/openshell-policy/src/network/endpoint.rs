@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use crate::address::AddressRange;
 use crate::network::host::HostPattern;
-use crate::network::rule::HttpRule;
+use crate::network::rule::{DenyRule, HttpRule};
 use crate::preset::Access;
 use crate::violation::Fault;
 
@@ -17,7 +17,9 @@ pub struct Endpoint {
     l7: Option<L7>,
     tls: TlsMode,
     allowed_ips: Vec<AddressRange>,
+    resolve: Vec<HostPattern>,
     allow_encoded_slash: bool,
+    is_tcp: bool,
 }
 
 /// What is judged inside a connection.
@@ -30,7 +32,7 @@ pub struct L7 {
     /// A request is allowed if one of these matches…
     pub rules: Vec<HttpRule>,
     /// …and none of these.
-    pub deny_rules: Vec<HttpRule>,
+    pub deny_rules: Vec<DenyRule>,
 }
 
 /// Application protocols with rules.
@@ -40,6 +42,8 @@ pub enum Protocol {
     Rest,
     /// Relayed as bytes, audited as a connection.
     Sql,
+    /// Bytes that are never looked into, TLS included.
+    Tcp,
 }
 
 impl Protocol {
@@ -51,7 +55,8 @@ impl Protocol {
         match word.to_ascii_lowercase().as_str() {
             "rest" => Ok(Self::Rest),
             "sql" => Ok(Self::Sql),
-            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "rest, sql" }),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "rest, sql, tcp" }),
         }
     }
 
@@ -61,6 +66,7 @@ impl Protocol {
         match self {
             Self::Rest => "rest",
             Self::Sql => "sql",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -118,8 +124,9 @@ pub struct EndpointParts {
     pub tls_skip: bool,
     pub access: Option<Access>,
     pub rules: Option<Vec<HttpRule>>,
-    pub deny_rules: Option<Vec<HttpRule>>,
+    pub deny_rules: Option<Vec<DenyRule>>,
     pub allowed_ips: Vec<AddressRange>,
+    pub resolve: Vec<HostPattern>,
     pub allow_encoded_slash: bool,
 }
 
@@ -153,12 +160,26 @@ impl Endpoint {
         if parts.tls_skip && parts.protocol.is_some() {
             faults.push(Fault::TlsSkipWithL7);
         }
+        if parts.host.is_some() && !parts.resolve.is_empty() {
+            faults.push(Fault::ResolveWithHost);
+        }
+        let is_tcp = parts.protocol == Some(Protocol::Tcp);
+        if is_tcp && parts.host.is_none() {
+            faults.push(Fault::TcpWithoutHost);
+        }
+        let is_narrowed = parts.rules.is_some()
+            || parts.deny_rules.is_some()
+            || parts.access.is_some_and(|access| access != Access::Full);
+        if is_tcp && is_narrowed {
+            faults.push(Fault::TcpWithRules);
+        }
         let rules = match (parts.rules, parts.access) {
             (Some(rules), _) => Some(rules),
             (None, Some(access)) => Some(access.rules()),
             (None, None) => None,
         };
         let l7 = match (parts.protocol, rules) {
+            (Some(Protocol::Tcp), _) => None,
             (Some(protocol), Some(rules)) => {
                 let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
                 if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
@@ -189,7 +210,9 @@ impl Endpoint {
             l7,
             tls: if parts.tls_skip { TlsMode::Skip } else { TlsMode::Automatic },
             allowed_ips: parts.allowed_ips,
+            resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
+            is_tcp,
         })
     }
 
@@ -223,9 +246,31 @@ impl Endpoint {
         &self.allowed_ips
     }
 
-    /// Whether `%2F` may stand in a path.
+    /// Without a host: names that may be looked up to find out whether their addresses are listed.
+    #[must_use]
+    pub fn resolve(&self) -> &[HostPattern] {
+        &self.resolve
+    }
+
+    /// Whether the policy says that `%2F` may stand in a path.
     #[must_use]
     pub fn allow_encoded_slash(&self) -> bool {
         self.allow_encoded_slash
+    }
+
+    /// Whether `%2F` may stand in a path: the policy says so, or its rules say nothing of paths, so that no path can be meant by
+    /// one reading of it and not by the other.
+    #[must_use]
+    pub fn takes_encoded_slash(&self) -> bool {
+        let rules = |l7: &L7| {
+            l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).all(|rule| rule.path.is_everything())
+        };
+        self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
+    }
+
+    /// Whether its connections are bytes that are never looked into.
+    #[must_use]
+    pub fn is_tcp(&self) -> bool {
+        self.is_tcp
     }
 }

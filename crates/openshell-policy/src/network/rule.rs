@@ -16,6 +16,16 @@ pub struct HttpRule {
     pub query: BTreeMap<String, QueryMatcher>,
 }
 
+/// A rule that refuses. Servers differ in what they take for the same path, so its path matches every reading of a request's: in any
+/// letter case, with and without slashes at the end, percent-decoded, repeated slashes folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenyRule {
+    /// What is refused.
+    pub rule: HttpRule,
+    /// Whether letter case counts after all.
+    pub case_sensitive: bool,
+}
+
 /// `*`, or one method, compared without regard to case. `GET` also permits `HEAD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodPattern(String);
@@ -61,6 +71,12 @@ impl Glob {
     #[must_use]
     pub fn everything() -> Self {
         Self("**".to_owned())
+    }
+
+    /// Whether every path is meant.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        matches!(self.0.as_str(), "**" | "/**")
     }
 
     /// Reads a glob.

@@ -7,12 +7,12 @@ use crate::address::AddressRange;
 use crate::network::binary::BinaryPattern;
 use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol};
 use crate::network::host::HostPattern;
-use crate::network::rule::{Glob, HttpRule, MethodPattern, QueryMatcher};
+use crate::network::rule::{DenyRule, Glob, HttpRule, MethodPattern, QueryMatcher};
 use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 use crate::preset::Access;
 use crate::violation::{Doubt, Fault};
 use crate::yaml::node::Value;
-use crate::yaml::reader::{At, Reader};
+use crate::yaml::reader::{At, Fields, Reader};
 
 const ENDPOINT_KEYS: &[&str] = &[
     "host",
@@ -25,6 +25,7 @@ const ENDPOINT_KEYS: &[&str] = &[
     "rules",
     "deny_rules",
     "allowed_ips",
+    "resolve",
     "allow_encoded_slash",
 ];
 
@@ -76,15 +77,22 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     };
     parts.tls_skip = fields.take("tls").is_some_and(|at| tls_skip(reader, &at));
     parts.rules = fields.take("rules").and_then(|at| rules(reader, &at, allow_rule));
-    parts.deny_rules = fields.take("deny_rules").and_then(|at| rules(reader, &at, http_rule));
+    parts.deny_rules = fields.take("deny_rules").and_then(|at| rules(reader, &at, deny_rule));
     parts.allowed_ips = fields.take("allowed_ips").map(|at| ranges(reader, &at)).unwrap_or_default();
+    parts.resolve = fields.take("resolve").map(|at| reader.texts(&at, HostPattern::parse)).unwrap_or_default();
     if reader.violations() > before {
         return None;
     }
     if parts.protocol == Some(Protocol::Sql) {
         reader.warn(at, Doubt::SqlNotInspected);
     }
-    if parts.protocol.is_some() && parts.enforcement.is_none() {
+    if parts.protocol == Some(Protocol::Tcp) {
+        reader.warn(at, Doubt::TcpNotInThisBuild);
+    }
+    if parts.host.is_none() && parts.resolve.is_empty() {
+        reader.warn(at, Doubt::NamesNotResolved);
+    }
+    if parts.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && parts.enforcement.is_none() {
         reader.warn(at, Doubt::EnforcementDefaults);
     }
     match Endpoint::new(parts) {
@@ -130,11 +138,7 @@ fn ranges(reader: &mut Reader, at: &At<'_>) -> Vec<AddressRange> {
     ranges
 }
 
-fn rules(
-    reader: &mut Reader,
-    at: &At<'_>,
-    rule: fn(&mut Reader, &At<'_>) -> Option<HttpRule>,
-) -> Option<Vec<HttpRule>> {
+fn rules<R>(reader: &mut Reader, at: &At<'_>, rule: fn(&mut Reader, &At<'_>) -> Option<R>) -> Option<Vec<R>> {
     let items = reader.sequence(at)?;
     Some(items.iter().filter_map(|item| rule(reader, item)).collect())
 }
@@ -144,11 +148,19 @@ fn allow_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
         reader.fault(at, Fault::Missing("allow"));
         return None;
     };
-    http_rule(reader, &allow)
+    let mut fields = reader.mapping(&allow, RULE_KEYS)?;
+    http_rule(reader, &allow, &mut fields)
 }
 
-fn http_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
-    let mut fields = reader.mapping(at, &["method", "path", "query"])?;
+fn deny_rule(reader: &mut Reader, at: &At<'_>) -> Option<DenyRule> {
+    let mut fields = reader.mapping(at, &[RULE_KEYS, &["case_sensitive"]].concat())?;
+    let case_sensitive = fields.take("case_sensitive").and_then(|at| reader.boolean(&at)).unwrap_or(false);
+    Some(DenyRule { rule: http_rule(reader, at, &mut fields)?, case_sensitive })
+}
+
+const RULE_KEYS: &[&str] = &["method", "path", "query"];
+
+fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Option<HttpRule> {
     let mut required = |reader: &mut Reader, key| {
         let field = fields.take(key);
         if field.is_none() {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hyper::{Method, Uri};
 use openshell_policy::address::AddressRange;
 use openshell_policy::denial::{DenialStage, ReasonCode};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
@@ -10,6 +11,7 @@ use openshell_policy::network::host::Host;
 
 use crate::decide::request::RequestRules;
 use crate::decide::snapshot::{Matches, Nearest, Snapshot, Verdict};
+use crate::http::target::{RequestTarget, TargetError};
 use crate::identify::caller::{Caller, Callers};
 use crate::intake::Target;
 use crate::refusal::Refusal;
@@ -92,6 +94,23 @@ impl Permit {
         self.is_observed
     }
 
+    /// The target of a `method` request for `uri`, in the form in which it is judged and sent.
+    ///
+    /// # Errors
+    /// It is judged, and has no canonical form.
+    pub fn request_target(&self, method: &Method, uri: &Uri) -> Result<RequestTarget, Refusal> {
+        let Some(rules) = &self.rules else { return Ok(RequestTarget::as_written(uri)) };
+        let takes_encoded_slash = rules.takes_encoded_slash() || self.is_observed;
+        match RequestTarget::canonical(method, uri, takes_encoded_slash) {
+            Err(TargetError::EncodedSlash) => {
+                let target = RequestTarget::canonical(method, uri, true).map_err(Refusal::Target)?;
+                let rule = (method.to_string(), target.path().to_owned());
+                Err(Refusal::EncodedSlash { policy: self.policy.clone(), rule })
+            }
+            target => target.map_err(Refusal::Target),
+        }
+    }
+
     pub(crate) fn addresses(&self) -> &PermittedAddresses {
         &self.addresses
     }
@@ -126,6 +145,9 @@ pub fn judge(
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
         Verdict::Allow { policy, endpoints } => {
+            if endpoints.iter().any(Endpoint::is_tcp) {
+                return Err(Refusal::NotInThisBuild { what: "`protocol: tcp`", policy: policy.clone() });
+            }
             let skips_tls = endpoints.iter().any(|endpoint| endpoint.tls() == TlsMode::Skip);
             if skips_tls && answer.rules.is_some() {
                 let what = "one endpoint says `tls: skip`, and another has rules for what is inside";

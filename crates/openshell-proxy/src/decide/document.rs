@@ -2,11 +2,13 @@
 
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::network::NetworkPolicy;
-use openshell_policy::network::endpoint::{Endpoint, TlsMode};
-use openshell_policy::network::rule::HttpRule;
+use openshell_policy::network::endpoint::{Endpoint, Protocol, TlsMode};
+use openshell_policy::network::rule::{DenyRule, Glob, HttpRule};
 use openshell_policy::policy::Policy;
 use openshell_policy::process::Identity;
 use serde_json::{Map, Value, json};
+
+use crate::http::target::{decoded, folded};
 
 /// The files that a policy means by a path: what a symlink of the policy stands for is meant as well as the symlink.
 pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
@@ -72,6 +74,12 @@ fn endpoint(endpoint: &Endpoint) -> Value {
     if !endpoint.allowed_ips().is_empty() {
         set("allowed_ips", endpoint.allowed_ips().iter().map(|range| json!(range.to_string())).collect());
     }
+    if !endpoint.resolve().is_empty() {
+        set("resolve", endpoint.resolve().iter().map(|pattern| json!(pattern.to_string())).collect());
+    }
+    if endpoint.is_tcp() {
+        set("protocol", json!(Protocol::Tcp.as_str()));
+    }
     if endpoint.allow_encoded_slash() {
         set("allow_encoded_slash", json!(true));
     }
@@ -80,10 +88,39 @@ fn endpoint(endpoint: &Endpoint) -> Value {
         set("enforcement", json!(l7.enforcement.as_str()));
         set("rules", l7.rules.iter().map(|rule| json!({ "allow": http_rule(rule) })).collect());
         if !l7.deny_rules.is_empty() {
-            set("deny_rules", l7.deny_rules.iter().map(http_rule).collect());
+            set("deny_rules", l7.deny_rules.iter().map(deny_rule).collect());
         }
     }
     Value::Object(object)
+}
+
+fn deny_rule(deny: &DenyRule) -> Value {
+    let mut object = http_rule(&deny.rule);
+    object["path"] = json!(readable(deny.rule.path.as_str()));
+    if deny.case_sensitive {
+        object["case_sensitive"] = json!(true);
+    }
+    object
+}
+
+/// A deny rule's `pattern` as it is compared with the readings of a path: escapes undone, repeated slashes folded. What an escape stands
+/// for is never a wildcard.
+fn readable(pattern: &str) -> String {
+    let mut text = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some(at) = rest.find('%') {
+        let (before, escapes) = rest.split_at(at);
+        text.push_str(before);
+        // One character may take several escapes.
+        let length = (1..=4)
+            .map(|count| 3 * count)
+            .find(|length| escapes.get(..*length).is_some_and(|escapes| !decoded(escapes).contains('%')));
+        let length = length.unwrap_or(1);
+        let character = escapes.get(..length).unwrap_or("%");
+        text.push_str(&if length > 1 { Glob::literal(&decoded(character)) } else { character.to_owned() });
+        rest = escapes.get(length..).unwrap_or_default();
+    }
+    folded(&(text + rest))
 }
 
 fn http_rule(rule: &HttpRule) -> Value {

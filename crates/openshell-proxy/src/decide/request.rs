@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::context::Limits;
 use crate::decide::connection::Permit;
 use crate::decide::engine::{Engine, EngineError, Query};
-use crate::http::target::RequestTarget;
+use crate::http::target::{RequestTarget, decoded, folded};
 use crate::refusal::Refusal;
 
 /// What the rules of one connection say about its requests.
@@ -28,11 +28,13 @@ pub struct RequestRules {
     /// Who asks, and where.
     connection: BTreeMap<Value, Value>,
     enforcement: Enforcement,
-    allow_encoded_slash: bool,
+    takes_encoded_slash: bool,
     /// The policy that is named where no rule is.
     policy: Option<String>,
-    /// Whether queries make a difference.
+    /// Whether queries make a difference…
     reads_queries: bool,
+    /// …and other readings of the path.
+    reads_readings: bool,
     /// Whether an evaluation may take longer than a thread that serves others can spare.
     is_costly: bool,
     remembered: Arc<Remembered>,
@@ -105,13 +107,19 @@ impl RequestRules {
             engine,
             connection: [(key("exec"), Value::from(exec)), (key("network"), Value::from(network))].into(),
             enforcement: if is_enforced { Enforcement::Enforce } else { Enforcement::Audit },
-            allow_encoded_slash: endpoints
+            takes_encoded_slash: endpoints
                 .iter()
                 .filter(|endpoint| judges(endpoint).is_some())
-                .all(Endpoint::allow_encoded_slash),
+                .all(Endpoint::takes_encoded_slash),
             policy,
             reads_queries: !is_built_in
-                || judging.iter().any(|l7| l7.rules.iter().chain(&l7.deny_rules).any(|rule| !rule.query.is_empty())),
+                || judging.iter().any(|l7| {
+                    l7.rules
+                        .iter()
+                        .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
+                        .any(|rule| !rule.query.is_empty())
+                }),
+            reads_readings: !is_built_in || judging.iter().any(|l7| !l7.deny_rules.is_empty()),
             is_costly: !is_built_in || rules > CHEAP_RULES,
             remembered,
         })
@@ -119,8 +127,8 @@ impl RequestRules {
 
     /// Whether `%2F` may stand in a path.
     #[must_use]
-    pub fn allow_encoded_slash(&self) -> bool {
-        self.allow_encoded_slash
+    pub fn takes_encoded_slash(&self) -> bool {
+        self.takes_encoded_slash
     }
 
     /// Whether requests that no rule allows are refused.
@@ -156,7 +164,9 @@ impl RequestRules {
         for (name, value) in target.parameters().map_err(|error| EngineError::Evaluate(error.to_string()))? {
             parameters.entry(name).or_default().push(value);
         }
-        let request = json!({ "method": method.as_str(), "path": path, "query_params": parameters });
+        let readings = if self.reads_readings { readings(path) } else { Vec::new() };
+        let request =
+            json!({ "method": method.as_str(), "path": path, "readings": readings, "query_params": parameters });
         let mut input = self.connection.clone();
         input.insert(Value::from("request"), Value::from(request));
         let mut session = self.engine.about(Value::from(input))?;
@@ -171,6 +181,21 @@ impl RequestRules {
         let code = if denying.is_some() { ReasonCode::RequestInDenyRules } else { ReasonCode::RequestNotInRules };
         Ok(RequestVerdict::Deny { code, policy: named(denying), reason })
     }
+}
+
+/// What servers may take the canonical `path` for: as it is and percent-decoded with repeated slashes folded, each with and without a
+/// slash at its end.
+fn readings(path: &str) -> Vec<String> {
+    let mut all = Vec::with_capacity(4);
+    for reading in [path.to_owned(), folded(&decoded(path))] {
+        let bare = reading.trim_end_matches('/');
+        for reading in [bare.to_owned(), format!("{bare}/")] {
+            if !reading.is_empty() && !all.contains(&reading) {
+                all.push(reading);
+            }
+        }
+    }
+    all
 }
 
 /// What `endpoint` says about requests; other protocols are relayed as bytes.
@@ -255,10 +280,7 @@ pub async fn judge(
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<RequestPermit, Refusal> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::BadRequest("the method is no method"))?;
     let uri: Uri = target.parse().map_err(|_| Refusal::BadRequest("the path is no path"))?;
-    let target = match permit.rules() {
-        Some(rules) => RequestTarget::canonical(&method, &uri, rules.allow_encoded_slash).map_err(Refusal::Target)?,
-        None => RequestTarget::as_written(&uri),
-    };
+    let target = permit.request_target(&method, &uri)?;
     judge_now(permit, &method, &target)
 }
 

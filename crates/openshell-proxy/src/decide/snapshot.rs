@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::{Violations, Warning};
 use openshell_policy::yaml;
@@ -242,7 +243,8 @@ fn exec(program: &Program) -> Json {
 }
 
 fn network(target: &Target) -> Json {
-    json!({ "host": target.host.to_string(), "port": target.port })
+    let is_address = matches!(target.host, Host::Address(_));
+    json!({ "host": target.host.to_string(), "port": target.port, "is_address": is_address })
 }
 
 fn nearest(answer: Option<Json>) -> Option<Nearest> {

@@ -201,7 +201,7 @@ fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
 /// What `permit` says to a request, with the policy that says it.
 fn asked(permit: &Permit, method: &str, target: &str) -> Result<(Option<String>, Judged), ReasonCode> {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let slash = permit.rules().is_some_and(|rules| rules.allow_encoded_slash());
+    let slash = permit.rules().is_some_and(|rules| rules.takes_encoded_slash());
     let target =
         RequestTarget::canonical(&method, &target.parse().unwrap(), slash).map_err(|_| ReasonCode::BadRequest)?;
     let leave = request::judge_now(permit, &method, &target).map_err(|refusal| refusal.code())?;
@@ -274,13 +274,100 @@ fn l7_16_to_20_queries_are_judged_by_every_value() {
 fn an_encoded_slash_is_allowed_only_where_all_endpoints_allow_it() {
     let endpoint = |slash| {
         format!(
-            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, access: full, allow_encoded_slash: {slash}}}"
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \"/@*\"}}}}], allow_encoded_slash: {slash}}}"
         )
     };
     let permit = by_curl(&web(&endpoint(true)), "a.test:1").unwrap();
     assert_eq!(asked(&permit, "GET", "/@types%2fnode"), allowed("web"));
     let both = by_curl(&web(&format!("{}, {}", endpoint(true), endpoint(false))), "a.test:1").unwrap();
     assert_eq!(asked(&both, "GET", "/@types%2fnode"), Err(ReasonCode::BadRequest));
+    let refusal = request::ask(&both, "GET", "/@types%2fnode").unwrap_err();
+    let fix = refusal.fix(&target("a.test:1"), None).unwrap();
+    assert_eq!(
+        fix,
+        "network_policies.web.endpoints: add `allow_encoded_slash: true` to each of a.test:1 that has rules"
+    );
+}
+
+#[test]
+fn an_encoded_slash_is_taken_where_rules_say_nothing_of_paths() {
+    let judged = |rules: &str| {
+        let policy = web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+        let permit = by_curl(&policy, "a.test:1").unwrap();
+        asked(&permit, "GET", "/@types%2Fnode").map(drop)
+    };
+    for rules in ["access: full", "rules: [{allow: {method: GET, path: \"**\"}}]", "access: read-only"] {
+        assert_eq!(judged(rules), Ok(()), "{rules}");
+    }
+    for rules in [
+        "rules: [{allow: {method: GET, path: \"**\"}}, {allow: {method: GET, path: /x}}]",
+        "access: full, deny_rules: [{method: GET, path: /x}]",
+    ] {
+        assert_eq!(judged(rules), Err(ReasonCode::BadRequest), "{rules}");
+    }
+}
+
+#[test]
+fn a_deny_rule_matches_every_reading_of_a_path() {
+    let permit = |deny: &str| {
+        let rules = format!("access: full, allow_encoded_slash: true, deny_rules: [{deny}]");
+        let policy = web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+        by_curl(&policy, "a.test:1").unwrap()
+    };
+    let refused = Err(ReasonCode::RequestInDenyRules);
+    let admin = permit("{method: \"*\", path: /Admin/users}");
+    for path in [
+        "/Admin/users",
+        "/admin/USERS",
+        "/admin/users/",
+        "//admin///users//",
+        "/admin%2Fusers",
+        "/admin%2f%2Fusers%2f",
+        "/%61dmin/users",
+        "/admin;x/users;y=1",
+        "/admin%3Bx/users%3b",
+        "/admin%2Fusers%3Bx",
+    ] {
+        assert_eq!(asked(&admin, "GET", path), refused, "{path}");
+    }
+    for path in ["/admin", "/admin/users/7", "/admins/users"] {
+        assert!(asked(&admin, "GET", path).is_ok(), "{path}");
+    }
+    let below = permit("{method: \"*\", path: \"/caf%c3%a9/**\"}");
+    for path in ["/caf%C3%A9/x", "/CAF%c3%89/x", "/caf%C3%A9", "/caf%C3%A9/"] {
+        assert_eq!(asked(&below, "GET", path), refused, "{path}");
+    }
+    assert_eq!(asked(&permit("{method: \"*\", path: \"//a b//\"}"), "GET", "/A%20b"), refused);
+    let star = permit("{method: \"*\", path: \"/a%2ab%\"}");
+    assert_eq!(asked(&star, "GET", "/a*b%25"), refused);
+    assert!(asked(&star, "GET", "/axb%25").is_ok());
+    let exact = permit("{method: \"*\", path: /Admin, case_sensitive: true}");
+    assert_eq!(asked(&exact, "GET", "/Admin/"), refused);
+    assert!(asked(&exact, "GET", "/admin").is_ok());
+}
+
+#[test]
+fn an_endpoint_without_a_host_permits_addresses_and_the_names_that_it_lists() {
+    let listed = web("{port: 1, allowed_ips: [10.1.0.0/16], resolve: [\"*.corp.test\", one.test]}");
+    for (target, expected) in [
+        ("10.1.2.3:1", Ok("web")),
+        ("[fd00::1]:1", Ok("web")),
+        ("a.corp.test:1", Ok("web")),
+        ("one.test:1", Ok("web")),
+        ("a.b.corp.test:1", Err(EndpointNotInPolicy)),
+        ("secret.evil.test:1", Err(EndpointNotInPolicy)),
+    ] {
+        check(&listed, target, expected);
+    }
+    check(&web("{port: 1, allowed_ips: [10.1.0.0/16]}"), "a.corp.test:1", Err(EndpointNotInPolicy));
+}
+
+#[test]
+fn what_a_policy_says_of_tcp_loads_and_is_refused() {
+    for extra in ["", ", enforcement: enforce", ", access: full"] {
+        let policy = web(&format!("{{host: db.test, port: 5432, protocol: tcp{extra}}}"));
+        check(&policy, "db.test:5432", Err(ReasonCode::NotInThisBuild));
+    }
 }
 
 #[test]
@@ -387,7 +474,9 @@ network_policies:
         enforcement: audit
         allow_encoded_slash: true
         rules: [{allow: {method: get, path: /x, query: {a: "1", b: {any: ["2", "3"]}}}}]
-        deny_rules: [{method: "*", path: "/**"}]
+        deny_rules: [{method: "*", path: "/**"}, {method: GET, path: /Priv, case_sensitive: true}]
+      - {port: 5, allowed_ips: [10.1.0.0/16], resolve: ["*.corp.test", one.test]}
+      - {host: db.test, port: 6, protocol: tcp}
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
 "#;
     let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();

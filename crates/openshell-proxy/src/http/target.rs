@@ -100,7 +100,8 @@ impl RequestTarget {
         &self.path
     }
 
-    /// The path as servers see it that take what follows a `;` in a segment for parameters, where that makes a difference.
+    /// The path as servers see it that take what follows a `;` in a segment, escaped or not, for parameters, where that makes a
+    /// difference.
     #[must_use]
     pub fn without_parameters(&self) -> Option<&str> {
         self.without_parameters.as_deref()
@@ -185,8 +186,10 @@ fn canonical_path(written: &[u8], allow_encoded_slash: bool) -> Result<(String, 
     Ok((join(&whole, ends_open), join(&bare, bare_ends_open)))
 }
 
+/// The segment in front of its parameters. An escaped `;` counts, as some servers send it on unescaped to one that takes it for theirs.
 fn without_parameters(segment: &str) -> &str {
-    segment.split(';').next().unwrap_or_default()
+    let bare = segment.split(';').next().unwrap_or_default();
+    bare.split("%3B").next().unwrap_or_default()
 }
 
 /// One segment with every escape either undone or in upper case.
@@ -230,6 +233,35 @@ fn is_plain(byte: u8) -> bool {
 
 fn changes_paths(byte: u8) -> bool {
     byte.is_ascii_control() || matches!(byte, b'.' | b'/' | b'\\' | b'%' | b';')
+}
+
+/// The canonical `path` with every escape undone.
+#[must_use]
+pub fn decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((byte, behind)) = rest.split_first() {
+        let (value, behind) = match byte {
+            b'%' => escaped(behind).unwrap_or((b'%', behind)),
+            _ => (*byte, behind),
+        };
+        bytes.push(value);
+        rest = behind;
+    }
+    // What has a canonical form is UTF-8 when it is decoded.
+    String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
+}
+
+/// `path` with each run of slashes as one.
+#[must_use]
+pub fn folded(path: &str) -> String {
+    let mut folded = String::with_capacity(path.len());
+    for character in path.chars() {
+        if character != '/' || !folded.ends_with('/') {
+            folded.push(character);
+        }
+    }
+    folded
 }
 
 /// The byte that two hexadecimal digits stand for, and what is behind them.
@@ -353,6 +385,11 @@ mod tests {
             ("/pub/..;/priv", E::HiddenDots),
             ("/pub/.;x=1/priv", E::HiddenDots),
             ("/pub/%2e%2e;/priv", E::HiddenDots),
+            ("/pub/..%3b/priv", E::HiddenDots),
+            ("/pub/..%3Bx=1/priv", E::HiddenDots),
+            ("/pub/%2e%2e%3b/priv", E::HiddenDots),
+            ("/pub/%2E%3b", E::HiddenDots),
+            ("/pub/..%253b/priv", E::Twice),
         ] {
             check(text, Err(expected));
         }
@@ -373,6 +410,8 @@ mod tests {
         let reading = |text: &str| target(text, false).unwrap().without_parameters().map(str::to_owned);
         assert_eq!(reading("/a/b"), None);
         assert_eq!(reading("/admin;x/y;z=1").as_deref(), Some("/admin/y"));
+        assert_eq!(reading("/admin%3bx/y%3Bz=1;a").as_deref(), Some("/admin/y"));
+        assert_eq!(reading("/%3b/admin").as_deref(), Some("/admin"));
         assert_eq!(reading("/;/admin").as_deref(), Some("/admin"));
         assert_eq!(reading("/a/;x").as_deref(), Some("/a/"));
     }

@@ -70,14 +70,10 @@ pub async fn admit(ctx: &Context, permit: &Permit, request: &Parts, record: &mut
     head::check_method(&request.method)?;
     head::check_size(request)?;
     head::check_framing(&request.headers)?;
-    let target = match permit.rules() {
-        Some(rules) => {
-            head::check_text(&request.headers)?;
-            RequestTarget::canonical(&request.method, &request.uri, rules.allow_encoded_slash())
-                .map_err(Refusal::Target)?
-        }
-        None => RequestTarget::as_written(&request.uri),
-    };
+    if permit.rules().is_some() {
+        head::check_text(&request.headers)?;
+    }
+    let target = permit.request_target(&request.method, &request.uri)?;
     record.asks_for(target.path());
     let leave = request::judge(&ctx.turns, permit, &request.method, &target).await?;
     record.request_permitted_by(&leave);
