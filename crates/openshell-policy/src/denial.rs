@@ -76,6 +76,8 @@ pub enum ReasonCode {
     InferenceBudgetExhausted,
     InferenceUnavailable,
     InferenceError,
+    UnsupportedEncoding,
+    UpgradeRefused,
     RequestTooLarge,
     PolicyEngineError,
     LimitReached,
@@ -121,6 +123,8 @@ impl ReasonCode {
             Self::InferenceBudgetExhausted => "inference_budget_exhausted",
             Self::InferenceUnavailable => "inference_unavailable",
             Self::InferenceError => "inference_error",
+            Self::UnsupportedEncoding => "unsupported_encoding",
+            Self::UpgradeRefused => "upgrade_refused",
             Self::RequestTooLarge => "request_too_large",
             Self::PolicyEngineError => "policy_engine_error",
             Self::LimitReached => "limit_reached",
@@ -162,7 +166,9 @@ impl ReasonCode {
             | Self::InferenceNoRoute
             | Self::InferenceBudgetExhausted
             | Self::InferenceUnavailable
-            | Self::InferenceError => DenialStage::Inference,
+            | Self::InferenceError
+            | Self::UnsupportedEncoding
+            | Self::UpgradeRefused => DenialStage::Inference,
             Self::PolicyEngineError => DenialStage::Engine,
             Self::RequestTooLarge | Self::LimitReached => DenialStage::Limit,
             Self::UpstreamUnreachable | Self::UpstreamTimeout => DenialStage::Upstream,

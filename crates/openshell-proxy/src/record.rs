@@ -1,6 +1,9 @@
 //! One connection's facts; the only place that reports what became of it.
 
+use std::sync::Arc;
+
 use crate::credentials::placeholder::redacted;
+use crate::credentials::vault::Credential;
 use crate::decide::connection::Permit;
 use crate::decide::request::{Judged, RequestPermit};
 use crate::identify::caller::{Caller, Callers};
@@ -206,11 +209,12 @@ impl Record {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
     }
 
-    /// What reports that its answer held one of its credentials.
+    /// What reports that its answer held one of the `watched` credentials.
     #[must_use]
-    pub fn echo(&self) -> Echo {
+    pub fn echo(&self, watched: &[Arc<Credential>]) -> Echo {
         let target = self.target.as_ref().map(ToString::to_string).unwrap_or_default();
-        Echo { request: self.request.clone(), target, credentials: self.credentials.clone() }
+        let names: Vec<_> = watched.iter().map(|credential| credential.name()).collect();
+        Echo { request: self.request.clone(), target, credentials: names.join(",") }
     }
 
     /// Notes that the connection is another one from here on.

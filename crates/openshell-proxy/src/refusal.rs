@@ -107,6 +107,10 @@ pub enum InferenceFault {
     NoCall,
     /// None serves this one.
     NoRoute,
+    /// Its body is not JSON in UTF-8.
+    Encoding,
+    /// It asks for a WebSocket, which no interface has.
+    Upgrade,
     /// It is too large.
     TooLarge {
         /// For this many bytes.
@@ -131,6 +135,8 @@ impl InferenceFault {
             Self::NotConfigured | Self::NoRoutes => ReasonCode::InferenceNotConfigured,
             Self::NoCall => ReasonCode::InferencePathNotAllowed,
             Self::NoRoute => ReasonCode::InferenceNoRoute,
+            Self::Encoding => ReasonCode::UnsupportedEncoding,
+            Self::Upgrade => ReasonCode::UpgradeRefused,
             Self::TooLarge { .. } => ReasonCode::RequestTooLarge,
             Self::Budget { .. } => ReasonCode::InferenceBudgetExhausted,
             Self::Unavailable(_) => ReasonCode::InferenceUnavailable,
@@ -143,6 +149,8 @@ impl InferenceFault {
             Self::NotConfigured | Self::NoRoutes | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NoCall => StatusCode::FORBIDDEN,
             Self::NoRoute => StatusCode::BAD_REQUEST,
+            Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Budget { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
@@ -157,6 +165,8 @@ impl InferenceFault {
             Self::NoRoutes => "cluster inference is not configured".to_owned(),
             Self::NoCall => "connection not allowed by policy".to_owned(),
             Self::NoRoute => "no compatible inference route available".to_owned(),
+            Self::Encoding => "the body of a request for a model is JSON in UTF-8".to_owned(),
+            Self::Upgrade => "models have no WebSocket; send the request over HTTP".to_owned(),
             Self::TooLarge { most } => format!("a request for a model has at most {most} bytes"),
             Self::Budget { route, what } => format!("the {what} of route {route} are used up for this run"),
             Self::Unavailable(_) => "inference service unavailable".to_owned(),

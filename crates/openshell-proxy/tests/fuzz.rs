@@ -137,7 +137,7 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
             }
         }
         let asked = request.clone();
-        let Ok(released) = release(request, (Scheme::Https, &target), &vault) else { return };
+        let Ok(released) = release(request, (Scheme::Https, &target), &vault, false) else { return };
         let used: Vec<_> = released.used().iter().map(|credential| credential.name().to_owned()).collect();
         let sent = released.into_request();
         let texts = |request: &Request<()>| {

@@ -49,7 +49,8 @@ fn curl(lab: &Lab, origin: &Origin, credentials: &str, words: &[String]) -> Fini
             format!("curl -sS --path-as-is --suppress-connect-headers -w ' %{{http_code}}\\n' {words} || echo failed")
         })
         .collect();
-    sandbox(lab, origin, credentials, FULL).sh(&format!("P={PLACEHOLDER}\n{}\ntrue", lines.join("\n")))
+    let finished = sandbox(lab, origin, credentials, FULL).sh(&format!("P={PLACEHOLDER}\n{}\ntrue", lines.join("\n")));
+    crate::inference::statuses_beside(finished)
 }
 
 fn text(value: &Value) -> &str {
@@ -594,7 +595,7 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
     assert_eq!(finished.stdout.matches(&format!("X-Back: {stars}")).count(), 40);
     let finding = "[MED] \"Credential In An Answer\" [confidence:high]";
     assert_eq!(finished.logged(finding).len(), 40, "{}", finished.log);
-    // As many bytes as came, and nothing of another's answer is touched.
+    // As many bytes as came, in the answer to a request without a credential too.
     let finished = curl(
         &lab,
         &origin,
@@ -605,8 +606,29 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
         ],
     );
     let bodies: Vec<_> = finished.ok().lines().collect();
-    assert!(bodies[0].contains(&format!("\"x-back\": \"{stars}\"")), "{finished:?}");
-    assert!(bodies[1].contains(SECRET), "what carried no credential is not looked at: {finished:?}");
+    assert!(bodies.iter().all(|body| body.contains(&format!("\"x-back\": \"{stars}\""))), "{finished:?}");
+    assert!(!finished.stdout.contains(SECRET), "{finished:?}");
+}
+
+#[test]
+fn what_one_request_has_stored_another_does_not_read_back() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let ask = |path: &str| format!("--http1.1 --compressed https://web.test{path}");
+    let (store, read) = (ask("/store?k -H \"X-Key: $P\""), ask("/stored?k"));
+    // Bound to the host: masked whichever request is answered, and asked for uncompressed.
+    let finished = curl(&lab, &origin, CREDENTIALS, &[store.clone(), read.clone()]);
+    assert_eq!(finished.ok(), "stored 200\n*************** 200", "{finished:?}");
+    assert_eq!(finished.logged("FINDING:BLOCKED").len(), 1, "{}", finished.log);
+    assert!(origin.seen().iter().all(|seen| seen[2]["accept-encoding"] == "identity"), "{:?}", origin.seen());
+    // Bound to none: from when it went there.
+    let unbound = "credentials: {API_KEY: {value: s3cret-Value.42}}";
+    let finished = curl(&lab, &origin, unbound, &[read.clone(), store, read.clone()]);
+    assert_eq!(finished.ok(), format!("{SECRET} 200\nstored 200\n*************** 200"), "{finished:?}");
+    // Bound elsewhere: not there.
+    let elsewhere = "credentials: {API_KEY: {value: s3cret-Value.42, hosts: [other.test]}}";
+    let finished = curl(&lab, &origin, elsewhere, &[read]);
+    assert_eq!(finished.ok(), format!("{SECRET} 200"), "{finished:?}");
 }
 
 #[test]

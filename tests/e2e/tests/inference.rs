@@ -59,7 +59,14 @@ fn curl(lab: &Lab, routes: &str, words: &[&str]) -> Finished {
             format!("curl -sS --path-as-is --suppress-connect-headers -w ' %{{http_code}}\\n' {words} || echo failed")
         })
         .collect();
-    sandbox(lab, routes).sh(&format!("U=https://inference.local/v1\n{}\ntrue", lines.join("\n")))
+    let finished = sandbox(lab, routes).sh(&format!("U=https://inference.local/v1\n{}\ntrue", lines.join("\n")));
+    statuses_beside(finished)
+}
+
+/// The output of `finished` with each status that curl wrote on the line of the refusal before it, which ends in a line feed.
+pub(crate) fn statuses_beside(mut finished: Finished) -> Finished {
+    finished.stdout = finished.stdout.replace("}\n ", "} ");
+    finished
 }
 
 const CHAT: &str = "$U/chat/completions -d '{\"model\": \"gpt-x\", \"messages\": []}'";
@@ -199,7 +206,7 @@ fn inf_10_11_12_13_the_operators_key_and_model_are_put_in_and_the_clients_left_o
         "U=https://inference.local/v1; echo KEY=$KEY
          curl -sS {words} -H 'Content-Type: application/json' $U/chat/completions -d '{{\"model\":\"x\", \"n\": 1.50}}' -D - -o /dev/null
          curl -sS {words} $U/chat/completions -d '{{}}' -o /dev/null
-         curl -sS {words} $U/chat/completions -d 'not json' -o /dev/null
+         curl -sS {words} -H 'Content-Type: text/plain; charset=utf-8' $U/chat/completions -d '{{\"k\":1}}' -o /dev/null
          curl -sS {words} \"$U/messages?beta=true\" -d '{{\"model\":\"x\"}}' -o /dev/null
          curl -sS {words} -H 'Anthropic-Version: 2030-01-01' $U/models -o /dev/null"
     ));
@@ -215,8 +222,9 @@ fn inf_10_11_12_13_the_operators_key_and_model_are_put_in_and_the_clients_left_o
     assert_eq!(text(0, 1), "/ok/v1/chat/completions");
     assert_eq!(
         [text(0, 3), text(1, 3), text(2, 3)],
-        ["{\"model\":\"m1\", \"n\": 1.50}", "{\"model\":\"m1\"}", "not json"]
+        ["{\"model\":\"m1\", \"n\": 1.50}", "{\"model\":\"m1\"}", "{\"model\":\"m1\",\"k\":1}"]
     );
+    assert_eq!([0, 1, 2].map(|index| header(index, "content-type")), ["application/json"; 3]);
     assert_eq!(header(0, "authorization"), "Bearer sk-from-env");
     assert_eq!(
         [header(0, "x-api-key"), header(0, "cookie"), header(0, "openai-organization"), header(0, "x-forwarded-for")],
@@ -330,6 +338,7 @@ fn requests_are_bounded_and_budgets_hold() {
          head -c 5000 /dev/zero | curl -sS $U -H 'Transfer-Encoding: chunked' -T - -X POST -w ' %{http_code}\n'
          for n in 1 2 3; do curl -sS $U -d '{}' -o out -w '%{http_code} '; done; cat out; rm out",
     );
+    let finished = statuses_beside(finished);
     let lines: Vec<_> = finished.ok().lines().collect();
     assert!(
         lines[..2].iter().all(|line| line.contains("at most 1000 bytes") && line.ends_with(" 413")),
@@ -344,6 +353,98 @@ fn requests_are_bounded_and_budgets_hold() {
     let finished = curl(&lab, &format!("[{}]", route("ok", ", budget: {max_tokens: 34}")), &[CHAT, CHAT, CHAT]);
     let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
     assert_eq!(statuses, ["200", "200", "429"], "33 tokens each: {finished:?}");
+}
+
+#[test]
+fn a_call_that_its_client_gives_up_costs_what_its_request_has() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let path = file(&lab, &format!("routes: [{}]", route("hang", ", budget: {max_tokens: 1000}")));
+    let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh(
+        "U=https://inference.local/v1/chat/completions
+         body=$(head -c 4000 /dev/zero | tr '\\0' x)
+         curl -sS $U -d \"{\\\"x\\\":\\\"$body\\\"}\" --max-time 1 -o /dev/null
+         curl -sS $U -d '{}' -o /dev/null -w '%{http_code}'",
+    );
+    assert_eq!(finished.ok(), "429", "{finished:?}");
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[test]
+fn what_is_no_json_in_utf_8_reaches_no_model() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let ask = |words: &str| format!("{words} -o /dev/null $U/chat/completions");
+    let words = [
+        ask(r#"-H 'Content-Type: application/json; charset=utf-7' -d '{}'"#),
+        ask(r#"-H 'Content-Type: application/json; charset=unicode_escape' -d '{}'"#),
+        ask(r#"-H 'Content-Type: application/json' -H 'Content-Type: text/plain; charset=utf-16' -d '{}'"#),
+        ask(r#"-H 'Content-Type: application/json' -d '+AHsAfQ'"#),
+        ask(r#"--data-binary $'\xef\xbb\xbf{}'"#),
+        ask(r#"--data-binary @utf16"#),
+        ask(r#"--data-binary $'{"k":"\xff"}'"#),
+    ];
+    let calls: Vec<_> = words.iter().map(|words| format!("curl -sS -w '%{{http_code}}\n' {words}")).collect();
+    let script = format!("U=https://inference.local/v1; printf '{{\\0}}\\0' > utf16; {}; rm utf16", calls.join("; "));
+    let finished = sandbox(&lab, &format!("[{}]", route("ok", ""))).run(&["bash", "-c", &script]);
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), vec!["415"; words.len()], "{finished:?}");
+    assert_eq!(finished.logged("[code:unsupported_encoding]").len(), words.len(), "{}", finished.log);
+    assert_eq!(backend.seen().len(), 0);
+}
+
+#[test]
+fn a_web_socket_is_answered_426_where_models_have_none() {
+    let lab = Lab::with_web();
+    let upgrade = "-H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=='";
+    let ask = |path: &str| format!("--http1.1 {upgrade} -o /dev/null https://inference.local{path}");
+    let words = [ask("/v1/responses"), ask("/v1/chat/completions"), ask("/v1/other")];
+    let finished = curl(
+        &lab,
+        "[{name: m, endpoint: \"mock://m\", model: m1, protocols: [openai_responses]}]",
+        &words.each_ref().map(String::as_str),
+    );
+    let statuses: Vec<_> = finished.ok().lines().map(str::trim).collect();
+    assert_eq!(statuses, ["426", "426", "403"], "{finished:?}");
+}
+
+#[test]
+fn a_mock_streams_in_the_events_of_each_interface() {
+    let lab = Lab::with_web();
+    let routes = format!("[{{name: m, endpoint: \"mock://m\", model: m1, protocols: [{ALL}]}}]");
+    let events = |path: &str| {
+        let call =
+            format!("curl -sSN https://inference.local/v1{path} -d '{{\"stream\": true}}' -w '%{{content_type}}'");
+        let finished = sandbox(&lab, &routes).sh(&call);
+        let text = finished.ok().strip_suffix("text/event-stream").unwrap_or_else(|| panic!("{finished:?}")).to_owned();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+        (data.map(|data| serde_json::from_str::<Value>(data).unwrap()).collect::<Vec<_>>(), text)
+    };
+    let (chat, text) = events("/chat/completions");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(chat[0]["choices"][0]["delta"]["content"], "Hello from openshell mock backend");
+    let (completion, text) = events("/completions");
+    assert!(text.ends_with("data: [DONE]\n\n") && completion[0]["choices"][0]["text"].is_string(), "{text}");
+    let kinds =
+        |events: &[Value]| events.iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let (response, text) = events("/responses");
+    let of_response = kinds(&response);
+    assert_eq!(
+        (of_response[0].as_str(), of_response[8].as_str()),
+        ("response.created", "response.completed"),
+        "{text}"
+    );
+    assert_eq!(response[8]["response"]["output"][0]["content"][0]["text"], "Hello from openshell mock backend");
+    let (message, text) = events("/messages");
+    let of_message = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(kinds(&message), of_message, "{text}");
+    assert!(text.starts_with("event: message_start\n"), "{text}");
 }
 
 #[test]
@@ -377,7 +478,8 @@ fn methods_and_queries_are_the_interfaces_own() {
         .map(|seen| format!("{} {}", seen[0].as_str().unwrap(), seen[1].as_str().unwrap()))
         .collect();
     assert_eq!(asked, ["GET /ok/v1/models/x:predict?limit=2"], "{finished:?}");
-    assert_eq!(finished.ok().matches("\"reason_code\":\"bad_request\"").count(), 3, "{finished:?}");
+    assert_eq!(finished.ok().matches("\"reason_code\":\"bad_request\"").count(), 2, "{finished:?}");
+    assert_eq!(finished.ok().matches("unsupported_encoding").count(), 1, "{finished:?}");
 }
 
 #[test]

@@ -142,7 +142,7 @@ for n in range(3):
 #[test]
 fn a_broad_range_leads_neither_to_the_supervisor_nor_into_a_sandbox() {
     let endpoint = "{ports: [80, 3128], allowed_ips: [10.0.0.0/8]}";
-    let policy = crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
+    let policy = policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
     for target in ["10.200.0.1:3128", "10.200.0.1:80", "10.200.0.2:80"] {
         refused(&policy, target, "always_blocked_address");
     }
@@ -409,7 +409,7 @@ curl.wait()
 fn a_socket_that_never_connected_lends_no_program_its_connection() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
-    let policy = crate::policy(
+    let policy = policy(
         "{web: {endpoints: [{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}], binaries: [{path: /usr/bin/curl}]}}",
     );
     let finished = lab.sandbox(&policy).python(DECOY, &[]);

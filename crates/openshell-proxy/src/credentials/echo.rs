@@ -10,10 +10,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use memchr::memmem;
-use zeroize::Zeroizing;
 
-use crate::credentials::placeholder::base64_forms;
+use crate::credentials::matcher::Matcher;
 use crate::credentials::vault::Credential;
 use crate::http::head;
 use crate::record::Echo;
@@ -21,127 +19,10 @@ use crate::record::Echo;
 /// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
 const MASK: u8 = b'*';
 
-/// A part of Base64 that is shorter is met by chance.
-const BASE64_BYTES: usize = 8;
-
-/// One form of a secret.
-#[derive(Debug)]
-pub struct Needle {
-    bytes: Zeroizing<Vec<u8>>,
-    /// For each length of a beginning, how much of its end is a beginning again (Knuth, Morris, Pratt 1977).
-    borders: Vec<u32>,
-}
-
-/// The forms of `secret`: as it is, and as programs write texts in URLs, JSON, HTML and Base64.
-#[must_use]
-pub fn needles(secret: &[u8]) -> Vec<Needle> {
-    let mut forms = vec![Zeroizing::new(secret.to_vec())];
-    for plain in ["-._~", "-._~/", "-._~!$&'()*+,;=:@", "-._~!$&'()*+,;=:@/"] {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || plain.as_bytes().contains(&byte);
-        forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02X}"))));
-        forms.push(written(secret, |byte| (!is_plain(byte)).then(|| format!("%{byte:02x}"))));
-    }
-    // As gRPC writes messages about errors.
-    forms.push(written(secret, |byte| (!matches!(byte, b' '..=b'~') || byte == b'%').then(|| format!("%{byte:02X}"))));
-    for escaped in ["\"\\", "\"\\/", "\"\\&<>", "\"\\&<>'"] {
-        forms.push(written(secret, |byte| match byte {
-            b'\t' => Some("\\t".to_owned()),
-            b'&' | b'<' | b'>' | b'\'' if escaped.as_bytes().contains(&byte) => Some(format!("\\u{byte:04x}")),
-            byte => escaped.as_bytes().contains(&byte).then(|| format!("\\{}", char::from(byte))),
-        }));
-    }
-    for (quote, apostrophe) in [("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#039;"), ("\"", "'")] {
-        forms.push(written(secret, |byte| {
-            let name = match byte {
-                b'&' => "&amp;",
-                b'<' => "&lt;",
-                b'>' => "&gt;",
-                b'"' => quote,
-                b'\'' => apostrophe,
-                _ => return None,
-            };
-            Some(name.to_owned())
-        }));
-    }
-    forms.extend(base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES));
-    forms.sort_unstable_by(|one, other| one.as_slice().cmp(other));
-    forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
-    forms.into_iter().map(Needle::new).collect()
-}
-
-/// `secret` with each byte as `code` writes it, in six bytes at the most, if it does.
-fn written(secret: &[u8], code: impl Fn(u8) -> Option<String>) -> Zeroizing<Vec<u8>> {
-    let mut written = Zeroizing::new(Vec::with_capacity(6 * secret.len()));
-    for byte in secret {
-        match code(*byte) {
-            Some(code) => written.extend_from_slice(code.as_bytes()),
-            None => written.push(*byte),
-        }
-    }
-    written
-}
-
-impl Needle {
-    fn new(bytes: Zeroizing<Vec<u8>>) -> Self {
-        let mut needle = Self { borders: vec![0; bytes.len() + 1], bytes };
-        let mut border = 0;
-        for index in 1..needle.bytes.len() {
-            border = needle.step(border, needle.bytes.get(index).copied());
-            if let Some(slot) = needle.borders.get_mut(index + 1) {
-                *slot = u32::try_from(border).unwrap_or(0);
-            }
-        }
-        needle
-    }
-
-    /// How much of it is matched when `byte` comes behind what `matched` before.
-    fn step(&self, mut matched: usize, byte: Option<u8>) -> usize {
-        loop {
-            match self.bytes.get(matched) {
-                Some(next) if Some(*next) == byte => return matched + 1,
-                _ if matched == 0 => return 0,
-                _ => matched = self.border(matched),
-            }
-        }
-    }
-
-    fn border(&self, matched: usize) -> usize {
-        self.borders.get(matched).map_or(0, |border| *border as usize)
-    }
-
-    /// Calls `found` with where it ends in `text`, each time, if `matched` of it came before; and returns how much of it is matched at
-    /// the end. Takes time by the length of `text`, whatever is in it.
-    fn ends_in(&self, text: &[u8], mut matched: usize, mut found: impl FnMut(usize)) -> usize {
-        let (length, mut at) = (self.bytes.len(), 0);
-        while at < text.len() {
-            let rest = text.get(at..).unwrap_or_default();
-            // Where nothing is matched the next beginning is found faster.
-            if matched == 0 && rest.len() >= length {
-                match memmem::find(rest, &self.bytes) {
-                    Some(offset) => {
-                        at += offset + length;
-                        matched = self.border(length);
-                        found(at);
-                        continue;
-                    }
-                    None => at = text.len() - (length - 1),
-                }
-            }
-            matched = self.step(matched, text.get(at).copied());
-            at += 1;
-            if matched == length {
-                found(at);
-                matched = self.border(length);
-            }
-        }
-        matched
-    }
-}
-
 /// Masks the secrets of some credentials in what comes in parts.
 pub struct Scrubber {
-    /// Each, and how much of each of its forms the end of what came is.
-    credentials: Vec<(Arc<Credential>, Vec<usize>)>,
+    /// Each, and how far it is matched.
+    credentials: Vec<(Arc<Credential>, Matcher)>,
     /// The longest form…
     longest: usize,
     /// …of which the end of what came could be the beginning…
@@ -212,12 +93,11 @@ impl Scrubber {
     #[must_use]
     pub fn new(credentials: Vec<Arc<Credential>>) -> Self {
         let credentials = credentials.into_iter().map(|credential| {
-            let matched = vec![0; credential.echoes().len()];
-            (credential, matched)
+            let matcher = Matcher::new(credential.forms());
+            (credential, matcher)
         });
         let credentials: Vec<_> = credentials.collect();
-        let needles = credentials.iter().flat_map(|(credential, _)| credential.echoes());
-        let longest = needles.map(|needle| needle.bytes.len()).max().unwrap_or(0);
+        let longest = credentials.iter().map(|(credential, _)| credential.forms().longest()).max().unwrap_or(0);
         Self { credentials, longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
     }
 
@@ -250,12 +130,8 @@ impl Scrubber {
     /// What can be sent on now that `part` has come, and whether a secret ended in it.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
         let (before, kept, mut found) = (self.held.len(), self.waiting(&part), Vec::new());
-        for (credential, matched) in &mut self.credentials {
-            for (needle, matched) in credential.echoes().iter().zip(matched) {
-                let length = needle.bytes.len();
-                *matched = needle
-                    .ends_in(&part, *matched, |end| found.push((before + end).saturating_sub(length)..before + end));
-            }
+        for (credential, matcher) in &mut self.credentials {
+            matcher.push(credential.forms(), &part, before, |place| found.push(place));
         }
         let is_found = !found.is_empty();
         if before == 0 && !is_found {
@@ -273,7 +149,7 @@ impl Scrubber {
 
     /// What is left at the end.
     pub fn finish(&mut self) -> Bytes {
-        self.credentials.iter_mut().for_each(|(_, matched)| matched.fill(0));
+        self.credentials.iter_mut().for_each(|(credential, matcher)| *matcher = Matcher::new(credential.forms()));
         self.take(self.held.len())
     }
 
@@ -287,8 +163,8 @@ impl Scrubber {
     #[must_use]
     pub fn whole(&self, value: &[u8]) -> Option<Vec<u8>> {
         let mut found = Vec::new();
-        for needle in self.credentials.iter().flat_map(|(credential, _)| credential.echoes()) {
-            needle.ends_in(value, 0, |end| found.push(end - needle.bytes.len()..end));
+        for (credential, _) in &self.credentials {
+            Matcher::new(credential.forms()).push(credential.forms(), value, 0, |place| found.push(place));
         }
         let mut masks = vec![false; value.len()];
         let is_found = !found.is_empty();
@@ -296,14 +172,9 @@ impl Scrubber {
         is_found.then(|| masked(value, masks.into_iter()).to_vec())
     }
 
-    /// Whether a name holds a secret. Names have no case, and what is short is met by chance.
+    /// Whether a name holds a secret.
     fn is_in_name(&self, name: &HeaderName) -> bool {
-        let mut needles = self.credentials.iter().flat_map(|(credential, _)| credential.echoes());
-        needles.any(|needle| {
-            let lower = || Zeroizing::new(needle.bytes.to_ascii_lowercase());
-            let could_be = (BASE64_BYTES..=name.as_str().len()).contains(&needle.bytes.len());
-            could_be && memmem::find(name.as_str().as_bytes(), &lower()).is_some()
-        })
+        self.credentials.iter().any(|(credential, _)| credential.forms().are_in_name(name.as_str()))
     }
 }
 
@@ -337,14 +208,15 @@ pub struct Scrubbed<B> {
 #[must_use]
 pub fn scrubbed<B>(
     mut response: Response<B>,
-    credentials: Vec<Arc<Credential>>,
+    credentials: &[Arc<Credential>],
     (echo, is_call): (Echo, bool),
 ) -> Response<Scrubbed<B>> {
     // A server of calls answers so, and says no length: whatever else comes is read as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     let has_messages =
         is_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
-    let scrubber = if has_messages { Scrubber::of_messages(credentials) } else { Scrubber::new(credentials) };
+    let scrubber =
+        if has_messages { Scrubber::of_messages(credentials.to_vec()) } else { Scrubber::new(credentials.to_vec()) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
     if let Some(clean) = reason.and_then(|reason| scrubber.whole(reason.as_bytes())) {

@@ -49,7 +49,8 @@ impl<B> Released<B> {
     }
 }
 
-/// Replaces the placeholders in the head of `request`, which goes to `target` by `scheme`.
+/// Replaces the placeholders in the head of `request`, which goes to `target` by `scheme`. Where its answer `is_searched` for secrets, or
+/// it carries any, it asks for one that is not compressed.
 ///
 /// # Errors
 /// One is unknown, may not go there, cannot stand where it does, or stands where none is replaced.
@@ -57,6 +58,7 @@ pub fn release<B>(
     mut request: Request<B>,
     (scheme, target): (Scheme, &Target),
     vault: &Vault,
+    is_searched: bool,
 ) -> Result<Released<B>, Refusal> {
     let mut release = Release {
         vault,
@@ -72,7 +74,7 @@ pub fn release<B>(
     }
     release.headers(request.headers_mut())?;
     let used = release.used;
-    if !used.is_empty() {
+    if is_searched || !used.is_empty() {
         // What is compressed is not looked at on its way back.
         let identity = HeaderValue::from_static("identity");
         request.headers_mut().insert(ACCEPT_ENCODING, identity.clone());

@@ -1,13 +1,15 @@
 //! The secrets, by what stands for them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use openshell_policy::credential::{Binding, CredentialName};
 use openshell_policy::secret::Secret;
 
-use crate::credentials::echo::{self, Needle};
+use crate::context::Limits;
+use crate::credentials::matcher::Forms;
+use crate::intake::Target;
 
 /// A secret, and where it may go.
 #[derive(Debug)]
@@ -15,14 +17,14 @@ pub struct Credential {
     name: String,
     secret: Secret,
     binding: Binding,
-    echoes: OnceLock<Vec<Needle>>,
+    forms: OnceLock<Forms>,
 }
 
 impl Credential {
     /// One that no placeholder stands for.
     #[must_use]
     pub fn of(name: String, secret: Secret) -> Self {
-        Self { name, secret, binding: Binding::default(), echoes: OnceLock::new() }
+        Self { name, secret, binding: Binding::default(), forms: OnceLock::new() }
     }
 
     /// What placeholders call it.
@@ -45,8 +47,8 @@ impl Credential {
 
     /// What it looks like in an answer.
     #[must_use]
-    pub fn echoes(&self) -> &[Needle] {
-        self.echoes.get_or_init(|| echo::needles(self.secret.expose()))
+    pub fn forms(&self) -> &Forms {
+        self.forms.get_or_init(|| Forms::of(self.secret.expose()))
     }
 }
 
@@ -60,7 +62,7 @@ impl Vault {
     pub fn new(credentials: impl IntoIterator<Item = (CredentialName, Secret, Binding)>) -> Self {
         let credential = |(name, secret, binding): (CredentialName, _, _)| {
             let name = name.as_str().to_owned();
-            (name.clone(), Arc::new(Credential { name, secret, binding, echoes: OnceLock::new() }))
+            (name.clone(), Arc::new(Credential { name, secret, binding, forms: OnceLock::new() }))
         };
         Self(credentials.into_iter().map(credential).collect())
     }
@@ -78,19 +80,65 @@ impl Vault {
     }
 }
 
-/// The secrets in force. A request takes those of its moment.
+/// Credentials that answers are searched for.
+pub type Watched = Arc<[Arc<Credential>]>;
+
+/// The secrets in force, and where secrets went in this run. A request takes those of its moment.
 #[derive(Debug, Default)]
-pub struct CurrentVault(ArcSwap<Vault>);
+pub struct CurrentVault {
+    vault: ArcSwap<Vault>,
+    /// What went where, bounded by [`Limits::LEAVES`] targets; kept when a newer vault comes into force.
+    sent: Mutex<HashMap<Target, Watched>>,
+}
 
 impl CurrentVault {
     /// Those in force.
     #[must_use]
     pub fn load(&self) -> Arc<Vault> {
-        self.0.load_full()
+        self.vault.load_full()
     }
 
     /// Puts `vault` in force at once.
     pub fn replace(&self, vault: Vault) {
-        self.0.store(Arc::new(vault));
+        self.vault.store(Arc::new(vault));
+    }
+
+    /// The credentials that answers of `target` are searched for, whichever request they answer: those that are bound to it, and those
+    /// that went there in this run, as what one request has stored another may read back.
+    #[must_use]
+    pub fn watched(&self, target: &Target) -> Watched {
+        let (vault, sent) = (self.vault.load(), self.sent());
+        let went = sent.get(target).cloned().unwrap_or_default();
+        let is_new = |credential: &&Arc<Credential>| !went.iter().any(|known| Arc::ptr_eq(known, credential));
+        let is_full = sent.len() >= Limits::LEAVES && went.is_empty();
+        let bound = |credential: &&Arc<Credential>| {
+            // Where nobody remembers what went there, anything may have.
+            is_full || credential.binding.hosts.is_some() && credential.binding.includes(&target.host, target.port)
+        };
+        let mut more = vault.0.values().filter(bound).filter(is_new).peekable();
+        if more.peek().is_none() {
+            return went;
+        }
+        went.iter().chain(more).cloned().collect()
+    }
+
+    /// Remembers that `used` go to `target`, whose answers are searched for `watched` so far, and returns what they are searched for now.
+    #[must_use]
+    pub fn note_sent(&self, target: &Target, watched: Watched, used: &[Arc<Credential>]) -> Watched {
+        let is_known = |used: &Arc<Credential>| watched.iter().any(|known| Arc::ptr_eq(known, used));
+        if used.iter().all(is_known) {
+            return watched;
+        }
+        let all: Watched = watched.iter().chain(used.iter().filter(|used| !is_known(used))).cloned().collect();
+        let mut sent = self.sent();
+        if sent.len() < Limits::LEAVES || sent.contains_key(target) {
+            sent.insert(target.clone(), Arc::clone(&all));
+        }
+        all
+    }
+
+    /// What is behind the lock is whole at every moment.
+    fn sent(&self) -> MutexGuard<'_, HashMap<Target, Watched>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

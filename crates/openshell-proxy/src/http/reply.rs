@@ -114,8 +114,10 @@ fn message(
     content: serde_json::Result<Vec<u8>>,
     (policy, closes): (Option<&str>, bool),
 ) -> (Parts, Bytes) {
-    // Texts and numbers always have a JSON form.
-    let mut response = Response::new(Bytes::from(content.unwrap_or_default()));
+    // Texts and numbers always have a JSON form. A terminal that shows it goes on in a line of its own.
+    let mut content = content.unwrap_or_default();
+    content.push(b'\n');
+    let mut response = Response::new(Bytes::from(content));
     *response.status_mut() = refusal.status();
     // Clients that show nothing of the body show the status line.
     response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));

@@ -11,7 +11,7 @@ use crate::inference::route::Route;
 /// Of a request: what it is and what its client is. Keys, cookies, organisations and projects are the operator's to say.
 fn may_ask(name: &HeaderName) -> bool {
     const NAMES: [&str; 5] = ["anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key", "x-request-id"];
-    [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT].contains(name)
+    [ACCEPT, ACCEPT_LANGUAGE, USER_AGENT].contains(name)
         || NAMES.contains(&name.as_str())
         || name.as_str().starts_with("x-stainless-")
 }
@@ -40,6 +40,10 @@ pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap 
     headers.insert(HOST, host);
     for (name, value) in asked.iter().filter(|(name, _)| may_ask(name)) {
         headers.append(name, value.clone());
+    }
+    // The body is read as what the proxy has read it as.
+    if asked.contains_key(CONTENT_TYPE) {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     // What is compressed tells no usage.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));

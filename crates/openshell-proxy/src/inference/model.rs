@@ -1,25 +1,25 @@
-//! The model in the body of a request: the route's, whatever was asked for. All else stays byte for byte.
+//! The model in the body of a request: the route's, whatever was asked for. All else stays byte for byte. What is not JSON in UTF-8 is
+//! refused, as a backend that reads it in another way could find another model in it.
 
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// `body` with `model` as the model it asks for, if it is a JSON object; as it is, if it cannot be one to anybody.
+/// `body` with `model` as the model it asks for, if it is a JSON object; as it is, if it is another JSON text.
 ///
 /// # Errors
-/// Others could read it as an object, of another model.
-pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, Ambiguous> {
+/// It is not JSON in UTF-8, or asks for more than one model.
+pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     let Some(places) = places(&body) else {
-        // Some parsers take what begins like an object and is none, other encodings, and what is not text at all.
-        let text = std::str::from_utf8(&body).map_err(|_| Ambiguous)?;
-        let is_other = text.starts_with('\u{feff}') || text.contains('\0') || text.trim_start().starts_with('{');
-        return if is_other { Err(Ambiguous) } else { Ok(body) };
+        return match serde_json::from_slice::<IgnoredAny>(&body) {
+            Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Ok(body),
+            Ok(_) | Err(_) => Err(BodyError::NotJson),
+        };
     };
-    // Nobody asks twice who does not hope that the other one counts.
     if places.models.len() > 1 {
-        return Err(Ambiguous);
+        return Err(BodyError::Ambiguous);
     }
     // A text always has a JSON form.
     let model = serde_json::Value::from(model).to_string();
@@ -42,9 +42,38 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, Ambiguous> {
     Ok(written.into())
 }
 
-/// A body that is no JSON object here, and may be one elsewhere; or that asks for more than one model.
+/// Why the body of a request for a model is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ambiguous;
+pub enum BodyError {
+    /// It is not JSON in UTF-8 (RFC 8259 §8.1).
+    NotJson,
+    /// It asks for more than one model.
+    Ambiguous,
+}
+
+/// Whether the value `kind` of a Content-Type says that its body is in UTF-8, as far as it says anything of that: each `charset` among
+/// its parameters, of which there may be more than one, is UTF-8 or the ASCII in it.
+#[must_use]
+pub fn is_utf8(kind: &[u8]) -> bool {
+    let Ok(kind) = std::str::from_utf8(kind) else { return false };
+    kind.split([';', ',']).skip(1).all(|parameter| {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let value = value.trim().trim_matches('"').to_ascii_lowercase();
+        let is_charset = name.trim().to_ascii_lowercase().starts_with("charset");
+        !is_charset || matches!(value.as_str(), "utf-8" | "utf8" | "us-ascii" | "ascii")
+    })
+}
+
+/// Whether `body`, a JSON object, asks for its answer as a stream of events.
+#[must_use]
+pub fn asks_for_stream(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        #[serde(default)]
+        stream: bool,
+    }
+    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.stream)
+}
 
 /// Where an object begins, and where its models stand.
 struct Places {
@@ -91,8 +120,29 @@ impl<'de> Visitor<'de> for FindModels<'de> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_model;
+    use super::{BodyError, is_utf8, with_model};
     use bytes::Bytes;
+
+    #[test]
+    fn only_utf_8_is_a_charset_of_a_request_for_a_model() {
+        for kind in
+            ["application/json", "application/json; charset=utf-8", "Application/JSON;Charset=\"UTF8\"", "a/b; x=y"]
+        {
+            assert!(is_utf8(kind.as_bytes()), "{kind}");
+        }
+        for kind in [
+            "application/json; charset=utf-7",
+            "application/json; charset=unicode_escape",
+            "application/json; charset=utf-8; charset=utf-16",
+            "application/json; charset=\"utf-7\"",
+            "application/json; charset*=utf-8''utf-7",
+            "application/json; charset",
+            "application/json, text/plain; charset=utf-7",
+        ] {
+            assert!(!is_utf8(kind.as_bytes()), "{kind}");
+        }
+        assert!(!is_utf8(b"application/json; charset=\xff"));
+    }
 
     #[test]
     fn inf_13_the_model_is_the_routes_and_all_else_stays() {
@@ -104,8 +154,6 @@ mod tests {
             (r#"{"n": 1e400, "model" : {"x": 1} }"#, r#"{"n": 1e400, "model" : "m\"1" }"#),
             (r#"{"mod\u0065l":"x","k":"\u00e4"}"#, r#"{"mod\u0065l":"m\"1","k":"\u00e4"}"#),
             ("[1]", "[1]"),
-            ("not json", "not json"),
-            ("", ""),
             (r#"{"Model":"big"}"#, r#"{"model":"m\"1","Model":"m\"1"}"#),
         ] {
             assert_eq!(with_model(Bytes::from(body), "m\"1").unwrap(), expected, "{body}");
@@ -114,10 +162,14 @@ mod tests {
 
     #[test]
     fn what_others_could_read_as_an_object_is_refused() {
+        for body in [r#"{"model":"m","model":"big"}"#, r#"{"model":"m","MODEL":"big"}"#] {
+            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::Ambiguous), "{body}");
+        }
         for body in [
             &br#"{"model":"x"} {"#[..],
-            br#"{"model":"m","model":"big"}"#,
-            br#"{"model":"m","MODEL":"big"}"#,
+            b"not json",
+            b"",
+            b"+AHsAIg-model+ACI:+ACI-big+ACIAfQ",
             br#"{"model":"x""#,
             br#"{"x":NaN,"model":"big"}"#,
             br#"{"\ud800":1,"model":"big"}"#,
@@ -126,7 +178,12 @@ mod tests {
             b"\0{\0\"",
             b"{\0\"\0",
         ] {
-            assert_eq!(with_model(Bytes::copy_from_slice(body), "m"), Err(super::Ambiguous), "{}", body.escape_ascii());
+            assert_eq!(
+                with_model(Bytes::copy_from_slice(body), "m"),
+                Err(BodyError::NotJson),
+                "{}",
+                body.escape_ascii()
+            );
         }
     }
 }

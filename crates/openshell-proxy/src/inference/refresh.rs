@@ -176,9 +176,9 @@ mod tests {
         let inference = Inference::new(table(&["a", "b"]));
         let first =
             |inference: &Inference| Arc::clone(inference.table().serving(Interface::ModelDiscovery).next().unwrap());
-        assert_eq!(first(&inference).spend(), Ok(()));
+        assert_eq!(first(&inference).spend(0), Ok(()));
         inference.replace(table(&["a", "c"]));
-        assert_eq!(first(&inference).spend(), Err("max_requests"));
+        assert_eq!(first(&inference).spend(0), Err("max_requests"));
     }
 
     #[test]

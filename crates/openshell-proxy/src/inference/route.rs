@@ -102,11 +102,12 @@ impl Route {
         self.credential.as_ref()
     }
 
-    /// Counts a request, if the budget has room for it.
+    /// Counts a request, if the budget has room for it, and `cost`, the tokens that it is taken to have: its backend works on it even if
+    /// its client does not wait for the answer.
     ///
     /// # Errors
     /// What is used up.
-    pub fn spend(&self) -> Result<(), &'static str> {
+    pub fn spend(&self, cost: u64) -> Result<(), &'static str> {
         if self.budget.max_tokens.is_some_and(|most| self.tokens.load(Ordering::Relaxed) >= most.get()) {
             return Err("max_tokens");
         }
@@ -115,18 +116,30 @@ impl Route {
             self.requests.fetch_sub(1, Ordering::Relaxed);
             return Err("max_requests");
         }
+        self.add_tokens(cost);
         Ok(())
     }
 
-    /// Takes back a request that was not sent.
-    pub fn refund(&self) {
+    /// Takes back a request of `cost` that was not sent.
+    pub fn refund(&self, cost: u64) {
         self.requests.fetch_sub(1, Ordering::Relaxed);
+        self.take_tokens(cost);
     }
 
-    /// Counts the tokens of a request that has ended.
-    pub fn spent(&self, tokens: u64) {
+    /// Counts the `tokens` of a request that has ended in place of its `cost`.
+    pub fn spent(&self, cost: u64, tokens: u64) {
+        self.add_tokens(tokens);
+        self.take_tokens(cost);
+    }
+
+    fn add_tokens(&self, tokens: u64) {
         let add = |before: u64| Some(before.saturating_add(tokens));
         let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    fn take_tokens(&self, tokens: u64) {
+        let take = |before: u64| Some(before.saturating_sub(tokens));
+        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 }
 

@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
+use hyper::header::{CONTENT_TYPE, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, Uri};
 use openshell_policy::inference::{Backend, HOST};
@@ -26,10 +27,11 @@ use crate::http::reply::{self, Body};
 use crate::http::target::RequestTarget;
 use crate::identify::caller::Caller;
 use crate::inference::api::{self, Call};
+use crate::inference::model::{self, BodyError};
 use crate::inference::route::{Inference, Route};
 use crate::inference::stream::{Report, Streamed};
 use crate::inference::usage::Meter;
-use crate::inference::{headers, mock, model};
+use crate::inference::{headers, mock};
 use crate::intake::{Scheme, Target};
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
@@ -124,15 +126,16 @@ impl Models<'_> {
                 Either::Left(response) => {
                     let mut meter = Meter::default();
                     meter.read(response.body());
-                    route.spent(meter.usage().total());
+                    route.spent(asked, meter.usage().total());
                     record.took(meter.usage(), "");
                     record.finish(Outcome::Allowed, &*self.ctx.denials);
                     response.map(|body| Either::Left(Full::new(body)))
                 }
                 Either::Right(response) => {
                     record.carries(route.credential().map(|credential| credential.name().to_owned()));
-                    let credentials = route.credential().cloned().into_iter().collect();
-                    let (mut head, body) = scrubbed(response, credentials, (record.echo(), false)).into_parts();
+                    let credentials: Vec<_> = route.credential().cloned().into_iter().collect();
+                    let echo = record.echo(&credentials);
+                    let (mut head, body) = scrubbed(response, &credentials, (echo, false)).into_parts();
                     // What a backend says there is nothing that clients read.
                     head.extensions.remove::<ReasonPhrase>();
                     record.carries([]);
@@ -164,7 +167,13 @@ impl Models<'_> {
         let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::Target)?;
         record.asks_for(target.path());
         let refused = |fault| Err(Refusal::Inference(fault));
-        let Some(call) = api::call(&parts.method, target.path()) else { return refused(InferenceFault::NoCall) };
+        let Some(call) = api::call(&parts.method, target.path()) else {
+            let is_upgrade = parts.headers.contains_key(UPGRADE) && api::call(&Method::POST, target.path()).is_some();
+            return refused(if is_upgrade { InferenceFault::Upgrade } else { InferenceFault::NoCall });
+        };
+        if !parts.headers.get_all(CONTENT_TYPE).iter().all(|kind| model::is_utf8(kind.as_bytes())) {
+            return refused(InferenceFault::Encoding);
+        }
         let table = self.inference.table();
         if table.is_empty() {
             return refused(InferenceFault::NoRoutes);
@@ -187,7 +196,7 @@ impl Models<'_> {
             match self.ask(session, &asking, body.clone()).await {
                 Ok(response) => {
                     drop(held);
-                    return Ok((Arc::clone(route), body.len() as u64, response));
+                    return Ok((Arc::clone(route), request_tokens(body.len()), response));
                 }
                 Err(NotAsked::Failed(refusal)) => return Err(refusal),
                 Err(NotAsked::Unreached(refusal)) => {
@@ -238,17 +247,20 @@ impl Models<'_> {
         body: Bytes,
     ) -> Result<Either<Response<Bytes>, Response<Incoming>>, NotAsked> {
         let route = asking.route;
-        route.spend().map_err(|what| {
+        let stated = model::asks_for_stream(&body);
+        let body = asking.rewritten(body).await.map_err(NotAsked::Failed)?;
+        let cost = request_tokens(body.len());
+        route.spend(cost).map_err(|what| {
             NotAsked::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
         })?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
-            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model)));
+            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model, stated)));
         };
         let mut connection = session.upstream.lock().await;
         let sent = self.send(asking, &mut connection.0, (&origin, base), body).await;
         if matches!(sent, Err(NotAsked::Unreached(_))) {
-            route.refund();
+            route.refund(cost);
         }
         sent.map(Either::Right)
     }
@@ -263,7 +275,6 @@ impl Models<'_> {
         let route = asking.route;
         let failed = |why: String| NotAsked::Failed(Refusal::Inference(InferenceFault::Failed(why)));
         let unreached = |why: String| NotAsked::Unreached(Refusal::Inference(InferenceFault::Unavailable(why)));
-        let body = asking.rewritten(body).await.map_err(NotAsked::Failed)?;
         let mut may_reuse = true;
         loop {
             let is_kept = may_reuse && upstream.is_open_to(origin);
@@ -271,7 +282,8 @@ impl Models<'_> {
                 self.dial(route, origin, upstream).await.map_err(unreached)?;
             }
             let request = asking.request(origin, base, body.clone()).map_err(failed)?;
-            let released = release(request, (origin.0, &origin.1), &Vault::default()).map_err(NotAsked::Failed)?;
+            let released =
+                release(request, (origin.0, &origin.1), &Vault::default(), false).map_err(NotAsked::Failed)?;
             let mut response = match timeout(route.timeouts.first_byte, upstream.send(released, None)).await {
                 Ok(Ok(response)) => response,
                 // A backend may end a connection that it has not used for a while.
@@ -333,6 +345,11 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from((2 * bytes).div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
+/// Tokens that a request of so many bytes is taken to have, until its answer tells.
+fn request_tokens(bytes: usize) -> u64 {
+    bytes as u64 / 4
+}
+
 fn too_many() -> Refusal {
     Refusal::LimitReached("too many requests for models at once")
 }
@@ -359,8 +376,10 @@ impl Asking<'_> {
                 work.await.map_err(|error| Refusal::Engine(error.to_string()))?
             }
         };
-        let what = "the body is not JSON, though some would take it for an object";
-        rewritten.map_err(|model::Ambiguous| Refusal::BadRequest(what))
+        rewritten.map_err(|error| match error {
+            BodyError::NotJson => Refusal::Inference(InferenceFault::Encoding),
+            BodyError::Ambiguous => Refusal::BadRequest("the body asks for more than one model"),
+        })
     }
 
     /// The request as its backend at `origin` gets it.

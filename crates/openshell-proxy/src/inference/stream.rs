@@ -25,7 +25,7 @@ pub struct Report {
     pub record: Record,
     /// Whose answer it is.
     pub route: Arc<Route>,
-    /// Bytes of its request.
+    /// Tokens that were counted for its request when it was sent.
     pub asked: u64,
     /// Where refusals are counted.
     pub denials: Arc<dyn DenialSink>,
@@ -59,7 +59,8 @@ impl Streamed {
             let usage = self.meter.usage();
             // What is not told, or was cut off before it was, is not free.
             let is_told = usage.output.is_some() && remark.is_empty();
-            route.spent(if is_told { usage.total() } else { usage.total().max(asked / 4 + self.meter.guess()) });
+            let tokens = if is_told { usage.total() } else { usage.total().max(asked + self.meter.guess()) };
+            route.spent(asked, tokens);
             record.took(usage, remark);
             record.finish(Outcome::Allowed, &*denials);
         }

@@ -104,9 +104,11 @@ impl Admitted {
     ) -> Result<Response<Body>, NotAnswered> {
         let outgoing = head::outgoing(request, body, &self.target, self.upgrade.as_ref());
         let outgoing = outgoing.map_err(|error| NotAnswered::Failed(Refusal::Target(error)))?;
-        let released = release(outgoing, (scheme, target), &ctx.vault.load()).map_err(NotAnswered::Failed)?;
-        let used = released.used().to_vec();
-        record.carries(used.iter().map(|credential| credential.name().to_owned()));
+        let watched = ctx.vault.watched(target);
+        let released = release(outgoing, (scheme, target), &ctx.vault.load(), !watched.is_empty());
+        let released = released.map_err(NotAnswered::Failed)?;
+        record.carries(released.used().iter().map(|credential| credential.name().to_owned()));
+        let watched = ctx.vault.note_sent(target, watched, released.used());
         let answered = upstream.send(released, self.upgrade.as_ref()).await;
         let mut response = answered.map_err(|error| match error {
             NotAnswered::Failed(_) if session.take_misplaced() => NotAnswered::Failed(body::in_body()),
@@ -121,11 +123,11 @@ impl Admitted {
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
         let response = response.map(|body| Whole::new(body, upstream.is_shared()));
-        Ok(match used.is_empty() {
+        Ok(match watched.is_empty() {
             true => response.map(|body| Either::Right(Either::Left(body))),
             false => {
                 let is_call = upstream.is_shared() && head::is_call(request);
-                scrubbed(response, used, (record.echo(), is_call)).map(reply::altered)
+                scrubbed(response, &watched, (record.echo(&watched), is_call)).map(reply::altered)
             }
         })
     }

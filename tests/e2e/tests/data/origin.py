@@ -4,6 +4,7 @@ was read whole is a line of FOLDER/seen."""
 import asyncio, hashlib, json, ssl, sys, time
 
 folder, ports = sys.argv[1], sys.argv[2:]
+stored = {}
 
 
 async def body(reader, headers, digest):
@@ -57,7 +58,11 @@ async def answer(reader, writer, method, path, query, headers, digest):
     """Whether the connection goes on."""
     def plain(text, status='200 OK', extra=''):
         writer.write(f'HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n{extra}\r\n{text}'.encode())
-    if path == '/head': writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n')
+    if path == '/store':
+        stored[query] = headers['x-key']
+        plain('stored')
+    elif path == '/stored': plain(stored[query])
+    elif path == '/head': writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n')
     elif path in ('/204', '/304'): writer.write(f'HTTP/1.1 {path[1:]} X\r\nETag: "x"\r\n\r\n'.encode())
     elif path == '/close':
         writer.write(b'HTTP/1.1 200 OK\r\n\r\nuntil the end')

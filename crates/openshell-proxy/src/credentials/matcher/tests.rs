@@ -1,0 +1,105 @@
+use super::{Forms, Matcher};
+
+/// `parts` with each byte of what is found as `*`.
+fn masked(secret: &str, parts: &[&[u8]]) -> String {
+    let forms = Forms::of(secret.as_bytes());
+    let (mut matcher, mut at) = (Matcher::new(&forms), 0);
+    let mut text = parts.concat();
+    let mut places = Vec::new();
+    for part in parts {
+        matcher.push(&forms, part, at, |place| places.push(place));
+        at += part.len();
+    }
+    places.into_iter().for_each(|place| text[place].fill(b'*'));
+    String::from_utf8(text).unwrap()
+}
+
+/// Checks that all of `form` is found, wherever it is cut in three, and nothing beside it.
+#[track_caller]
+fn check(secret: &str, form: &str) {
+    let text = format!("{{\"a\": \"{form}\", \"b\"}}");
+    let expected = text.replace(form, &"*".repeat(form.len()));
+    let text = text.as_bytes();
+    for first in 0..=text.len() {
+        for second in first..=text.len() {
+            let parts = [&text[..first], &text[first..second], &text[second..]];
+            assert_eq!(masked(secret, &parts), expected, "{form} cut at {first} and {second}");
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_found_as_every_encoder_writes_it() {
+    let secret = "aB3+/=\"'<&>:x";
+    for form in [
+        "aB3+/=\"'<&>:x",
+        // .NET's and Java's encoders of JSON.
+        r"aB3\u002B/=\u0022\u0027\u003C\u0026\u003E:x",
+        r#"aB3+/\u003d\"\u0027\u003c\u0026\u003e:x"#,
+        r#"aB3+\/=\"'<&>:x"#,
+        r#"aB3\x2b\x2F\x3d\"\'\x3c\x26\x3E\x3ax"#,
+        // Handlebars', PHP's, Python's and Go's of HTML.
+        "aB3+&#x2F;&#x3D;&quot;&#x27;&lt;&amp;&gt;:x",
+        "aB3+/=&quot;&#039;&lt;&amp;&gt;:x",
+        "aB3&#43;/=&#34;&#39;&lt;&amp;&gt;:x",
+        "aB3+/=&quot;&apos;&lt;&amp;&gt;:x",
+        "aB3&plus;&sol;&equals;&quot;&apos;&LT;&AMP;&GT;&colon;x",
+        "aB3&#x0002b;/&#061;&#X22;&#0039;&#60;&#38;&#62;&#58;x",
+        // URLs, in any case and mixed.
+        "aB3%2B%2F%3D%22%27%3C%26%3E%3Ax",
+        "aB3%2b/%3d%22'%3C%26%3e:x",
+        "%61%42%33%2b%2F%3d%22%27%3C%26%3e%3A%78",
+        r"\u0061\u0042\u0033\u002b\u002f\u003d\u0022\u0027\u003c\u0026\u003e\u003a\u0078",
+    ] {
+        check(secret, form);
+    }
+}
+
+#[test]
+fn characters_beyond_ascii_are_found_as_they_are_escaped() {
+    for form in [
+        "Zoë-🔑-pass",
+        r"Zo\u00eb-\ud83d\udd11-pass",
+        r"Zo\xeb-\uD83D\uDD11-pass",
+        "Zo%C3%AB-%f0%9f%94%91-pass",
+        "Zo&#235;-&#x1f511;-pass",
+    ] {
+        check("Zoë-🔑-pass", form);
+    }
+}
+
+#[test]
+fn a_secret_of_escapes_is_found_as_it_is_and_escaped() {
+    for (secret, form) in [
+        ("50%2Boff%", "50%2Boff%"),
+        ("50%2Boff%", "50%252Boff%25"),
+        (r"C:\new\u002b", r"C:\new\u002b"),
+        (r"C:\new\u002b", r"C:\\new\\u002b"),
+        ("a&lt;b&c", "a&lt;b&c"),
+        ("a&lt;b&c", "a&amp;lt;b&amp;c"),
+        ("two words", "two+words"),
+        ("two words", "two%20words"),
+    ] {
+        check(secret, form);
+    }
+}
+
+#[test]
+fn what_only_looks_like_an_escape_hides_nothing() {
+    for (text, expected) in [
+        ("%hunter2%", "%*******%"),
+        ("%2hunter2", "%2*******"),
+        ("&hunter2;", "&*******;"),
+        (r"\uhunter2", r"\u*******"),
+        (r"\ud83d\u0068unter2", r"\ud83d************"),
+        ("&#x68;untehunter2", "&#x68;unte*******"),
+        ("hunte%72hunter2", "hunte%72*******"),
+        ("%%68unter2", "%*********"),
+        ("&&#104;unter2", "&************"),
+    ] {
+        let bytes: Vec<_> = text.as_bytes().chunks(1).collect();
+        for parts in [vec![text.as_bytes()], bytes] {
+            assert_eq!(masked("hunter2", &parts), expected, "{text}");
+        }
+    }
+}
