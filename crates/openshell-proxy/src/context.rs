@@ -13,6 +13,7 @@ use crate::identify::sweep::Unsearched;
 use crate::inference::route::Inference;
 use crate::observe::Observations;
 use crate::record::DenialSink;
+use crate::relay::http2::memory::Memory;
 use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
@@ -32,6 +33,8 @@ pub struct Context {
     pub turns: Arc<Semaphore>,
     /// Places for HTTP/2 connections; [`Limits::HTTP2_CONNECTIONS`] of them.
     pub http2: Arc<Semaphore>,
+    /// What HTTP/2 connections may take of memory.
+    pub http2_memory: Memory,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
     /// Addresses of the supervisor's own, which no policy makes reachable.
@@ -95,6 +98,11 @@ impl Limits {
     pub const UPSTREAM_STREAM_WINDOW: u32 = 1024 * 1024;
     /// …and room for as many that nobody reads as people have open.
     pub const UPSTREAM_WINDOW: u32 = 32 * 1024 * 1024;
+    /// KiB of the windows of all HTTP/2 connections together, beside what each has at the least: two connections have all that they may,
+    /// the others of them less and less.
+    pub const WINDOWS_KIB: usize = 192 * 1024;
+    /// KiB of the heads of HTTP/2 requests that are not answered: two thousand of the largest that are let through.
+    pub const STREAM_HEADS_KIB: usize = 32 * 1024;
     /// Bytes of a stream that wait to be sent.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
     /// Requests that a connection's client has given up before their answers, until it is ended if they are the most of all.

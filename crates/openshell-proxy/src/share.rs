@@ -1,47 +1,80 @@
-//! A program's share of the connections, so that none takes them all.
+//! A program's share of what all have, connections or memory, so that none takes it all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Limits;
 
-/// How many connections each program has open.
-#[derive(Debug, Default)]
-pub struct Shares(Mutex<HashMap<String, usize>>);
+/// How much each program has.
+#[derive(Debug)]
+pub struct Shares {
+    /// What one may have…
+    each: usize,
+    /// …and all together.
+    all: usize,
+    counts: Mutex<Counts>,
+}
 
-/// One connection of a program; given back when it is dropped.
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    programs: HashMap<String, usize>,
+}
+
+/// A part of a program's share; given back when it is dropped.
 #[derive(Debug)]
 pub struct Share {
     shares: Arc<Shares>,
     program: String,
+    amount: usize,
+}
+
+impl Default for Shares {
+    /// Of connections, whose number as a whole the listener bounds.
+    fn default() -> Self {
+        Self::new(Limits::CONNECTIONS_A_PROGRAM, usize::MAX)
+    }
 }
 
 impl Shares {
-    /// Takes one for `program`; `None` if it has [`Limits::CONNECTIONS_A_PROGRAM`] already.
+    /// Where one program may have `each`, and all together `all`.
+    #[must_use]
+    pub fn new(each: usize, all: usize) -> Self {
+        Self { each, all, counts: Mutex::default() }
+    }
+
+    /// Takes one for `program`; `None` if it has its share already.
     pub fn take(self: &Arc<Self>, program: &str) -> Option<Share> {
+        self.take_many(program, 1)
+    }
+
+    /// Takes `amount` for `program`; `None` if that is more than its share, or than there is.
+    pub fn take_many(self: &Arc<Self>, program: &str, amount: usize) -> Option<Share> {
         let mut counts = self.counts();
-        let count = counts.entry(program.to_owned()).or_default();
-        if *count == Limits::CONNECTIONS_A_PROGRAM {
-            return None;
-        }
-        *count += 1;
-        Some(Share { shares: Arc::clone(self), program: program.to_owned() })
+        let Counts { all, programs } = &mut *counts;
+        let count =
+            programs.get(program).copied().unwrap_or(0).checked_add(amount).filter(|count| *count <= self.each)?;
+        *all = all.checked_add(amount).filter(|all| *all <= self.all)?;
+        programs.insert(program.to_owned(), count);
+        drop(counts);
+        Some(Share { shares: Arc::clone(self), program: program.to_owned(), amount })
     }
 
     /// What is behind the lock is whole at every moment.
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         let mut counts = self.shares.counts();
-        if let Some(count) = counts.get_mut(&self.program) {
-            *count -= 1;
+        counts.all -= self.amount;
+        if let Some(count) = counts.programs.get_mut(&self.program) {
+            *count -= self.amount;
             // Programs come and go, and a workload may name as many as it likes.
             if *count == 0 {
-                counts.remove(&self.program);
+                counts.programs.remove(&self.program);
             }
         }
     }
@@ -61,6 +94,18 @@ mod tests {
         taken.pop();
         assert!(shares.take("/a").is_some());
         drop(taken);
-        assert!(shares.counts().is_empty(), "nothing is kept of a program without connections");
+        let counts = shares.counts();
+        assert!(counts.programs.is_empty() && counts.all == 0, "nothing is kept of a program without connections");
+    }
+
+    #[test]
+    fn all_programs_together_have_a_bound_too() {
+        let shares = Arc::new(Shares::new(6, 10));
+        let first = shares.take_many("/a", 6).unwrap();
+        assert!(shares.take_many("/a", 1).is_none() && shares.take_many("/b", 5).is_none());
+        let second = shares.take_many("/b", 4).unwrap();
+        assert!(shares.take_many("/c", 1).is_none());
+        drop((first, second));
+        assert!(shares.take_many("/c", 6).is_some());
     }
 }

@@ -430,12 +430,7 @@ fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
     let words = ["--workdir", folder.to_str().unwrap()];
     let started = sandbox(&lab, &origin, FULL).args(&words).start(&["/usr/bin/python3", "-c", &program]);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", started.pid())).unwrap_or_default();
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
-        line.unwrap_or(0_u64)
-    };
+    let resident = resident(started.pid());
     let (mut most, mut before) = (0, None);
     while !folder.join("done").exists() {
         assert!(std::time::Instant::now() < deadline);
@@ -552,6 +547,53 @@ print(client.until(HEADERS, stream=301))
 ";
     let finished = frames(&lab, &origin, FULL, program);
     assert_eq!(finished.ok(), "HEADERS 200 DATA\nHEADERS 200", "{finished:?}");
+}
+
+#[test]
+fn answers_that_nobody_reads_take_so_much_memory_and_no_more() {
+    let lab = Lab::with_web();
+    let origin = Origin::http2(&lab);
+    let folder = lab.folder("work");
+    // Forty connections that ask for a hundred answers each and take none of them.
+    let program = "
+import os, time
+clients = []
+for _ in range(40):
+    client = Client()
+    client.send(frame(SETTINGS, 0, 0, struct.pack('>HI', 4, 0)))
+    for n in range(95): client.request(2 * n + 1, ask('/big?2000000'))
+    for n in range(95): client.until(HEADERS)
+    clients.append(client)
+open('done', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)
+client = Client()
+client.request(1, ask('/hello')); print(client.until(HEADERS))
+";
+    let program = [include_str!("data/frames.py"), program].concat();
+    let words = ["--workdir", folder.to_str().unwrap()];
+    let started = sandbox(&lab, &origin, FULL).args(&words).start(&["/usr/bin/python3", "-c", &program]);
+    let resident = resident(started.pid());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let mut most = 0;
+    while !folder.join("done").exists() {
+        assert!(std::time::Instant::now() < deadline);
+        most = most.max(resident());
+        std::thread::yield_now();
+    }
+    std::fs::write(folder.join("go"), "").unwrap();
+    let finished = started.wait();
+    assert_eq!(finished.ok(), "HEADERS 200", "{finished:?}");
+    assert!(most < 400 * 1024, "{most} kB");
+}
+
+/// Tells the resident memory of process `pid`, in kB; 0 where there is none.
+fn resident(pid: u32) -> impl Fn() -> u64 {
+    move || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        line.unwrap_or(0)
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use hyper::header::{
     SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Version};
+use hyper::{Method, Request, Uri, Version};
 use openshell_policy::network::host::Host;
 
 use crate::context::Limits;
@@ -102,14 +102,19 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
     }
 }
 
+/// The size of a head as HTTP/2 counts it: a field has 32 bytes more than its name and value (RFC 9113 §10.5.1).
+#[must_use]
+pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
+    let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    fields.sum::<usize>() + uri.path_and_query().map_or(0, |target| target.as_str().len())
+}
+
 /// Checks that a head of HTTP/2, of which the library has read more, is no larger than others are (RFC 9113 §6.5.2).
 ///
 /// # Errors
 /// It is.
 pub fn check_size(request: &Parts) -> Result<(), Refusal> {
-    let fields = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
-    let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
-    let is_large = fields.sum::<usize>() + target > Limits::INSPECTED_HEAD_BYTES;
+    let is_large = bytes(&request.uri, &request.headers) > Limits::INSPECTED_HEAD_BYTES;
     let has_many = request.headers.len() > Limits::HEAD_LINES;
     if request.version == Version::HTTP_2 && (is_large || has_many) { Err(Refusal::RequestTooLarge) } else { Ok(()) }
 }

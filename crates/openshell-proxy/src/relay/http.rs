@@ -206,21 +206,22 @@ impl Inside {
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let windows = self.ctx.http2_memory.windows();
         let (mut first, ended) = (Upstream::default(), Arc::new(Notify::new()));
         let tell = Arc::clone(&ended);
         let ended_by = move || tell.notify_one();
         let (kept, confirmed) = match speaks {
             Speaks::Http1 => (first.keep(self.origin(), address, upstream).await, None),
-            Speaks::Http2 => (first.keep_http2(self.origin(), address, upstream, ended_by).await, None),
+            Speaks::Http2 => (first.keep_http2(self.origin(), address, upstream, &windows, ended_by).await, None),
             Speaks::AsTheClient => {
                 let (upstream, confirmed) = Confirmed::new(upstream);
-                (first.keep_http2(self.origin(), address, upstream, ended_by).await, Some(confirmed))
+                (first.keep_http2(self.origin(), address, upstream, &windows, ended_by).await, Some(confirmed))
             }
         };
         if kept.is_err() {
             return;
         }
-        if let Err(refusal) = http2::serve(self, client, Lanes::new(first, ended, confirmed)).await {
+        if let Err(refusal) = http2::serve(self, client, &windows, Lanes::new(first, ended, confirmed)).await {
             let record = Record::of(&self.connection.callers(), self.connection.target().clone());
             record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
         }

@@ -24,6 +24,7 @@ use crate::http::head;
 use crate::intake::{Scheme, Target};
 use crate::refusal::Refusal;
 use crate::relay::crew::{Crew, Hold};
+use crate::relay::http2::memory::Windows;
 use crate::resolve::guard::Destination;
 use crate::turn::Turn;
 
@@ -246,7 +247,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// Keeps `stream`, a connection to `origin` for requests beside each other. Calls `ended` when it has.
+    /// Keeps `stream`, a connection to `origin` for requests beside each other, with these `windows`. Calls `ended` when it has.
     ///
     /// # Errors
     /// The stream has failed already.
@@ -255,6 +256,7 @@ impl Upstream {
         origin: Origin,
         address: SocketAddr,
         stream: S,
+        windows: &Windows,
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<(), Refusal>
     where
@@ -263,9 +265,9 @@ impl Upstream {
         let mut protocol = http2::Builder::new(self.crew.recruiter());
         protocol
             .timer(TokioTimer::new())
-            .initial_stream_window_size(Limits::UPSTREAM_STREAM_WINDOW)
-            .initial_connection_window_size(Limits::UPSTREAM_WINDOW)
-            .max_send_buf_size(Limits::STREAM_SEND_BYTES)
+            .initial_stream_window_size(windows.upstream_stream())
+            .initial_connection_window_size(windows.upstream())
+            .max_send_buf_size(windows.send())
             .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let hold = Arc::new(self.crew.add(async move {

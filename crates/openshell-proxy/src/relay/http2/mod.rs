@@ -26,12 +26,14 @@ use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::crew::{Crew, Recruiter};
 use crate::relay::http::{Course, Inside, Unanswered};
+use crate::relay::http2::memory::Windows;
 use crate::relay::linger::Linger;
 use crate::relay::session::Session;
 use crate::relay::upstream::Upstream;
 use crate::relay::whole::Whole;
 use crate::share::Share;
 
+pub mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -243,14 +245,14 @@ impl hyper::body::Body for Answer {
 struct NotSent(#[source] h2::Error);
 
 /// How streams are read: bounded in number, in size, and in what they may cost that is no request.
-fn protocol(crew: &Crew, width: u32) -> http2::Builder<Recruiter> {
+fn protocol(crew: &Crew, width: u32, windows: &Windows) -> http2::Builder<Recruiter> {
     let mut protocol = http2::Builder::new(crew.recruiter());
     protocol
         .timer(TokioTimer::new())
         .max_concurrent_streams(width)
-        .initial_stream_window_size(Limits::STREAM_WINDOW)
-        .initial_connection_window_size(Limits::CONNECTION_WINDOW)
-        .max_send_buf_size(Limits::STREAM_SEND_BYTES)
+        .initial_stream_window_size(windows.client_stream())
+        .initial_connection_window_size(windows.client())
+        .max_send_buf_size(windows.send())
         // What is somewhat larger than it may be is refused in words.
         .max_header_list_size(u32::try_from(4 * Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(Limits::STREAM_RESETS)
@@ -259,11 +261,11 @@ fn protocol(crew: &Crew, width: u32) -> http2::Builder<Recruiter> {
     protocol
 }
 
-/// Serves the streams of `client`, whose requests go by `lanes`, until it ends, or its upstream does, or it may last no longer.
+/// Serves the streams of `client`, which has these `windows` and whose requests go by `lanes`, until it ends, or its upstream does, or it may last no longer.
 ///
 /// # Errors
 /// The client does not keep to the protocol.
-pub async fn serve<C>(inside: &Inside, client: C, lanes: Arc<Lanes>) -> Result<(), Refusal>
+pub async fn serve<C>(inside: &Inside, client: C, windows: &Windows, lanes: Arc<Lanes>) -> Result<(), Refusal>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -271,7 +273,8 @@ where
     let (asked, to) = (inside.clone(), Arc::clone(&lanes));
     let answer = move |request| answer(asked.clone(), Arc::clone(&to), request);
     let client = TokioIo::new(Linger::new(client, Arc::default()));
-    let mut connection = pin!(protocol(&lanes.crew, lanes.width()).serve_connection(client, service_fn(answer)));
+    let mut connection =
+        pin!(protocol(&lanes.crew, lanes.width(), windows).serve_connection(client, service_fn(answer)));
     {
         let (mut driven, mut idle) = (pin!(lanes.crew.run()), pin!(idle(&lanes)));
         let mut is_ending = false;
@@ -353,6 +356,18 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     let (method, path) = (request.method().as_str(), request.uri().path());
     let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
     let is_grpc = head::is_grpc(request.headers());
+    let Some(_room) = inside
+        .ctx
+        .http2_memory
+        .head(&callers.first().program.executable, head::bytes(request.uri(), request.headers()))
+    else {
+        let refusal = Refusal::LimitReached("too many requests wait for their answers");
+        let response = reply::refused(&refusal, &record);
+        record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+        awaited.is_answered = true;
+        drop(Whole::of_stream(request.into_body(), lanes.crew.recruiter()));
+        return Ok(response);
+    };
     let (mut lane, exchanged) = match lanes.take(&inside.ctx, &callers.first().program.executable).await {
         Ok(mut lane) => {
             let held: Held = Arc::clone(&stream) as _;
@@ -416,7 +431,8 @@ where
         async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
     });
     let client = TokioIo::new(Linger::new(client, Arc::default()));
-    let mut connection = pin!(protocol(&crew, Limits::STREAMS).serve_connection(client, answer));
+    let mut connection =
+        pin!(protocol(&crew, Limits::STREAMS, &ctx.http2_memory.windows()).serve_connection(client, answer));
     let served = async {
         let mut driven = pin!(crew.run());
         let mut is_ending = false;

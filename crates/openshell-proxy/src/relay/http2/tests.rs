@@ -11,6 +11,7 @@ use openshell_policy::network::host::Host;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::sync::Semaphore;
 
+use super::memory::Memory;
 use super::{Lanes, serve};
 use crate::context::{Context, Limits};
 use crate::decide::connection::judge;
@@ -49,6 +50,7 @@ fn everything() -> Inside {
         unsearched: Default::default(),
         turns: Arc::new(Semaphore::new(1)),
         http2: Arc::new(Semaphore::new(1)),
+        http2_memory: Default::default(),
         resolver: Arc::new(Resolver::from_system().unwrap()),
         own: crate::resolve::guard::OwnAddresses { listeners: Vec::new(), is_on_link: |_| false },
         authority: None,
@@ -79,7 +81,7 @@ async fn an_upstream_that_reads_no_more_keeps_no_connection_from_other_streams()
         pending::<()>().await;
     });
     let served = Arc::clone(&lanes);
-    tokio::spawn(async move { serve(&inside, near_client, served).await });
+    tokio::spawn(async move { serve(&inside, near_client, &Memory::default().windows(), served).await });
     let (mut requests, connection) = h2::client::handshake(client).await.unwrap();
     tokio::spawn(connection);
     let request = Request::post("http://web.test/upload").body(()).unwrap();

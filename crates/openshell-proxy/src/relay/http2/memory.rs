@@ -1,0 +1,135 @@
+//! The memory that HTTP/2 connections may take together: windows, which peers can fill without anything being read, and heads of
+//! requests that wait for their turn.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::context::Limits;
+use crate::share::{Share, Shares};
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Memory {
+    windows: Arc<Semaphore>,
+    heads: Arc<Shares>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
+            heads: Arc::new(Shares::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
+        }
+    }
+}
+
+impl Memory {
+    /// The windows of one more connection: those of [`Limits`] while half of what is left has room for them, else as small a part of
+    /// them as that has, and [`Windows::SMALLEST`] at the least.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        let mut divisor = 1;
+        while divisor < Windows::SMALLEST {
+            let kib = Windows { divisor, _lease: None }.kib();
+            if 2 * kib as usize <= self.windows.available_permits()
+                && let Ok(lease) = Arc::clone(&self.windows).try_acquire_many_owned(kib)
+            {
+                return Windows { divisor, _lease: Some(lease) };
+            }
+            divisor *= 2;
+        }
+        Windows { divisor, _lease: None }
+    }
+
+    /// Room for the head of a request of `program`, until it is dropped; `None` where too many wait already, its own or all.
+    #[must_use]
+    pub fn head(&self, program: &str, bytes: usize) -> Option<Share> {
+        self.heads.take_many(program, bytes.div_ceil(1024))
+    }
+}
+
+/// How much of one connection may be on its way, and its part of what all may have, until it is dropped.
+#[derive(Debug)]
+pub struct Windows {
+    divisor: u32,
+    _lease: Option<OwnedSemaphorePermit>,
+}
+
+impl Windows {
+    /// The part of the usual windows that every connection has.
+    const SMALLEST: u32 = 32;
+
+    /// Bytes of a request's body that come from the client.
+    #[must_use]
+    pub fn client_stream(&self) -> u32 {
+        Limits::STREAM_WINDOW / self.divisor
+    }
+
+    /// Bytes of the bodies of all requests.
+    #[must_use]
+    pub fn client(&self) -> u32 {
+        (Limits::CONNECTION_WINDOW / self.divisor).max(SPECIFIED)
+    }
+
+    /// Bytes of an answer's body that come from the upstream.
+    #[must_use]
+    pub fn upstream_stream(&self) -> u32 {
+        Limits::UPSTREAM_STREAM_WINDOW / self.divisor
+    }
+
+    /// Bytes of the bodies of all answers.
+    #[must_use]
+    pub fn upstream(&self) -> u32 {
+        (Limits::UPSTREAM_WINDOW / self.divisor).max(SPECIFIED)
+    }
+
+    /// Bytes of a stream that wait to be sent, either way.
+    #[must_use]
+    pub fn send(&self) -> usize {
+        (Limits::STREAM_SEND_BYTES / self.divisor as usize).max(SMALLEST_SEND)
+    }
+
+    /// All of it.
+    fn kib(&self) -> u32 {
+        let sends = 2 * Limits::STREAMS * u32::try_from(self.send()).unwrap_or(u32::MAX);
+        (self.client() + self.upstream() + sends).div_ceil(1024)
+    }
+}
+
+/// The window of a connection that no setting can make smaller (RFC 9113 §6.9.2).
+const SPECIFIED: u32 = 65_535;
+
+/// Bytes of a frame that are worth being sent.
+const SMALLEST_SEND: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, Memory, Windows};
+
+    #[test]
+    fn all_windows_together_have_a_bound_and_each_connection_some() {
+        let memory = Memory::default();
+        let first = memory.windows();
+        assert_eq!((first.upstream(), first.client_stream()), (Limits::UPSTREAM_WINDOW, Limits::STREAM_WINDOW));
+        let all: Vec<Windows> = (0..Limits::HTTP2_CONNECTIONS - 1).map(|_| memory.windows()).collect();
+        let kib: u32 = all.iter().chain([&first]).map(Windows::kib).sum();
+        assert!(kib < 768 * 1024, "{kib} KiB");
+        let last = all.last().unwrap();
+        assert!(last.upstream_stream() >= 32 * 1024 && last.client_stream() >= 4 * 1024, "{last:?}");
+        // What nobody reads of fifteen streams holds up no other one.
+        assert!(last.upstream() >= 16 * last.upstream_stream());
+        drop((all, first));
+        assert_eq!(memory.windows().upstream(), Limits::UPSTREAM_WINDOW);
+    }
+
+    #[test]
+    fn heads_that_wait_have_a_bound() {
+        let memory = Memory::default();
+        let held: Vec<_> = std::iter::from_fn(|| memory.head("/a", 16 * 1024)).collect();
+        assert_eq!(held.len(), Limits::STREAM_HEADS_KIB / 2 / 16);
+        assert!(memory.head("/a", 1).is_none() && memory.head("/b", 1).is_some());
+        drop(held);
+        assert!(memory.head("/a", 16 * 1024).is_some());
+    }
+}
