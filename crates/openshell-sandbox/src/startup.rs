@@ -1,6 +1,7 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
 use std::future::pending;
+use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -36,6 +37,7 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::signals::{self, Meaning};
+use openshell_supervisor::streams::{self, Streams};
 use openshell_supervisor::{filesystem, netns};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -56,6 +58,8 @@ pub(crate) struct Sandbox {
     /// What the supervisor is told meanwhile.
     pub(crate) signals: mpsc::Receiver<i32>,
     pub(crate) environment: Environment,
+    /// What the command reads and writes; taken at its end.
+    pub(crate) streams: Option<Streams>,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
     /// Ends what reports on the workload, once the last report is written.
@@ -109,6 +113,8 @@ impl Reports {
 }
 
 pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
     let policy = snapshot.policy();
     let (source, said) = secrets.credentials.unzip();
@@ -127,6 +133,10 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         (Network::create(config), tls.join())
     });
     let (network, mut tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
+    let streams = match &network.netns {
+        Some(netns) => netns::run_in(netns.as_fd(), || Ok(streams.open()))??,
+        None => streams.open()?,
+    };
     let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);
@@ -206,6 +216,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         launcher,
         signals,
         environment,
+        streams: Some(streams),
         directories,
         reports,
         results,

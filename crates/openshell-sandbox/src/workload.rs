@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,6 +49,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     // Every process is gone before the terminal is taken back, and before anything that was made for them.
     sandbox.launcher.end();
     drop(terminal);
+    flush(&mut sandbox).await;
     for reports in std::mem::take(&mut sandbox.reports) {
         reports.finish().await;
     }
@@ -61,6 +60,28 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         logging::say(&summary);
     }
     ended
+}
+
+/// How long an output may take to accept what the command wrote to it, when the command has ended.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// Waits for relayed outputs to take what the command wrote, but not for ever, and no longer than until a signal to end.
+async fn flush(sandbox: &mut Sandbox) {
+    let Some(streams) = sandbox.streams.take() else { return };
+    let mut flushed = tokio::task::spawn_blocking(|| streams.finish(FLUSH));
+    let is_flushed = loop {
+        tokio::select! {
+            flushed = &mut flushed => break flushed.unwrap_or(false),
+            Some(number) = sandbox.signals.recv() => {
+                if signals::meaning(number, false) == Meaning::Terminate {
+                    break false;
+                }
+            }
+        }
+    };
+    if !is_flushed {
+        logging::say("openshell-sandbox: an output took no more; the last bytes that the command wrote to it are lost");
+    }
 }
 
 async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
@@ -99,9 +120,8 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<News>> {
     }
     let news = Arc::new(News::default());
     let tell = Arc::clone(&news);
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
-    sandbox.launcher.start(&command, streams, Box::new(move |event| tell.push(event)))?;
+    let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
+    sandbox.launcher.start(&command, streams.as_fds(), Box::new(move |event| tell.push(event)))?;
     Ok(news)
 }
 

@@ -15,6 +15,7 @@ pub mod netlink;
 pub mod netns;
 pub mod resolve;
 pub mod seccomp;
+pub mod streams;
 
 pub mod confine;
 

@@ -23,6 +23,7 @@ mod relay;
 mod reload;
 mod requests;
 mod sdks;
+mod streams;
 mod terminal;
 mod tls;
 mod tools;

@@ -1,0 +1,164 @@
+//! The standard streams that a command gets for those of the supervisor.
+
+mod kind;
+mod relay;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::FdFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+
+use kind::{Kind, Passage};
+use relay::{Direction, Relay};
+
+/// Names of the three in messages.
+const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
+
+/// A standard stream that cannot be handed to a command.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum StreamError {
+    #[error(
+        "{stream} is {kind}, and {danger}; give the sandbox a pipe or a file instead (`… | openshell-sandbox … | …`)"
+    )]
+    Refused { stream: &'static str, kind: &'static str, danger: &'static str },
+    #[error("cannot look at {stream}")]
+    Inspect { stream: &'static str, source: io::Error },
+    #[error("cannot relay {stream}")]
+    Relay { stream: &'static str, source: io::Error },
+}
+
+/// The caller's standard streams, each with its treatment.
+#[derive(Debug)]
+pub struct Inspected<'s> {
+    given: [(BorrowedFd<'s>, Passage); 3],
+}
+
+/// Looks at the caller's standard `streams`: input, output, errors.
+///
+/// # Errors
+/// One of them is of a kind that no command may have.
+pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamError> {
+    let mut given = streams.map(|stream| (stream, Passage::Pass));
+    for ((fd, passage), stream) in given.iter_mut().zip(NAMES) {
+        let kind = kind::of(*fd).map_err(|source| StreamError::Inspect { stream, source })?;
+        *passage = kind.passage();
+        if let Passage::Refuse(danger) = *passage {
+            return Err(StreamError::Refused { stream, kind: Kind::as_str(kind), danger });
+        }
+    }
+    Ok(Inspected { given })
+}
+
+/// A command's standard stream.
+#[derive(Debug)]
+enum Stream {
+    /// The caller's own.
+    Passed(OwnedFd),
+    /// The command's end of the relay with this index.
+    Relayed(usize),
+}
+
+/// The standard streams of a command.
+#[derive(Debug)]
+pub struct Streams {
+    streams: [Stream; 3],
+    relays: Vec<Relay>,
+}
+
+/// Identity of a relay: streams of one open file get one relay, so that what is written to either keeps its order.
+type Source = (u64, u64, Direction);
+
+impl Inspected<'_> {
+    /// Makes what has to be relayed; to be called in the network namespace that the new sockets are to belong to.
+    ///
+    /// # Errors
+    /// No socket pair, pipe or thread can be made.
+    pub fn open(self) -> Result<Streams, StreamError> {
+        let mut relays: Vec<(Source, Relay)> = Vec::new();
+        let mut open = |index: usize| {
+            let (fd, passage) = self.given[index];
+            let relay = match passage {
+                Passage::RelaySocket => relay_of(&mut relays, fd, Direction::Both)?,
+                Passage::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?)?,
+                Passage::Pass | Passage::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
+            };
+            Ok(Stream::Relayed(relay))
+        };
+        let mut open = |index| open(index).map_err(|source| StreamError::Relay { stream: NAMES[index], source });
+        let streams = [open(0)?, open(1)?, open(2)?];
+        Ok(Streams { streams, relays: relays.into_iter().map(|(_, relay)| relay).collect() })
+    }
+}
+
+/// The index of the relay for `fd`, made if there is none yet.
+fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<usize> {
+    let data = rustix::fs::fstat(fd)?;
+    let source = (data.st_dev, data.st_ino, direction);
+    if let Some(known) = relays.iter().position(|(known, _)| *known == source) {
+        return Ok(known);
+    }
+    let (ours, commands) = match direction {
+        Direction::Both => {
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?
+        }
+        Direction::Inward => {
+            let (reading, writing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            (writing, reading)
+        }
+        Direction::Outward => rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?,
+    };
+    let outer = fd.try_clone_to_owned()?;
+    rustix::io::fcntl_setfd(&outer, FdFlags::CLOEXEC)?;
+    if direction != Direction::Both {
+        set_nonblocking(ours.as_fd())?;
+    }
+    // A command that expects not to wait for its stream does not wait for the relay either.
+    if rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
+        set_nonblocking(commands.as_fd())?;
+    }
+    relays.push((source, Relay::start(outer, ours, commands, direction)?));
+    Ok(relays.len() - 1)
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
+}
+
+/// The direction of a file: as it was opened, and by its place where it was opened for both.
+fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
+    let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
+    let is_inward = access == OFlags::RDONLY || (access == OFlags::RDWR && is_input);
+    Ok(if is_inward { Direction::Inward } else { Direction::Outward })
+}
+
+impl Streams {
+    /// The descriptors for a command: input, output, errors.
+    #[must_use]
+    pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
+        [0, 1, 2].map(|index| match &self.streams[index] {
+            Stream::Passed(fd) => fd.as_fd(),
+            Stream::Relayed(relay) => self.relays[*relay].commands(),
+        })
+    }
+
+    /// Waits until everything that the sandbox wrote has been copied, up to `patience`; false if something is left. To be
+    /// called when no process of the sandbox is left.
+    #[must_use]
+    pub fn finish(self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let flushing: Vec<_> = self.relays.into_iter().map(Relay::end).collect();
+        // Nothing is ever sent: what ends the wait is that the sender is gone.
+        flushing.iter().all(|flushed| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            flushed.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Copies between a caller's descriptor and the end of a socket pair or pipe whose other end the command has.
+//!
+//! One thread a relay, which waits by poll and never blocks on either end. At most [`BUFFER_BYTES`] lie in it for each
+//! direction; a side that does not read stops the other one, as it would without a relay.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+/// Bytes under way in each direction, besides those in the kernel's buffers.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Directions that a relay copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Both, through a socket pair.
+    Both,
+    /// From the caller's descriptor to the command.
+    Inward,
+    /// From the command to the caller's descriptor.
+    Outward,
+}
+
+/// One side of a relay.
+#[derive(Clone, Debug)]
+struct End {
+    fd: Arc<OwnedFd>,
+    is_socket: bool,
+}
+
+impl End {
+    fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self.is_socket {
+            true => rustix::net::recv(&*self.fd, buffer, RecvFlags::DONTWAIT).map(|(filled, _)| filled),
+            false => rustix::io::read(&*self.fd, buffer),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match self.is_socket {
+            true => rustix::net::send(&*self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            false => rustix::io::write(&*self.fd, bytes),
+        }
+    }
+
+    /// Passes on that no more is sent or taken. A pipe's end does so when it is closed.
+    fn shut_down(&self, how: Shutdown) {
+        if self.is_socket {
+            // It may be gone altogether.
+            let _ = rustix::net::shutdown(&*self.fd, how);
+        }
+    }
+}
+
+/// One direction.
+struct Flow {
+    from: End,
+    to: End,
+    buffer: Vec<u8>,
+    /// The part of the buffer that is still to be written.
+    left: std::ops::Range<usize>,
+}
+
+/// Progress of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Goes,
+    /// The reading side has ended, and everything that it sent has been written.
+    Ended,
+    /// The writing side takes no more.
+    Refused,
+}
+
+impl Flow {
+    fn new(from: &End, to: &End) -> Self {
+        Self { from: from.clone(), to: to.clone(), buffer: vec![0; BUFFER_BYTES], left: 0..0 }
+    }
+
+    /// The descriptor that this direction waits for.
+    fn waits_for(&self) -> PollFd<'_> {
+        match self.left.is_empty() {
+            true => PollFd::new(&*self.from.fd, PollFlags::IN),
+            false => PollFd::new(&*self.to.fd, PollFlags::OUT),
+        }
+    }
+
+    /// One read or one write.
+    fn step(&mut self) -> Progress {
+        if self.left.is_empty() {
+            return match self.from.read(&mut self.buffer) {
+                Ok(filled @ 1..) => {
+                    self.left = 0..filled;
+                    Progress::Goes
+                }
+                Err(Errno::AGAIN | Errno::INTR) => Progress::Goes,
+                // A connection that was reset has ended too.
+                Ok(_) | Err(_) => Progress::Ended,
+            };
+        }
+        match self.to.write(self.buffer.get(self.left.clone()).unwrap_or_default()) {
+            Ok(written) => {
+                self.left.start += written;
+                Progress::Goes
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Progress::Goes,
+            Err(_) => Progress::Refused,
+        }
+    }
+}
+
+/// A relay that runs.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// The command's end, held until the command has ended, so that an end of file comes from a shutdown alone.
+    commands: OwnedFd,
+    has_ended: Arc<AtomicBool>,
+    /// Disconnected when nothing is left to be written to the caller's descriptor.
+    flushed: mpsc::Receiver<()>,
+}
+
+impl Relay {
+    /// Starts copying between `outer`, the caller's descriptor, and `inner`, whose other end `commands` is.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(super) fn start(outer: OwnedFd, inner: OwnedFd, commands: OwnedFd, direction: Direction) -> io::Result<Self> {
+        let is_socket = direction == Direction::Both;
+        let [outer, inner] = [outer, inner].map(|fd| End { fd: Arc::new(fd), is_socket });
+        let inward = (direction != Direction::Outward).then(|| Flow::new(&outer, &inner));
+        let outward = (direction != Direction::Inward).then(|| Flow::new(&inner, &outer));
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (flushing, flushed) = mpsc::channel();
+        let copying = Copying { inward, outward, has_ended: Arc::clone(&has_ended), flushing: Some(flushing) };
+        drop((outer, inner));
+        std::thread::Builder::new().name("stream relay".to_owned()).spawn(move || copying.run())?;
+        Ok(Self { commands, has_ended, flushed })
+    }
+
+    /// The descriptor for the command.
+    pub(super) fn commands(&self) -> BorrowedFd<'_> {
+        self.commands.as_fd()
+    }
+
+    /// Lets go of the command's end, which has to be the last one. What was written to it is still copied; the receiver is
+    /// disconnected when that is done.
+    pub(super) fn end(self) -> mpsc::Receiver<()> {
+        self.has_ended.store(true, Ordering::Release);
+        self.flushed
+    }
+}
+
+/// State of a relay's thread.
+struct Copying {
+    inward: Option<Flow>,
+    outward: Option<Flow>,
+    has_ended: Arc<AtomicBool>,
+    flushing: Option<mpsc::Sender<()>>,
+}
+
+impl Copying {
+    fn run(mut self) {
+        loop {
+            if self.outward.is_none() {
+                self.flushing = None;
+            }
+            let mut waits: Vec<_> = [&self.inward, &self.outward].into_iter().flatten().map(Flow::waits_for).collect();
+            if waits.is_empty() {
+                return;
+            }
+            match rustix::event::poll(&mut waits, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            let mut ready = waits.iter().map(|wait| !wait.revents().is_empty()).collect::<Vec<_>>().into_iter();
+            let mut is_ready = |flow: &Option<Flow>| flow.is_some() && ready.next() == Some(true);
+            let (is_inward, is_outward) = (is_ready(&self.inward), is_ready(&self.outward));
+            if is_inward {
+                self.inward = self.inward.take().and_then(step_inward);
+            }
+            if is_outward {
+                let has_ended = &self.has_ended;
+                self.outward = self.outward.take().and_then(|flow| step_outward(flow, has_ended));
+            }
+        }
+    }
+}
+
+fn step_inward(mut flow: Flow) -> Option<Flow> {
+    match flow.step() {
+        Progress::Goes => return Some(flow),
+        Progress::Ended => flow.to.shut_down(Shutdown::Write),
+        // The command has ended, or reads no more: bytes that come are left where they are.
+        Progress::Refused => {}
+    }
+    None
+}
+
+fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
+    match flow.step() {
+        Progress::Goes => return Some(flow),
+        // At the command's end the caller's descriptor is left as it is: other processes may go on using it.
+        Progress::Ended if has_ended.load(Ordering::Acquire) => {}
+        Progress::Ended => flow.to.shut_down(commands_shutdown(&flow.from)),
+        // The command's next write fails as it would on the descriptor itself.
+        Progress::Refused => flow.from.shut_down(Shutdown::Read),
+    }
+    None
+}
+
+/// What the command said by shutdown(2): a socket whose other end is closed for both directions polls as hung up.
+fn commands_shutdown(inner: &End) -> Shutdown {
+    let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let polled = rustix::event::poll(&mut state, Some(&now));
+    let is_both = polled.is_ok() && state.iter().any(|end| end.revents().contains(PollFlags::HUP));
+    if is_both { Shutdown::Both } else { Shutdown::Write }
+}
