@@ -73,6 +73,51 @@ socket.socket(16, 3, 0); socket.socket(2, 1, 0); socket.socket(10, 1, 0); socket
     );
 }
 
+/// Sets what curl, wget, git, ssh, Python, Node.js, Java and `ip` were seen to set (strace), then what hides who has a
+/// connection, or leads into rarely used code; prints what was refused of each.
+const OPTIONS: &str = "
+import ctypes, errno, socket as s
+tcp, tcp6, udp, udp6 = [s.socket(f, t) for t in (s.SOCK_STREAM, s.SOCK_DGRAM) for f in (s.AF_INET, s.AF_INET6)]
+route = s.socket(s.AF_NETLINK, s.SOCK_RAW | s.SOCK_CLOEXEC, 0)
+def refused(list):
+    for socket, level, option, value in list:
+        try: socket.setsockopt(level, option, value)
+        except OSError as error: yield f'{level}/{option} {errno.errorcode[error.errno]}'
+ordinary = [
+    (tcp, s.SOL_SOCKET, s.SO_KEEPALIVE, 1), (tcp, s.SOL_SOCKET, s.SO_REUSEADDR, 1), (tcp, s.SOL_SOCKET, s.SO_REUSEPORT, 1),
+    (tcp, s.SOL_SOCKET, s.SO_LINGER, bytes(8)), (udp, s.SOL_SOCKET, s.SO_BROADCAST, 1),
+    (route, s.SOL_SOCKET, s.SO_SNDBUF, 32768), (route, s.SOL_SOCKET, s.SO_RCVBUF, 32768), (route, 270, 11, 1), (route, 270, 12, 1),
+    (tcp, s.SOL_TCP, s.TCP_NODELAY, 1), (tcp, s.SOL_TCP, s.TCP_KEEPIDLE, 60), (tcp, s.SOL_TCP, s.TCP_KEEPINTVL, 60),
+    (tcp, s.SOL_TCP, s.TCP_KEEPCNT, 9), (tcp, s.SOL_TCP, s.TCP_USER_TIMEOUT, 9), (tcp, s.SOL_TCP, s.TCP_DEFER_ACCEPT, 1),
+    (tcp, s.SOL_IP, s.IP_TOS, 16), (udp, s.SOL_IP, 11, 1), (udp, s.SOL_IP, 49, 0),
+    (tcp6, s.IPPROTO_IPV6, s.IPV6_V6ONLY, 0), (udp6, s.IPPROTO_IPV6, s.IPV6_RECVPKTINFO, 1),
+    (udp6, s.IPPROTO_IPV6, s.IPV6_MULTICAST_HOPS, 1), (tcp6, s.IPPROTO_IPV6, s.IPV6_TCLASS, 16), (udp, 17, 103, 1200),
+]
+print('ordinary:', *refused(ordinary))
+program = bytes([0x06, 0, 0, 0, 0xff, 0xff, 0, 0])
+held = ctypes.create_string_buffer(program)
+filter = (1).to_bytes(2, 'little') + bytes(6) + ctypes.addressof(held).to_bytes(8, 'little')
+others = [(tcp, 6, 30, 1), (tcp, 6, 34, 1), (tcp, 6, 23, 1), (tcp, 6, 33, bytes(16)), (tcp, 6, 31, b'tls'), (udp, 1, 26, filter), (udp, 17, 100, 2)]
+print('others:', *refused(others))
+try: tcp.sendto(b'x', s.MSG_FASTOPEN, ('127.0.0.1', 1))
+except OSError as error: print('sendto', errno.errorcode[error.errno])
+for kind, protocol in ((1, 262), (2, 136), (1, 132), (5, 0), (2, 115)):
+    try: s.socket(s.AF_INET, kind, protocol)
+    except OSError as error: print(kind, protocol, errno.errorcode[error.errno])
+";
+
+#[test]
+fn socket_options_of_ordinary_programs_pass_and_fast_open_filters_and_other_protocols_do_not() {
+    let lab = Lab::with_web();
+    let expected = "ordinary:\nothers: 6/30 ENOPROTOOPT 6/34 ENOPROTOOPT 6/23 ENOPROTOOPT 6/33 ENOPROTOOPT 6/31 ENOPROTOOPT \
+                    1/26 ENOPROTOOPT 17/100 ENOPROTOOPT\nsendto ENOTSUP\n1 262 EPROTONOSUPPORT\n2 136 EPROTONOSUPPORT\n\
+                    1 132 EPROTONOSUPPORT\n5 0 EPROTONOSUPPORT\n2 115 EPROTONOSUPPORT";
+    assert_eq!(lab.sandbox(&crate::policy("{}")).python(OPTIONS, &[]).ok(), expected);
+    // A client that wishes for fast open goes on without it.
+    let curl = "curl -sS --tcp-fastopen -o /dev/null -w '%{http_connect}' https://web.test:8080";
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh(curl).stdout, "403");
+}
+
 #[test]
 fn prv_06_no_descriptor_variable_or_process_of_the_supervisor_is_inside() {
     let lab = Lab::with_web();

@@ -74,12 +74,8 @@ fn program(
     answer: Answer,
     rules: BTreeMap<i64, Vec<SeccompRule>>,
 ) -> Result<Vec<libc::sock_filter>, seccompiler::BackendError> {
-    let errno = match answer {
-        Answer::NotPermitted => libc::EPERM,
-        Answer::NotImplemented => libc::ENOSYS,
-    };
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(errno.cast_unsigned());
+    let refuse = SeccompAction::Errno(answer.errno().cast_unsigned());
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?;
     let program: BpfProgram = filter.try_into()?;
     let program = program.into_iter().map(|instruction| libc::sock_filter {

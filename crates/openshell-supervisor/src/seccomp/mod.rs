@@ -1,6 +1,7 @@
 //! Which system calls the workload may make, and which the supervisor.
 
 pub mod filter;
+pub mod options;
 pub mod prelude;
 pub mod rules;
 

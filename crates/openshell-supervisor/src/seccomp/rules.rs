@@ -1,7 +1,9 @@
 //! The filter as a table: system call, condition, answer, reason. What no row names is allowed.
 
-use libc::c_long;
+use libc::{c_int, c_long};
 use serde::{Deserialize, Serialize};
+
+use crate::seccomp::options::{self, Level};
 
 /// What a refused call returns; chosen so that programs fall back instead of failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,6 +12,26 @@ pub enum Answer {
     NotPermitted,
     /// ENOSYS: not in this kernel.
     NotImplemented,
+    /// EPROTONOSUPPORT: a protocol that is not in this kernel.
+    NoProtocol,
+    /// ENOPROTOOPT: an option that is not in this kernel.
+    NoOption,
+    /// EOPNOTSUPP: switched off.
+    NotSupported,
+}
+
+impl Answer {
+    /// The error number that the caller gets.
+    #[must_use]
+    pub fn errno(self) -> c_int {
+        match self {
+            Self::NotPermitted => libc::EPERM,
+            Self::NotImplemented => libc::ENOSYS,
+            Self::NoProtocol => libc::EPROTONOSUPPORT,
+            Self::NoOption => libc::ENOPROTOOPT,
+            Self::NotSupported => libc::EOPNOTSUPP,
+        }
+    }
 }
 
 /// A comparison with one argument's lower 32 bits. The upper ones are ignored, as the kernel ignores them for the
@@ -100,10 +122,42 @@ pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
     SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES)
 }
 
+/// AF_INET (2) and AF_INET6 (10), which differ in one bit.
+const INTERNET: Condition = masked(0, !8, libc::AF_INET);
+
+/// Every option of `level` but those that may be set; `N` is one more than their number.
+const fn other_options<const N: usize>(level: Level) -> [Condition; N] {
+    let mut conditions = [equal(1, level.number); N];
+    let mut index = 1;
+    while index < N {
+        conditions[index] = unequal(2, level.allowed[index - 1].1);
+        index += 1;
+    }
+    conditions
+}
+
+/// Every level but those of [`options::LEVELS`].
+const fn other_levels() -> [Condition; options::LEVELS.len()] {
+    let mut conditions = [equal(1, 0); options::LEVELS.len()];
+    let mut index = 0;
+    while index < conditions.len() {
+        conditions[index] = unequal(1, options::LEVELS[index].number);
+        index += 1;
+    }
+    conditions
+}
+
 macro_rules! row {
     ($name:ident, $when:expr, $answer:ident, $reason:expr) => {
         Row { name: stringify!($name), number: libc::$name, when: $when, answer: Answer::$answer, reason: $reason }
     };
+}
+
+macro_rules! other_options {
+    ($level:ident, $reason:expr) => {{
+        const WHEN: &[Condition] = &other_options::<{ options::$level.allowed.len() + 1 }>(options::$level);
+        row!(SYS_setsockopt, WHEN, NoOption, $reason)
+    }};
 }
 
 /// Why a thread never has a descriptor table of its own.
@@ -200,7 +254,66 @@ const WORKLOAD: &[Row] = &[
         "netlink for anything but reading links, addresses and routes"
     ),
     row!(SYS_socketpair, &[unequal(0, libc::AF_UNIX)], NotPermitted, "as socket"),
+    row!(
+        SYS_socket,
+        &[
+            INTERNET,
+            unequal(2, libc::IPPROTO_IP),
+            unequal(2, libc::IPPROTO_TCP),
+            unequal(2, libc::IPPROTO_UDP),
+            unequal(2, libc::IPPROTO_ICMP),
+            unequal(2, libc::IPPROTO_ICMPV6),
+        ],
+        NoProtocol,
+        "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the search for callers know none, and their code is rarely used"
+    ),
+    // A protocol of 0 means the first one of the type, so types count too. Flags lie above the lower four bits.
+    row!(SYS_socket, &[INTERNET, masked(1, 0xf, libc::SOCK_RAW)], NoProtocol, "raw sockets write headers of their own"),
+    row!(
+        SYS_socket,
+        &[INTERNET, bits(1, 4)],
+        NoProtocol,
+        "SOCK_RDM, SOCK_SEQPACKET (SCTP) and SOCK_DCCP by another name"
+    ),
+    row!(SYS_socket, &[INTERNET, bits(1, 8)], NoProtocol, "SOCK_PACKET: the older packet sockets"),
+    other_options!(
+        SOCKET,
+        "socket filters (SO_ATTACH_FILTER, _BPF, _REUSEPORT_*) run programs in the kernel; the others are rarely used"
+    ),
+    other_options!(
+        TCP,
+        "fast open makes sockets that are bound to a connection without a packet, which hides who has it; TCP_ULP loads protocols; TCP_REPAIR forges state"
+    ),
+    other_options!(UDP, "UDP_ENCAP: IPsec and L2TP inside of datagrams"),
+    other_options!(IP, "IP_TRANSPARENT, options in headers, IPsec policies, the tables of iptables"),
+    other_options!(IPV6, "IPV6_ADDRFORM, extension headers, IPsec policies, the tables of ip6tables"),
+    other_options!(NETLINK, "rarely used kernel code"),
+    row!(SYS_setsockopt, &other_levels(), NoOption, "TLS in the kernel, MPTCP, AF_ALG, packet sockets and the like"),
+    row!(SYS_sendto, &[bits(3, libc::MSG_FASTOPEN)], NotSupported, "fast open, as the options of TCP"),
+    row!(SYS_sendmsg, &[bits(2, libc::MSG_FASTOPEN)], NotSupported, "fast open, as the options of TCP"),
+    row!(SYS_sendmmsg, &[bits(3, libc::MSG_FASTOPEN)], NotSupported, "fast open, as the options of TCP"),
+    row!(
+        SYS_personality,
+        &[
+            // Asks; the default; what setarch and sanitizers set: 32 bits, an older version's number, no randomisation.
+            unequal(0, -1),
+            unequal(0, 0),
+            unequal(0, PER_LINUX32),
+            unequal(0, UNAME26),
+            unequal(0, PER_LINUX32 | UNAME26),
+            unequal(0, libc::ADDR_NO_RANDOMIZE),
+            unequal(0, PER_LINUX32 | libc::ADDR_NO_RANDOMIZE),
+        ],
+        NotPermitted,
+        "other systems' calling conventions, executable data, a mapped first page"
+    ),
 ];
+
+/// personality(2): 32 bits, as `setarch` says them.
+const PER_LINUX32: c_int = 0x0008;
+
+/// personality(2): a version number that begins with 2.6.
+const UNAME26: c_int = 0x0002_0000;
 
 /// Further rows where the processor has segments.
 #[cfg(target_arch = "x86_64")]
