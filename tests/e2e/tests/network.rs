@@ -722,3 +722,20 @@ fn a_supervisor_that_runs_out_of_descriptors_serves_at_once_when_it_has_some() {
     let said: Vec<_> = printed.lines().filter(|line| ["refused", "again True", "0"].contains(line)).collect();
     assert_eq!(said, ["refused", "again True", "0"], "{printed}");
 }
+
+#[test]
+fn a_policy_of_no_hosts_has_loopback_and_no_network_has_none() {
+    let lab = Lab::with_web();
+    let program = "
+import socket
+try:
+    server = socket.create_server(('127.0.0.1', 0))
+    socket.create_connection(server.getsockname())
+    print('connected')
+except PermissionError: print('refused')
+";
+    for (mode, expected) in [("proxy", "connected"), ("block", "refused")] {
+        let finished = lab.sandbox(&crate::policy("{}")).args(&["--network", mode]).python(program, &[]);
+        assert_eq!(finished.ok(), expected, "{mode}");
+    }
+}

@@ -73,6 +73,8 @@ pub struct Row {
     pub answer: Answer,
     /// What it would let a workload do.
     pub reason: &'static str,
+    /// Programs that miss it, and their remedy; empty where none is known that does not fall back.
+    pub breaks: &'static str,
 }
 
 /// The highest number that the table below was written with in mind (file_setattr, Linux 6.17; from 424 on the numbers are
@@ -149,7 +151,17 @@ const fn other_levels() -> [Condition; options::LEVELS.len()] {
 
 macro_rules! row {
     ($name:ident, $when:expr, $answer:ident, $reason:expr) => {
-        Row { name: stringify!($name), number: libc::$name, when: $when, answer: Answer::$answer, reason: $reason }
+        row!($name, $when, $answer, $reason, "")
+    };
+    ($name:ident, $when:expr, $answer:ident, $reason:expr, $breaks:expr) => {
+        Row {
+            name: stringify!($name),
+            number: libc::$name,
+            when: $when,
+            answer: Answer::$answer,
+            reason: $reason,
+            breaks: $breaks,
+        }
     };
 }
 
@@ -166,16 +178,34 @@ const HIDDEN: &str =
 
 /// Rows of every filter here: nobody who serves or runs a workload has a use for these.
 const SHARED: &[Row] = &[
-    row!(SYS_ptrace, &[], NotPermitted, "reads and changes other processes"),
-    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes"),
+    row!(
+        SYS_ptrace,
+        &[],
+        NotPermitted,
+        "reads and changes other processes",
+        "gdb, strace; LeakSanitizer, and so every program built with -fsanitize=address when it ends (ASAN_OPTIONS=detect_leaks=0)"
+    ),
+    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes", "gdb, py-spy"),
     row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
-    row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel"),
-    row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes"),
-    row!(SYS_userfaultfd, &[], NotPermitted, "stops the kernel in the middle of a copy, which exploits need"),
+    row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel", "bpftrace, bpftool"),
+    row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes", "perf"),
+    row!(
+        SYS_userfaultfd,
+        &[],
+        NotPermitted,
+        "stops the kernel in the middle of a copy, which exploits need",
+        "CRIU, live migration"
+    ),
     row!(SYS_io_uring_setup, &[], NotImplemented, "a second way to every system call, past this filter"),
     row!(SYS_io_uring_enter, &[], NotImplemented, "as io_uring_setup"),
     row!(SYS_io_uring_register, &[], NotImplemented, "as io_uring_setup"),
-    row!(SYS_mount, &[], NotPermitted, "mounts could cover or expose paths"),
+    row!(
+        SYS_mount,
+        &[],
+        NotPermitted,
+        "mounts could cover or expose paths",
+        "mount, bubblewrap, flatpak, container engines"
+    ),
     row!(SYS_umount2, &[], NotPermitted, "uncovers what a mount hides"),
     row!(SYS_open_tree, &[], NotPermitted, "the newer mount interface"),
     row!(SYS_move_mount, &[], NotPermitted, "the newer mount interface"),
@@ -190,18 +220,31 @@ const SHARED: &[Row] = &[
         when: &[],
         answer: Answer::NotPermitted,
         reason: "the newer mount interface",
+        breaks: "",
     },
-    row!(SYS_pivot_root, &[], NotPermitted, "changes the root directory"),
-    row!(SYS_open_by_handle_at, &[], NotPermitted, "opens files past the path that the rules speak of"),
-    row!(SYS_keyctl, &[], NotPermitted, "the kernel's key store is shared by everything with this user"),
+    row!(SYS_pivot_root, &[], NotPermitted, "changes the root directory", "container engines"),
+    row!(
+        SYS_open_by_handle_at,
+        &[],
+        NotPermitted,
+        "opens files past the path that the rules speak of",
+        "NFS servers, fatrace"
+    ),
+    row!(
+        SYS_keyctl,
+        &[],
+        NotPermitted,
+        "the kernel's key store is shared by everything with this user",
+        "keyctl; Kerberos with a KEYRING cache (KRB5CCNAME=FILE:…)"
+    ),
     row!(SYS_add_key, &[], NotPermitted, "as keyctl"),
     row!(SYS_request_key, &[], NotPermitted, "as keyctl"),
     row!(SYS_kexec_load, &[], NotPermitted, "replaces the kernel"),
     row!(SYS_kexec_file_load, &[], NotPermitted, "replaces the kernel"),
-    row!(SYS_init_module, &[], NotPermitted, "loads kernel modules"),
+    row!(SYS_init_module, &[], NotPermitted, "loads kernel modules", "insmod, modprobe"),
     row!(SYS_finit_module, &[], NotPermitted, "loads kernel modules"),
     row!(SYS_delete_module, &[], NotPermitted, "unloads kernel modules"),
-    row!(SYS_reboot, &[], NotPermitted, "stops the machine"),
+    row!(SYS_reboot, &[], NotPermitted, "stops the machine", "reboot, shutdown"),
     row!(
         SYS_clone3,
         &[],
@@ -212,30 +255,67 @@ const SHARED: &[Row] = &[
 
 /// Further rows of every workload.
 const WORKLOAD: &[Row] = &[
-    row!(SYS_memfd_create, &[], NotPermitted, "a program that exists in memory alone escapes the file rules"),
+    row!(
+        SYS_memfd_create,
+        &[],
+        NotPermitted,
+        "a program that exists in memory alone escapes the file rules",
+        "programs that run from memory; others use a file in /tmp or /dev/shm"
+    ),
     row!(SYS_memfd_secret, &[], NotPermitted, "memory that the supervisor's operator cannot inspect"),
     row!(SYS_execveat, &[bits(4, libc::AT_EMPTY_PATH)], NotPermitted, "runs a program that has no path"),
     row!(SYS_pidfd_getfd, &[], NotPermitted, "takes descriptors from other processes"),
-    row!(SYS_seccomp, &[equal(0, 1)], NotPermitted, "SECCOMP_SET_MODE_FILTER: shadows this filter's answers"),
+    row!(
+        SYS_seccomp,
+        &[equal(0, 1)],
+        NotPermitted,
+        "SECCOMP_SET_MODE_FILTER: shadows this filter's answers",
+        "browsers' and other programs' own sandboxes (chromium --no-sandbox, file -S)"
+    ),
     row!(SYS_prctl, &[equal(0, libc::PR_SET_SECCOMP)], NotPermitted, "the older way to install a filter"),
-    row!(SYS_chroot, &[], NotPermitted, "changes the root directory"),
-    row!(SYS_setns, &[], NotPermitted, "enters another namespace"),
-    row!(SYS_unshare, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
-    row!(SYS_clone, &[bits(0, libc::CLONE_NEWUSER)], NotPermitted, "a user namespace brings every capability back"),
+    row!(SYS_chroot, &[], NotPermitted, "changes the root directory", "chroot, debootstrap, schroot"),
+    row!(SYS_setns, &[], NotPermitted, "enters another namespace", "nsenter, ip netns"),
+    row!(
+        SYS_unshare,
+        &[bits(0, libc::CLONE_NEWUSER)],
+        NotPermitted,
+        "a user namespace brings every capability back",
+        "bubblewrap, rootless containers, unshare -U; browsers' own sandboxes (chromium --no-sandbox)"
+    ),
+    row!(
+        SYS_clone,
+        &[bits(0, libc::CLONE_NEWUSER)],
+        NotPermitted,
+        "a user namespace brings every capability back",
+        "as unshare"
+    ),
     row!(SYS_unshare, &[bits(0, libc::CLONE_FILES)], NotPermitted, HIDDEN),
     row!(SYS_clone, &[masked(0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)], NotPermitted, HIDDEN),
     row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, HIDDEN),
     row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
     row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
-    row!(SYS_ioctl, &[equal(1, 0x5423)], NotPermitted, "TIOCSETD: loads line disciplines, rarely used kernel code"),
-    row!(SYS_ioctl, &[equal(1, 0x540c)], NotPermitted, "TIOCEXCL: locks the terminal of the caller's shell"),
+    row!(
+        SYS_ioctl,
+        &[equal(1, 0x5423)],
+        NotPermitted,
+        "TIOCSETD: loads line disciplines, rarely used kernel code",
+        "slattach, ldattach"
+    ),
+    row!(
+        SYS_ioctl,
+        &[equal(1, 0x540c)],
+        NotPermitted,
+        "TIOCEXCL: locks the terminal of the caller's shell",
+        "picocom, minicom: their own lock"
+    ),
     row!(
         SYS_fanotify_init,
         &[],
         NotPermitted,
-        "watches files that are not granted, which the file rules cannot refuse"
+        "watches files that are not granted, which the file rules cannot refuse",
+        "fatrace"
     ),
-    row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included"),
+    row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included", "dmesg"),
     row!(
         SYS_socket,
         &[
@@ -245,13 +325,15 @@ const WORKLOAD: &[Row] = &[
             unequal(0, libc::AF_NETLINK),
         ],
         NotPermitted,
-        "other families (packet, vsock, bluetooth, alg…) reach past the fence or into rarely used kernel code"
+        "other families (packet, vsock, bluetooth, alg…) reach past the fence or into rarely used kernel code",
+        "tcpdump, arping, bluetoothctl"
     ),
     row!(
         SYS_socket,
         &[equal(0, libc::AF_NETLINK), unequal(2, libc::NETLINK_ROUTE)],
         NotPermitted,
-        "netlink for anything but reading links, addresses and routes"
+        "netlink for anything but reading links, addresses and routes",
+        "ss, nft, iptables, udevadm"
     ),
     row!(SYS_socketpair, &[unequal(0, libc::AF_UNIX)], NotPermitted, "as socket"),
     row!(
@@ -268,7 +350,13 @@ const WORKLOAD: &[Row] = &[
         "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the search for callers know none, and their code is rarely used"
     ),
     // A protocol of 0 means the first one of the type, so types count too. Flags lie above the lower four bits.
-    row!(SYS_socket, &[INTERNET, masked(1, 0xf, libc::SOCK_RAW)], NoProtocol, "raw sockets write headers of their own"),
+    row!(
+        SYS_socket,
+        &[INTERNET, masked(1, 0xf, libc::SOCK_RAW)],
+        NoProtocol,
+        "raw sockets write headers of their own",
+        "ping and traceroute, which have nothing to reach either"
+    ),
     row!(
         SYS_socket,
         &[INTERNET, bits(1, 4)],
@@ -317,7 +405,8 @@ const UNAME26: c_int = 0x0002_0000;
 
 /// Further rows where the processor has segments.
 #[cfg(target_arch = "x86_64")]
-const X86_64: &[Row] = &[row!(SYS_modify_ldt, &[], NotPermitted, "16-bit segments: rarely used kernel code")];
+const X86_64: &[Row] =
+    &[row!(SYS_modify_ldt, &[], NotPermitted, "16-bit segments: rarely used kernel code", "16-bit programs in Wine")];
 #[cfg(not(target_arch = "x86_64"))]
 const X86_64: &[Row] = &[];
 

@@ -183,3 +183,57 @@ fn personalities_that_programs_set_are_open() {
         assert_eq!(sys::call(libc::SYS_personality, [0x40_0000, 0, 0, 0, 0, 0]), Err(libc::EPERM), "READ_IMPLIES_EXEC");
     });
 }
+
+/// The conditions of a row as the manual would say them.
+#[cfg(target_arch = "x86_64")]
+fn conditions(row: &Row) -> String {
+    let condition = |condition: &crate::seccomp::rules::Condition| {
+        let place = condition.argument + 1;
+        match condition.test {
+            Test::Equal(value) => format!("argument {place} is {value:#x}"),
+            Test::Unequal(value) => format!("argument {place} is not {value:#x}"),
+            Test::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
+        }
+    };
+    // The long lists are those of options, which the page shows beside the table.
+    match row.when {
+        [] => "always".to_owned(),
+        [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.test, Test::Equal(_)) => {
+            format!("{}, and the option is none of those below", condition(first))
+        }
+        all => all.iter().map(condition).collect::<Vec<_>>().join(", "),
+    }
+}
+
+// One row is of x86-64 alone.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_page_of_system_calls_shows_every_row_and_every_option() {
+    let name = |row: &Row| row.name.trim_start_matches("SYS_").to_owned();
+    let errno = |row: &Row| match row.answer.errno() {
+        libc::EPERM => "EPERM",
+        libc::ENOSYS => "ENOSYS",
+        libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
+        libc::ENOPROTOOPT => "ENOPROTOOPT",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        _ => "success, and nothing happens",
+    };
+    let rows: String = rows(Sockets::Local)
+        .map(|row| {
+            let (when, reason, breaks) = (conditions(row), row.reason, row.breaks);
+            format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(row), errno(row))
+        })
+        .collect();
+    let options: String = LEVELS
+        .iter()
+        .map(|level| {
+            let names: Vec<_> = level.allowed.iter().map(|(name, _)| *name).collect();
+            format!("| {} | {} |\n", level.name, names.join(" "))
+        })
+        .collect();
+    let page = include_str!("../../../../docs/system-calls.md");
+    for (what, table) in [("calls", rows), ("options", options)] {
+        let found = page.split(&format!("<!-- {what} -->\n")).nth(1).unwrap_or_default();
+        assert!(found == table, "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}");
+    }
+}
