@@ -184,3 +184,20 @@ fn two_hundred_runs_in_sequence_leave_the_host_as_it_was() {
 fn twenty_sandboxes_at_a_time_leave_the_host_as_it_was() {
     many(20, "kill", 610);
 }
+
+/// Holds the lock of the host's network namespace as a user without any right, and says so.
+const HOLDER: &str = "
+import fcntl, os, time
+os.setuid(65534)
+fcntl.flock(os.open('/proc/self/ns/net', os.O_RDONLY), fcntl.LOCK_EX)
+print('held', flush=True)
+time.sleep(600)
+";
+
+#[test]
+fn a_process_that_locks_the_network_namespace_holds_up_no_start() {
+    let lab = Lab::with_web();
+    let _holder = lab.program(&["/usr/bin/python3", "-c", HOLDER]);
+    let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
+    assert_eq!(finished.ok(), "ran");
+}

@@ -735,7 +735,7 @@ try:
 except PermissionError: print('refused')
 ";
     for (mode, expected) in [("proxy", "connected"), ("block", "refused")] {
-        let finished = lab.sandbox(&crate::policy("{}")).args(&["--network", mode]).python(program, &[]);
+        let finished = lab.sandbox(&policy("{}")).args(&["--network", mode]).python(program, &[]);
         assert_eq!(finished.ok(), expected, "{mode}");
     }
 }

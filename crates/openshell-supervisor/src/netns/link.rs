@@ -72,8 +72,8 @@ impl Subnet {
     }
 }
 
-/// The first subnet inside which the calling thread's namespace has no address and no route.
-pub(super) fn free_subnet(socket: &Socket) -> io::Result<Option<Subnet>> {
+/// The subnets inside which the calling thread's namespace has no address and no route.
+pub(super) fn free_subnets(socket: &Socket) -> io::Result<impl Iterator<Item = Subnet> + use<>> {
     let mut used = Vec::new();
     for (request, fixed, wanted) in [(RTM_GETADDR, 8, IFA_ADDRESS), (RTM_GETROUTE, 12, RTA_DST)] {
         let mut body = vec![0; fixed];
@@ -86,7 +86,7 @@ pub(super) fn free_subnet(socket: &Socket) -> io::Result<Option<Subnet>> {
     }
     // A route's destination inside 10.200.N.0/24 has that prefix; a wider route (10.0.0.0/8) begins elsewhere, but for
     // 10.200.0.0/16 itself, which counts as use of the first subnet.
-    Ok(Subnet::candidates().find(|subnet| !used.iter().any(|address| subnet.holds(*address))))
+    Ok(Subnet::candidates().filter(move |subnet| !used.iter().any(|address| subnet.holds(*address))))
 }
 
 /// How the names of the host's ends of links begin.
@@ -126,12 +126,11 @@ const MTU: u32 = 65_535;
 /// Bytes that cross the link at once, several packets in one, from Linux 6.3 on; others ignore it.
 const AT_ONCE: u32 = 256 * 1024;
 
-/// Creates a veth pair whose one end is here, under a name of its own, and whose other is born inside `namespace` as
-/// `eth0`, and gives the end here its address.
-pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<()> {
-    let mut unique = [0; 4];
-    rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
-    let name = format!("{NAME_PREFIX}{:08x}", u32::from_ne_bytes(unique));
+/// Creates a veth pair whose one end is here, named after the subnet, and whose other is born inside `namespace` as
+/// `eth0`, and gives the end here its address. False where a link of that name exists: of two starts that choose the same
+/// subnet at once the kernel lets one have it, without a lock that anybody could hold.
+pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<bool> {
+    let name = format!("{NAME_PREFIX}{:08x}", u32::from(subnet.supervisor()) & !0xff);
     // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is
     // created where it belongs, and brought up from there.
     let mtu = MTU.to_ne_bytes();
@@ -151,10 +150,14 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
                 })
             })
         });
-    socket.execute(vec![pair])?;
+    match socket.execute(vec![pair]) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        result => result?,
+    }
     let index = index_of(&name)?;
     without_ipv6_address(socket, index)?;
-    socket.execute(vec![address(index, subnet.supervisor()), up(index)])
+    socket.execute(vec![address(index, subnet.supervisor()), up(index)])?;
+    Ok(true)
 }
 
 /// Inside the namespace: loopback and the veth end up, the workload's address, the route through the supervisor.

@@ -8,9 +8,6 @@ mod thread;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-use rustix::fs::FlockOperation;
 
 use crate::netlink::{Protocol, Socket};
 pub use link::{INTERFACE, Subnet, is_on_link};
@@ -24,10 +21,6 @@ pub enum NetnsError {
         "cannot create a network namespace, which keeps the workload off the host's network; run as root with CAP_SYS_ADMIN"
     )]
     Create { source: io::Error },
-    #[error(
-        "cannot lock the host's network namespace (/proc/self/ns/net) against other sandboxes that start now; some process holds it"
-    )]
-    Lock { source: io::Error },
     #[error("cannot list the host's addresses and routes")]
     List { source: io::Error },
     #[error(
@@ -61,17 +54,15 @@ impl Netns {
     /// The step that failed; what was made before it is gone.
     pub fn create() -> Result<(Self, Subnet), NetnsError> {
         let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
-        let host = thread::current().map_err(|source| NetnsError::Lock { source })?;
-        // Two sandboxes that start at once must not choose the same subnet; the addresses are the namespace's, so the
-        // lock is on the namespace. It ends with the descriptor.
-        lock(&host).map_err(|source| NetnsError::Lock { source })?;
         let socket = Socket::open(Protocol::Route).map_err(|source| NetnsError::List { source })?;
-        let subnet = link::free_subnet(&socket)
-            .map_err(|source| NetnsError::List { source })?
-            .ok_or(NetnsError::NoFreeSubnet)?;
-        link::create_pair(&socket, fd.as_fd(), subnet).map_err(|source| NetnsError::Pair { source })?;
-        run_in(fd.as_fd(), || link::configure_inside(subnet)).map_err(|source| NetnsError::Inside { source })?;
-        Ok((Self { fd, link: Some(subnet) }, subnet))
+        for subnet in link::free_subnets(&socket).map_err(|source| NetnsError::List { source })? {
+            if link::create_pair(&socket, fd.as_fd(), subnet).map_err(|source| NetnsError::Pair { source })? {
+                run_in(fd.as_fd(), || link::configure_inside(subnet))
+                    .map_err(|source| NetnsError::Inside { source })?;
+                return Ok((Self { fd, link: Some(subnet) }, subnet));
+            }
+        }
+        Err(NetnsError::NoFreeSubnet)
     }
 
     /// A namespace with loopback and nothing else.
@@ -106,21 +97,6 @@ impl Netns {
         self.link
     }
 }
-
-/// Waits for the lock, but not for ever: whoever may open the namespace's file may hold it.
-fn lock(host: &OwnedFd) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_DEADLINE;
-    loop {
-        match rustix::fs::flock(host, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_INTERVAL),
-            result => return Ok(result?),
-        }
-    }
-}
-
-/// A start holds the lock for a few milliseconds, so this is some thousand starts.
-const LOCK_DEADLINE: Duration = Duration::from_secs(10);
-const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {

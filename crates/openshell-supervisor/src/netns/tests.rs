@@ -166,3 +166,18 @@ fn an_isolated_namespace_has_loopback_and_no_route() {
         assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED);
     });
 }
+
+#[test]
+fn many_starts_at_once_get_a_subnet_each() {
+    on_private_host(|| {
+        let host = thread::current().unwrap();
+        let mut made: Vec<_> = std::thread::scope(|scope| {
+            let starts: Vec<_> =
+                (0..16).map(|_| scope.spawn(|| run_in(host.as_fd(), || Ok(Netns::create())))).collect();
+            starts.into_iter().map(|start| start.join().unwrap().unwrap().unwrap()).collect()
+        });
+        made.sort_by_key(|(_, subnet)| subnet.supervisor());
+        made.dedup_by_key(|(_, subnet)| subnet.supervisor());
+        assert_eq!(made.len(), 16);
+    });
+}
