@@ -141,6 +141,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let home = environment::home(&user, |path| landlock.grants_writing(path));
     let directories = directories(config, &landlock, &home);
     note_isolation(&init);
+    note_core_socket();
     let listener = match network.proxy {
         Some(address) => Some(bind_proxy(address).await?),
         None => None,
@@ -394,6 +395,15 @@ fn note_isolation(init: &Init) {
     if let Some(why) = init.shared_pids() {
         let message = format!("the sandbox shares the supervisor's process numbers: cannot {why}");
         logging::config_event("DEGRADED", "MED", &message);
+    }
+}
+
+/// A handler behind a pipe is kept from running by the limit of core dumps; one behind a socket is not.
+fn note_core_socket() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.starts_with('@') {
+        let message = "a crash inside is handed to the host's socket for core dumps (kernel.core_pattern)";
+        logging::config_event("DEGRADED", "HIGH", message);
     }
 }
 

@@ -244,3 +244,26 @@ fn the_supervisors_secrets_cannot_be_read_even_by_root_through_proc() {
     assert_eq!(lab.shell(&format!("grep -E 'core file' /proc/{pid}/limits | tr -s ' ' | cut -d' ' -f5,6")), "0 0\n");
     drop(started);
 }
+
+/// Says what the limit of core dumps is, then what becomes of attempts to change it, and what it is by then.
+const CORE: &str = "
+import ctypes, resource, struct
+libc = ctypes.CDLL(None, use_errno=True)
+limit = lambda: resource.getrlimit(resource.RLIMIT_CORE)
+print(limit())
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print(libc.syscall(160, 4, struct.pack('QQ', 0, 0)), limit())
+resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+";
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_crash_runs_no_handler_of_the_host_whatever_the_workload_sets() {
+    let lab = Lab::with_web();
+    // At 1, and at no other value, the kernel runs nobody (core(5)).
+    let finished = lab.sandbox(&crate::policy("{}")).python(CORE, &[]);
+    assert_eq!(finished.ok(), "(1, 1)\n0 (1, 1)\n(99, 99)");
+    // A crash ends as one.
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh("ulimit -c 0; kill -SEGV $$").code(), 128 + 11);
+}

@@ -226,8 +226,10 @@ impl Confinement {
     /// Each command's part: from init's root to a process that may only become the command.
     pub(crate) fn drop_into(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
-        // What is said about the workload's memory stays in it.
-        let no_core = Rlimit { current: Some(0), maximum: Some(0) };
+        // What is said about the workload's memory stays in it. No file is as small as 1 byte, and 1 is the value at which
+        // the kernel does not run the program of a piped `kernel.core_pattern` either, which 0 does not keep it from. The
+        // filter keeps the workload from changing it.
+        let no_core = Rlimit { current: Some(1), maximum: Some(1) };
         rustix::process::setrlimit(Resource::Core, no_core).at(S::CoreLimit)?;
         // The bounding set needs a capability to be emptied, so it goes first; what is left after the change of user
         // could come back through a file's capabilities.

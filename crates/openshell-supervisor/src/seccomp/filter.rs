@@ -62,12 +62,13 @@ impl Filter {
 }
 
 fn condition(condition: &Condition) -> Result<SeccompCondition, seccompiler::BackendError> {
-    let (operator, value) = match condition.test {
-        Test::Equal(value) => (SeccompCmpOp::Eq, value),
-        Test::Unequal(value) => (SeccompCmpOp::Ne, value),
-        Test::Masked { mask, value } => (SeccompCmpOp::MaskedEq(u64::from(mask)), value),
+    let (length, operator, value) = match condition.test {
+        Test::Equal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value),
+        Test::Unequal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value),
+        Test::NotNull => (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0),
+        Test::Masked { mask, value } => (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(u64::from(mask)), value),
     };
-    SeccompCondition::new(condition.argument, SeccompCmpArgLen::Dword, operator, u64::from(value))
+    SeccompCondition::new(condition.argument, length, operator, u64::from(value))
 }
 
 fn program(

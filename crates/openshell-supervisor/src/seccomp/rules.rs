@@ -18,10 +18,12 @@ pub enum Answer {
     NoOption,
     /// EOPNOTSUPP: switched off.
     NotSupported,
+    /// Success, and nothing happens: for a caller that asks for what is so already, and takes a refusal for a fault.
+    NothingDone,
 }
 
 impl Answer {
-    /// The error number that the caller gets.
+    /// The error number that the caller gets; 0 for success.
     #[must_use]
     pub fn errno(self) -> c_int {
         match self {
@@ -30,6 +32,7 @@ impl Answer {
             Self::NoProtocol => libc::EPROTONOSUPPORT,
             Self::NoOption => libc::ENOPROTOOPT,
             Self::NotSupported => libc::EOPNOTSUPP,
+            Self::NothingDone => 0,
         }
     }
 }
@@ -51,6 +54,8 @@ pub enum Test {
     Equal(u32),
     /// Another number.
     Unequal(u32),
+    /// A pointer that is not null: all 64 bits count.
+    NotNull,
     /// Of the bits in the mask, exactly those in the value are set.
     Masked {
         /// Which bits count.
@@ -100,6 +105,10 @@ const fn equal(argument: u8, value: i32) -> Condition {
 
 const fn unequal(argument: u8, value: i32) -> Condition {
     Condition { argument, test: Test::Unequal(value.cast_unsigned()) }
+}
+
+const fn not_null(argument: u8) -> Condition {
+    Condition { argument, test: Test::NotNull }
 }
 
 const fn bits(argument: u8, value: i32) -> Condition {
@@ -314,6 +323,20 @@ const WORKLOAD: &[Row] = &[
         NotPermitted,
         "watches files that are not granted, which the file rules cannot refuse",
         "fatrace"
+    ),
+    row!(
+        SYS_setrlimit,
+        &[equal(0, libc::RLIMIT_CORE as i32)],
+        NothingDone,
+        "at any other value than 1 a crash runs the host's handler of core dumps as root",
+        "core dumps, which are off whatever is set"
+    ),
+    row!(
+        SYS_prlimit64,
+        &[equal(1, libc::RLIMIT_CORE as i32), not_null(2)],
+        NothingDone,
+        "as setrlimit",
+        "core dumps, which are off whatever is set"
     ),
     row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included", "dmesg"),
     row!(
