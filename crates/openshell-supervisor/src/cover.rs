@@ -40,22 +40,25 @@ pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec
             Err(error) => uncovered.push(format!("{}: {error}", folder.display())),
         }
     }
-    match sockets_of_others(&visible) {
-        Ok(sockets) => found.extend(sockets.into_iter().map(|path| (path, FileType::Socket))),
-        Err(error) => uncovered.push(format!("sockets in shared folders: {error}")),
-    }
-    // Where not all can be covered, sockets lead furthest.
-    found.sort_by_key(|(_, kind)| match *kind {
-        FileType::Socket => 0,
-        FileType::Directory => 1,
-        _ => 2,
+    let (sockets, problem) = sockets_of_others(&visible, uid);
+    found.extend(sockets);
+    uncovered.extend(problem.map(|error| format!("sockets in shared folders: {error}")));
+    // Where not all can be covered, what workloads can make comes last, so that none can use up the covers of what the host
+    // has; among the rest sockets lead furthest.
+    found.sort_by_key(|entry| {
+        let rank = match entry.kind {
+            FileType::Socket => 0,
+            FileType::Directory => 1,
+            _ => 2,
+        };
+        (entry.origin, rank)
     });
     // The first folder to be covered is where the empty one is mounted; the others show the same.
-    if let Some(first) = found.iter().position(|(_, kind)| *kind == FileType::Directory) {
+    if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
         found.swap(0, first);
     }
     let mut blank = None;
-    for (index, (path, kind)) in found.iter().enumerate() {
+    for (index, Found { path, kind, .. }) in found.iter().enumerate() {
         if index == COVERS {
             let count = found.len() - COVERS;
             uncovered.push(format!("{count} more, from {} on: no more than {COVERS} are covered", path.display()));
@@ -68,22 +71,60 @@ pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec
     uncovered
 }
 
+/// Makers of an entry, the more trusted first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    /// The host: no workload could have put it there.
+    Host,
+    /// A service that listens in the host's network, and belongs to another user.
+    Service,
+    /// Anybody.
+    Anybody,
+}
+
+/// What has to be covered.
+#[derive(Clone, Debug)]
+struct Found {
+    path: PathBuf,
+    kind: FileType,
+    origin: Origin,
+}
+
 /// Entries of shared folders that are looked at, and how deep: where programs keep their sockets.
 const SHARED_ENTRIES: usize = 50_000;
 const SHARED_DEPTH: usize = 3;
 
-/// Sockets in folders that are granted and that everybody may write to: those that are found there, and those that the host's
-/// network namespace knows of.
-fn sockets_of_others(visible: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
+/// Sockets in folders that are granted and that everybody may write to: those that the host's network namespace knows of, and
+/// those that are found there; with why there may be more of the latter.
+fn sockets_of_others(visible: &BTreeSet<PathBuf>, uid: u32) -> (Vec<Found>, Option<io::Error>) {
     let is_shared = |folder: &Path| {
         std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
     };
     let shared: BTreeSet<_> = visible.iter().filter(|path| is_shared(path)).collect();
-    let mut found = BTreeSet::new();
+    let (bound, mut problem) = match bound_sockets(visible, &shared) {
+        Ok(bound) => (bound, None),
+        Err(error) => (BTreeSet::new(), Some(error)),
+    };
     let mut left = SHARED_ENTRIES;
+    let mut all = BTreeSet::new();
     for folder in &shared {
-        find_sockets(folder, visible, SHARED_DEPTH, &mut left, &mut found);
+        find_sockets(folder, visible, SHARED_DEPTH, &mut left, &mut all);
     }
+    if left == 0 {
+        problem = Some(io::Error::other(format!("more than {SHARED_ENTRIES} entries in them")));
+    }
+    let is_anothers = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|data| data.uid() != uid);
+    let services: BTreeSet<_> = bound.iter().filter(|path| is_anothers(path)).cloned().collect();
+    all.extend(bound);
+    let found = |path: PathBuf| {
+        let origin = if services.contains(&path) { Origin::Service } else { Origin::Anybody };
+        Found { path, kind: FileType::Socket, origin }
+    };
+    (all.into_iter().map(found).collect(), problem)
+}
+
+/// The sockets that are bound in the host's network namespace in one of the `shared` folders.
+fn bound_sockets(visible: &BTreeSet<PathBuf>, shared: &BTreeSet<&PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
     // Whatever follows the seventh field, which may be padded (unix(7)): a path may hold anything.
     let table = std::fs::read("/proc/self/net/unix")?;
     let bound = table.split(|byte| *byte == b'\n').filter_map(|line| {
@@ -95,11 +136,7 @@ fn sockets_of_others(visible: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf
     let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
     let is_covered = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
     let is_socket = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    found.extend(bound.filter(is_covered).filter(is_socket));
-    if left == 0 {
-        return Err(io::Error::other(format!("more than {SHARED_ENTRIES} entries in them")));
-    }
-    Ok(found)
+    Ok(bound.filter(is_covered).filter(is_socket).collect())
 }
 
 /// Adds the sockets beneath `folder` that are not listed by themselves or with their folder.
@@ -142,11 +179,13 @@ fn on_the_way(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
 }
 
 /// What lies in `folder`, neither is visible nor leads there, and has to be covered.
-fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<(PathBuf, FileType)>> {
+fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<Found>> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
         return Ok(Vec::new());
     }
+    let data = rustix::fs::fstat(&opened)?;
+    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::Anybody } else { Origin::Host };
     let mut found = Vec::new();
     for entry in Dir::read_from(&opened)? {
         let entry = entry?;
@@ -169,7 +208,7 @@ fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Ve
             },
         };
         if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
-            found.push((path, kind));
+            found.push(Found { path, kind, origin });
         }
     }
     Ok(found)
@@ -308,6 +347,55 @@ mod tests {
         assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, false, true], "listed by itself");
         let listed = [path, &path.join("hidden")];
         assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, true, false], "with its folder");
+    }
+
+    #[test]
+    fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
+        let (folder, _sockets) = tree();
+        // Of the host: nobody else may make anything in it.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let shared = folder.path().join("seen/shared");
+        std::fs::create_dir(&shared).unwrap();
+        std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        // Left by an earlier run: socket files that nobody listens at any more.
+        for n in 0..super::COVERS + 100 {
+            drop(UnixListener::bind(shared.join(n.to_string())).unwrap());
+        }
+        let service = UnixListener::bind(shared.join("zzz-service")).unwrap();
+        open_to_all(&shared.join("zzz-service"));
+        let own_room = || rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
+        let covered = || {
+            own_room();
+            let uncovered = cover([folder.path().join("seen"), shared.clone()], UID);
+            assert_eq!(uncovered.len(), 1, "{uncovered:?}");
+            assert!(uncovered[0].contains("no more than 1024"), "{uncovered:?}");
+        };
+        let path = folder.path();
+        assert_eq!(apart(covered, || reached(path)), [true, false, false], "the host's folder and socket");
+        let reaches = || UnixStream::connect(shared.join("zzz-service")).is_ok();
+        assert!(apart(|| (), reaches), "the twin without covers");
+        assert!(!apart(covered, reaches), "a service that listens comes before what was left");
+        drop(service);
+    }
+
+    #[test]
+    fn many_files_in_a_shared_folder_keep_no_service_there_uncovered() {
+        let (folder, _sockets) = tree();
+        let shared = folder.path().join("seen/shared");
+        std::fs::create_dir(&shared).unwrap();
+        std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        for n in 0..super::SHARED_ENTRIES + 10 {
+            std::fs::File::create(shared.join(n.to_string())).unwrap();
+        }
+        let _service = UnixListener::bind(shared.join("service")).unwrap();
+        open_to_all(&shared.join("service"));
+        let covered = || {
+            let uncovered = cover([folder.path().join("seen"), shared.clone()], UID);
+            assert!(uncovered.iter().any(|problem| problem.contains("more than 50000 entries")), "{uncovered:?}");
+        };
+        let reaches = || UnixStream::connect(shared.join("service")).is_ok();
+        assert!(apart(|| (), reaches), "the twin without covers");
+        assert!(!apart(covered, reaches));
     }
 
     #[test]
