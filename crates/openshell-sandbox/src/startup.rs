@@ -38,7 +38,7 @@ use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::signals::{self, Meaning};
 use openshell_supervisor::streams::{self, Streams};
-use openshell_supervisor::{filesystem, netns};
+use openshell_supervisor::{filesystem, netns, own_run};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::cli::NetworkMode;
@@ -137,8 +137,13 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         Some(netns) => netns::run_in(netns.as_fd(), || Ok(streams.open()))??,
         None => streams.open()?,
     };
-    let proof = Proof::create(&run_dir, &landlock, network.netns.as_ref())?;
-    let home = environment::home(&user, |path| landlock.grants_writing(path));
+    let own = Own::create(&user, &landlock, &run_dir)?;
+    let landlock = match &own.home {
+        Some(home) => landlock.writing(home),
+        None => landlock,
+    };
+    let proof = Proof::create(&own, &run_dir, &landlock, network.netns.as_ref())?;
+    let home = own.home.clone().or_else(|| environment::home(&user, &landlock)).unwrap_or_default();
     let directories = directories(config, &landlock, &home);
     note_isolation(&init);
     note_core_socket();
@@ -154,7 +159,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let mut reports = Vec::from_iter(bypass);
     let mounts = std::mem::take(&mut tls.mounts);
     let landlock = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
-    let confinement = confinement(config, (landlock, mounts), &user, &network, &proof);
+    let confinement = confinement(config, (landlock, mounts), &user, &network, (own, &proof));
     let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
     if let Some(why) = &enforced.not_mounted {
         trust::unavailable(why);
@@ -317,6 +322,31 @@ async fn bind_proxy(address: SocketAddrV4) -> anyhow::Result<Listener> {
     Ok(listener)
 }
 
+/// What this sandbox alone has.
+struct Own {
+    /// Whether the host's /run is replaced.
+    run: bool,
+    /// The home, where the user has none that can be used.
+    home: Option<PathBuf>,
+}
+
+impl Own {
+    fn create(user: &User, landlock: &Request, run_dir: &RunDir) -> anyhow::Result<Self> {
+        let run = landlock.replaces_run();
+        if environment::home(user, landlock).is_some() {
+            return Ok(Self { run, home: None });
+        }
+        let home = match run {
+            true => PathBuf::from(own_run::HOME),
+            false => run_dir.path().join("home"),
+        };
+        if !run {
+            std::fs::create_dir(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        }
+        Ok(Self { run, home: Some(home) })
+    }
+}
+
 /// What shows that Landlock is in force, and what it needs to be there meanwhile.
 struct Proof {
     proof: LandlockProof,
@@ -324,7 +354,10 @@ struct Proof {
 }
 
 impl Proof {
-    fn create(run_dir: &RunDir, landlock: &Request, netns: Option<&Netns>) -> anyhow::Result<Self> {
+    fn create(own: &Own, run_dir: &RunDir, landlock: &Request, netns: Option<&Netns>) -> anyhow::Result<Self> {
+        if own.run {
+            return Ok(Self { proof: LandlockProof::File(own_run::PROOF.into()), _socket: None });
+        }
         let path = run_dir.path().join("proof");
         std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
         if !landlock.grants_writing(&path) {
@@ -347,9 +380,11 @@ fn confinement(
     (landlock, mounts): (Request, Vec<Mount>),
     user: &User,
     network: &Network,
-    proof: &Proof,
+    (own, proof): (Own, &Proof),
 ) -> Confinement {
     Confinement {
+        own_run: own.run,
+        home: own.home,
         landlock,
         mounts,
         in_sight: config.workdir.clone(),
@@ -409,11 +444,11 @@ fn note_core_socket() {
 
 fn note_enforced(config: &Config, launcher: &Launcher, enforced: &Enforced, network: &Network) {
     let granted = &enforced.landlock;
-    let lacking = [
-        ("path", &granted.missing_paths),
-        ("not restricted by this kernel:", &granted.missing_rights),
-        ("not covered:", &enforced.not_covered),
-    ];
+    let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
+    if !enforced.not_covered.is_empty() {
+        let message = format!("in reach although the policy does not grant it: {}", enforced.not_covered.join("; "));
+        logging::config_event("DEGRADED", "HIGH", &message);
+    }
     let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
     let lacking: Vec<_> = lacking.chain(enforced.not_proved.iter().map(|what| format!("not proved: {what}"))).collect();
     if !lacking.is_empty() {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::landlock::Request;
 use crate::run_as::User;
 
 /// Names and values, in no particular order, each name once.
@@ -125,11 +126,19 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr) -> OsS
     options
 }
 
-/// The user's own home if it exists and may be written, else `/sandbox`, else `/tmp`.
-pub fn home(user: &User, may_write: impl Fn(&Path) -> bool) -> PathBuf {
-    let candidates = [user.home.as_deref(), Some(Path::new("/sandbox"))];
-    let usable = |path: &&Path| path.is_dir() && may_write(path);
-    candidates.into_iter().flatten().find(usable).unwrap_or(Path::new("/tmp")).to_owned()
+/// The home of `user` in a sandbox with the rights of `landlock`: the user's own, where it may be entered and is granted, or
+/// where the policy lists something beneath it; else `/sandbox`, where the user may write to it. `None` if there is neither,
+/// for which the sandbox has a folder of its own: others' files would decide what programs do that read settings there.
+#[must_use]
+pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
+    let credentials = &user.credentials;
+    let is_own = |path: &&Path| {
+        let is_whole = landlock.grants_reading(path) && credentials.may_write(path);
+        credentials.may_enter(path) && (is_whole || landlock.lists_beneath(path))
+    };
+    let is_usable = |path: &&Path| credentials.may_write(path) && landlock.grants_writing(path);
+    let own = user.home.as_deref().filter(is_own);
+    own.or_else(|| Some(Path::new("/sandbox")).filter(is_usable)).map(Path::to_owned)
 }
 
 /// Where commands are looked for if the caller does not say.
@@ -185,8 +194,11 @@ fn shell(user: &User) -> &Path {
 
 #[cfg(test)]
 mod tests {
-    use super::{Environment, Inputs, home, workload};
+    use super::{Environment, Inputs, home as home_of, workload};
+    use crate::landlock::Request;
     use crate::run_as::{Credentials, User};
+    use openshell_policy::filesystem::{Filesystem, GrantedPath};
+    use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
 
     fn user() -> User {
@@ -269,8 +281,30 @@ mod tests {
     }
 
     #[test]
-    fn home_is_a_place_that_may_be_written() {
-        assert_eq!(home(&user(), |_| true), Path::new("/"));
-        assert_eq!(home(&user(), |_| false), Path::new("/tmp"));
+    fn home_is_the_users_where_it_can_be_used_and_never_a_folder_of_everybodys() {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
+        let path = folder.path().to_owned();
+        let request = |read_write: &[&Path]| {
+            let listed = |path: &&Path| GrantedPath::parse(path.to_str().unwrap()).unwrap();
+            let filesystem =
+                Filesystem { read_write: read_write.iter().map(listed).collect(), ..Filesystem::default() };
+            Request::new(&filesystem, None).without("/sandbox")
+        };
+        let chosen = |home: &Path, read_write: &[&Path]| {
+            home_of(&User { home: Some(home.to_owned()), ..user() }, &request(read_write))
+        };
+        let own = path.join("own");
+        std::fs::create_dir_all(own.join("part")).unwrap();
+        assert_eq!(chosen(&own, &[]), None, "it is not granted");
+        assert_eq!(chosen(&own, &[&path]), None, "it is granted with others, and the user cannot write to it");
+        std::os::unix::fs::chown(&own, Some(900), None).unwrap();
+        assert_eq!(chosen(&own, &[&path]), Some(own.clone()));
+        assert_eq!(chosen(&own, &[&own]), Some(own.clone()));
+        assert_eq!(chosen(&own, &[&own.join("part")]), Some(own.clone()), "a part of it is granted");
+        std::fs::set_permissions(&own, PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(chosen(&own, &[&own]), None, "its user may not enter it");
+        assert_eq!(chosen(Path::new("/"), &[&own]), None, "everything lies beneath the root");
+        assert_eq!(chosen(Path::new("/usr/sbin"), &[]), None, "a daemon's is a folder of programs");
+        assert_eq!(chosen(Path::new("/nonexistent"), &[]), None);
     }
 }

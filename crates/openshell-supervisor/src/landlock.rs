@@ -60,6 +60,13 @@ impl Resolved<'_> {
         let path = self.path.as_ref().ok().filter(|_| self.grant.access != PathAccess::List);
         path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).cloned()
     }
+
+    /// Looks once more for a path that was not there: it may have been made meanwhile.
+    pub(crate) fn find_again(&mut self) {
+        if self.path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            self.path = walk(&self.grant.path);
+        }
+    }
 }
 
 /// What is asked of the kernel.
@@ -146,6 +153,13 @@ impl Request {
         self
     }
 
+    /// The same, and `path`, a folder of the sandbox's own, may be written.
+    #[must_use]
+    pub fn writing(mut self, path: &Path) -> Self {
+        self.grants.push(Grant { path: path.to_owned(), access: PathAccess::ReadWrite, listed: false });
+        self
+    }
+
     /// The same without one path.
     #[cfg(test)]
     pub(crate) fn without(mut self, path: &str) -> Self {
@@ -172,6 +186,23 @@ impl Request {
     #[must_use]
     pub fn grants_reading(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
+    }
+
+    /// Whether the policy lists `path` or a path beneath it. Everything lies beneath the root, which says nothing.
+    #[must_use]
+    pub fn lists_beneath(&self, path: &Path) -> bool {
+        path != Path::new("/") && self.grants.iter().any(|grant| grant.listed && grant.path.starts_with(path))
+    }
+
+    /// Whether the host's /run can be replaced in the sandbox, as nothing that holds the sandbox's own folder is granted.
+    #[must_use]
+    pub fn replaces_run(&self) -> bool {
+        crate::own_run::is_possible(self.resolve().iter().flat_map(Resolved::visible))
+    }
+
+    /// Whether something that the kernel or the covers cannot enforce ends the start.
+    pub(crate) fn is_hard(&self) -> bool {
+        self.hard_requirement
     }
 
     /// Puts the calling thread, and all that it starts, into a domain of the rights that were `granted`, what

@@ -13,6 +13,7 @@ mod cover;
 pub mod landlock;
 pub mod netlink;
 pub mod netns;
+pub mod own_run;
 pub mod resolve;
 pub mod seccomp;
 pub mod streams;

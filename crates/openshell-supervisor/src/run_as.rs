@@ -1,7 +1,8 @@
 //! Resolves the policy's user and group to numbers, from `/etc/passwd` and `/etc/group`, before anything is forked.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use openshell_policy::process::{Identity, RunAs};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,31 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups, the primary one included.
     pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Whether owner, group and mode let the user enter the folder `path` and what leads to it.
+    #[must_use]
+    pub fn may_enter(&self, path: &Path) -> bool {
+        path.ancestors().all(|folder| self.has_mode(folder, 0o1))
+    }
+
+    /// The same, and make entries in it.
+    #[must_use]
+    pub fn may_write(&self, path: &Path) -> bool {
+        self.may_enter(path) && self.has_mode(path, 0o2)
+    }
+
+    /// Whether the three bits that count for the user hold `bits`.
+    fn has_mode(&self, path: &Path, bits: u32) -> bool {
+        let Ok(data) = std::fs::metadata(path) else { return false };
+        let shift = match (data.uid() == self.uid, self.groups.contains(&data.gid())) {
+            (true, _) => 6,
+            (false, true) => 3,
+            (false, false) => 0,
+        };
+        data.is_dir() && (data.mode() >> shift) & bits == bits
+    }
 }
 
 /// The workload's user.

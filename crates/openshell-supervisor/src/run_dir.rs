@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -60,7 +60,7 @@ impl RunDir {
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
         let parent = std::fs::canonicalize(parent).map_err(failed)?;
         let data = std::fs::metadata(&parent).map_err(failed)?;
         // Others may make files in a sticky folder, but not put theirs in the place of ours.
@@ -89,8 +89,9 @@ impl RunDir {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        let lock = File::create_new(path.join(LOCK))?;
+        // Whoever knows its name may pass to what is open to them in it, as a home is; nobody may list it.
+        std::fs::DirBuilder::new().mode(0o711).create(&path)?;
+        let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         // It may have been removed between the two.
         std::fs::metadata(path.join(LOCK))?;

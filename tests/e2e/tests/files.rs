@@ -230,18 +230,96 @@ fn sockets_of_the_host_are_out_of_reach_by_path_and_by_abstract_name() {
     assert_eq!(outside, "reached\nreached\nreached\n", "the twin outside");
     let folder = folder.display();
     for (network, policy, expected) in [
-        ("proxy", crate::policy("{}"), ["PermissionError", "PermissionError", "ConnectionRefusedError"]),
-        ("block", crate::policy("{}"), ["PermissionError", "PermissionError", "ConnectionRefusedError"]),
-        ("allow", crate::policy("{}"), ["PermissionError", "PermissionError", "PermissionError"]),
+        ("proxy", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
+        ("block", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
+        ("allow", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "PermissionError"]),
         (
             "proxy",
             format!("{}filesystem_policy: {{read_write: [{folder}]}}\n", crate::policy("{}")),
-            ["reached", "PermissionError", "ConnectionRefusedError"],
+            ["reached", "FileNotFoundError", "ConnectionRefusedError"],
         ),
     ] {
         let finished = lab.sandbox(&policy).args(&["--network", network]).python(SOCKETS, &names);
         assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{network}");
     }
+}
+
+/// Waits until `argv[1]` exists, then connects to the sockets that follow.
+const LATE: &str = "
+import os, socket, sys, time
+open(sys.argv[1] + '/ready', 'w')
+while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)
+for name in sys.argv[2:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(name)
+        print('reached')
+    except OSError as error: print(type(error).__name__)
+";
+
+#[test]
+fn a_service_that_is_started_later_is_out_of_reach_beside_what_is_granted() {
+    let lab = Lab::with_web();
+    let made = "mkdir -p /run/granted/deep /run/other && chmod 755 /run /run/granted /run/granted/deep /run/other && \
+                touch /run/granted/file && ln -s granted /run/link";
+    assert_eq!(lab.shell(made), "");
+    let names = ["/run/late.socket", "/run/other/late.socket", "/run/granted/deep/late.socket"];
+    for (listed, expected) in [
+        ("[]", "FileNotFoundError\nFileNotFoundError\nFileNotFoundError"),
+        ("[/run/granted/deep]", "FileNotFoundError\nFileNotFoundError\nreached"),
+        ("[/run/link]", "FileNotFoundError\nFileNotFoundError\nreached"),
+        // The policy's own word.
+        ("[/run]", "reached\nreached\nreached"),
+    ] {
+        let folder = tempfile::tempdir_in(lab.folder("late")).unwrap();
+        let path = folder.path().to_str().unwrap();
+        assert_eq!(lab.shell(&format!("chmod 777 {path}")), "");
+        let policy = format!("{}filesystem_policy: {{read_only: {listed}}}\n", crate::policy("{}"));
+        let words = [&["/usr/bin/python3", "-c", LATE, path][..], &names].concat();
+        let started = lab.sandbox(&policy).args(&["--workdir", path]).start(&words);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !folder.path().join("ready").exists() {
+            assert!(std::time::Instant::now() < deadline, "the command did not start");
+        }
+        let services = lab.program(&[&["/usr/bin/python3", "-c", SERVICES][..], &names].concat());
+        std::fs::write(folder.path().join("go"), "").unwrap();
+        let finished = started.wait();
+        assert_eq!(finished.ok(), expected, "{listed}: {finished:?}");
+        drop(services);
+        assert_eq!(lab.shell(&format!("rm {}", names.join(" "))), "");
+    }
+}
+
+#[test]
+fn what_is_granted_in_run_keeps_the_owners_and_modes_on_its_way() {
+    let lab = Lab::with_web();
+    let made = format!(
+        "mkdir -p /run/closed/open /run/mine/open && chmod 700 /run/closed && chown {UID} /run/mine && chmod 700 /run/mine && \
+         chmod 755 /run/*/open && touch /run/closed/open/file /run/mine/open/file"
+    );
+    assert_eq!(lab.shell(&made), "");
+    let policy =
+        format!("{}filesystem_policy: {{read_only: [/run/closed/open, /run/mine/open]}}\n", crate::policy("{}"));
+    let script = "ls /run/mine/open /run/closed/open; stat -c '%u %a' /run/closed /run/mine; touch /run/mine/x";
+    let finished = lab.sandbox(&policy).sh(script);
+    assert_eq!(finished.stdout, format!("/run/mine/open:\nfile\n0 700\n{UID} 700\n"), "{finished:?}");
+}
+
+#[test]
+fn where_covers_run_out_a_hard_requirement_does_not_start_and_best_effort_says_so_loudly() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("many");
+    let path = folder.display();
+    let made = format!("mkdir {path}/granted && seq -f '{path}/%g' 1100 | xargs mkdir && echo made");
+    assert_eq!(lab.shell(&made), "made\n");
+    let policy = format!("{}filesystem_policy: {{read_only: [{path}/granted]}}\n", crate::policy("{}"));
+    let finished = lab.sandbox(&policy).sh("echo ran");
+    assert_eq!(finished.ok(), "ran");
+    let said = finished.logged("CONFIG:DEGRADED [HIGH] in reach although the policy does not grant it:");
+    assert!(said.len() == 1 && said[0].contains("no more than 1024 are covered"), "{}", finished.log);
+    let hard = lab.sandbox(&format!("{policy}landlock: {{compatibility: hard_requirement}}\n")).sh("echo ran");
+    assert_eq!((hard.code(), hard.stdout.as_str()), (1, ""), "{hard:?}");
+    let expected = "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement";
+    assert!(hard.stderr.contains(expected), "{}", hard.stderr);
 }
 
 #[test]

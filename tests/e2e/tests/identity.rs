@@ -267,3 +267,54 @@ fn a_crash_runs_no_handler_of_the_host_whatever_the_workload_sets() {
     // A crash ends as one.
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh("ulimit -c 0; kill -SEGV $$").code(), 128 + 11);
 }
+
+/// A passwd file with one user more, and its home.
+fn with_user(lab: &Lab, home: &str) {
+    let passwd = lab.file("passwd", format!("root:x:0:0::/root:/bin/sh\nbuilder:x:61190:61190::{home}:/bin/sh\n"));
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", passwd.display())), "");
+}
+
+#[test]
+fn a_home_of_the_runs_own_takes_nothing_from_other_sandboxes_and_is_gone_afterwards() {
+    let lab = Lab::with_web();
+    // As the shipped examples: a user without a home, and no /sandbox. Another sandbox leaves a start-up file where it can.
+    let planted = format!("/tmp/e2e-planted-{}", std::process::id());
+    let plant = format!("for d in $HOME /tmp /dev/shm; do echo 'echo planted' > $d/.e2e-rc; done; touch {planted}");
+    assert_eq!(lab.sandbox(&crate::policy("{}")).sh(&plant).code(), 0);
+    let script = "[ -e $HOME/.e2e-rc ] && . $HOME/.e2e-rc; echo $HOME; stat -c '%u %a' $HOME; ls -A $HOME; \
+                  echo x > $HOME/file && mkdir $HOME/d && mv $HOME/file $HOME/d/ && cp /bin/true $HOME/d/ && $HOME/d/true && cat $HOME/d/file";
+    let finished = lab.sandbox(&crate::policy("{}")).sh(script);
+    let removed = lab.shell("rm /tmp/.e2e-rc /dev/shm/.e2e-rc; rm -f /tmp/e2e-planted-*; ls -A /run/openshell");
+    assert_eq!(removed, "", "{finished:?}");
+    assert_eq!(finished.ok(), format!("/run/openshell/home\n{UID} 700\nx"));
+}
+
+#[test]
+fn a_policy_that_grants_everything_has_a_home_too() {
+    let lab = Lab::with_web();
+    for listed in ["read_only: [/]", "read_write: [/run]"] {
+        let policy = format!("{}filesystem_policy: {{{listed}}}\n", crate::policy("{}"));
+        let finished = lab.sandbox(&policy).sh("cd && stat -c '%u %a' . && touch x && ls");
+        assert_eq!(finished.ok(), format!("{UID} 700\nx"), "{listed}: {finished:?}");
+    }
+    assert_eq!(lab.shell("ls -A /run/openshell"), "");
+}
+
+#[test]
+fn home_is_the_users_own_also_where_parts_of_it_are_granted() {
+    let lab = Lab::with_web();
+    let home = lab.folder("home");
+    with_user(&lab, home.to_str().unwrap());
+    let made = format!("chown 61190:61190 {0} && mkdir {0}/project && chown 61190:61190 {0}/project", home.display());
+    assert_eq!(lab.shell(&made), "");
+    let of = |listed: &str| {
+        let policy = format!(
+            "process: {{run_as_user: builder}}\nfilesystem_policy: {{read_write: {listed}}}\nnetwork_policies: {{}}\n"
+        );
+        lab.sandbox(&policy).sh("echo $HOME").ok().to_owned()
+    };
+    let home = home.to_str().unwrap();
+    assert_eq!(of(&format!("[{home}]")), home);
+    assert_eq!(of(&format!("[{home}/project]")), home);
+    assert_eq!(of("[]"), "/run/openshell/home", "out of sight, its own home is none");
+}

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cover::cover;
 use crate::landlock::{Elsewhere, Granted, LandlockError, Request, Resolved};
+use crate::own_run;
 use crate::resolve::resolve;
 use crate::run_as::Credentials;
 use crate::seccomp::filter::{CompileError, Filter};
@@ -26,6 +27,10 @@ pub struct Confinement {
     pub landlock: Request,
     /// What is shown inside elsewhere than it lies.
     pub mounts: Vec<Mount>,
+    /// Whether the sandbox has a /run of its own.
+    pub own_run: bool,
+    /// Where it has a home of its own, if it has one.
+    pub home: Option<PathBuf>,
     /// A path that stays in sight although it is not granted; the rest that is not granted is covered.
     pub in_sight: Option<PathBuf>,
     /// Identity.
@@ -77,6 +82,14 @@ pub struct Enforced {
 pub enum EnterError {
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
+    #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
+    Run { source: io::Error },
+    #[error("cannot mount a home of the sandbox's own at {path}")]
+    Home { path: PathBuf, source: io::Error },
+    #[error(
+        "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement: {0}"
+    )]
+    NotCovered(String),
     #[error(transparent)]
     Landlock(LandlockError),
     #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
@@ -157,9 +170,14 @@ impl Confinement {
         let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
         // Before paths are resolved, as what lies there by then is what is granted.
         let not_mounted = self.mount();
+        let mut granted = self.landlock.resolve();
+        self.mount_own(&granted)?;
+        granted.iter_mut().for_each(Resolved::find_again);
         // The host's sockets are listed where the host's network is.
-        let granted = self.landlock.resolve();
         let not_covered = cover(self.visible(&granted), self.credentials.uid);
+        if self.landlock.is_hard() && !not_covered.is_empty() {
+            return Err(EnterError::NotCovered(not_covered.join("; ")));
+        }
         if let Some(network) = network {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
                 .map_err(|errno| EnterError::Network { source: errno.into() })?;
@@ -183,6 +201,16 @@ impl Confinement {
             }
         }
         failed
+    }
+
+    /// The folders that this sandbox alone has.
+    fn mount_own(&self, granted: &[Resolved<'_>]) -> Result<(), EnterError> {
+        if self.own_run {
+            let visible = self.visible(granted).collect();
+            own_run::replace(&visible).map_err(|source| EnterError::Run { source })?;
+        }
+        let Some(home) = &self.home else { return Ok(()) };
+        own_run::mount_home(home, &self.credentials).map_err(|source| EnterError::Home { path: home.clone(), source })
     }
 
     /// What is granted, and the file that must be there for its refusal to prove something.

@@ -23,6 +23,8 @@ fn confinement(fence_probe: Option<SocketAddrV4>) -> Confinement {
     Confinement {
         mounts: Vec::new(),
         landlock: Request::new(&Filesystem::default(), None),
+        own_run: false,
+        home: None,
         in_sight: None,
         credentials: Credentials { uid: UID, gid: UID, groups: vec![UID] },
         sockets: Sockets::Internet,

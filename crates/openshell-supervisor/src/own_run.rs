@@ -1,0 +1,113 @@
+//! The sandbox's own /run, in place of the host's.
+//!
+//! Services make their sockets there whenever they are started, so covering what is there at a start would leave the later
+//! ones in reach. What the policy grants beneath /run is bound to its place in the new one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::mount::MountFlags;
+
+use crate::run_as::Credentials;
+
+/// The folder that is replaced.
+const RUN: &str = "/run";
+
+/// The sandbox's own folder in it.
+const OWN: &str = "/run/openshell";
+
+/// A file that nobody but root may write, and that no rule grants.
+pub const PROOF: &str = "/run/openshell/proof";
+
+/// A home of the run's own.
+pub const HOME: &str = "/run/openshell/home";
+
+/// Whether /run can be replaced: it is a directory of the root's, and no path of `visible` holds the sandbox's own folder.
+pub(crate) fn is_possible(visible: impl IntoIterator<Item = PathBuf>) -> bool {
+    let is_directory = std::fs::symlink_metadata(RUN).is_ok_and(|data| data.is_dir());
+    is_directory && !visible.into_iter().any(|path| Path::new(OWN).starts_with(path))
+}
+
+/// An entry of the host's /run that stays in sight.
+struct Kept {
+    path: PathBuf,
+    fd: OwnedFd,
+    kind: FileType,
+    /// The folders on the way to it, each with its owner and mode, which still decide who may pass.
+    way: Vec<(PathBuf, std::fs::Metadata)>,
+}
+
+/// Replaces /run by an empty folder in which `visible` paths beneath it, and [`PROOF`], can be seen.
+///
+/// # Errors
+/// A mount is refused, or what is to be seen cannot be opened.
+pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
+    let beneath = |path: &&PathBuf| path.starts_with(RUN) && path.as_path() != Path::new(RUN);
+    let is_inside_another = |path: &Path| path.ancestors().skip(1).any(|above| visible.contains(above));
+    let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
+    // Before the mount, which hides them.
+    let kept: Vec<_> = wanted.filter_map(|path| keep(path).transpose()).collect::<io::Result<_>>()?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // As many entries as the policy lists, each with a few folders on its way.
+    rustix::mount::mount("openshell-run", RUN, "tmpfs", flags, Some(c"mode=755,size=1m,nr_inodes=64k"))?;
+    kept.iter().try_for_each(show)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(OWN)?;
+    // Whatever the caller's umask is.
+    std::fs::set_permissions(OWN, PermissionsExt::from_mode(0o755))?;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(PROOF)?;
+    Ok(())
+}
+
+/// Opens `path`; `None` if it is not there.
+fn keep(path: &Path) -> io::Result<Option<Kept>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // A path that goes through a link of somebody's grants nothing, so there is nothing to show.
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
+        opened => opened?,
+    };
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != Path::new(RUN)).collect();
+    let data = |folder: &&Path| Ok((folder.to_path_buf(), std::fs::symlink_metadata(folder)?));
+    let way = above.iter().rev().map(data).collect::<io::Result<_>>()?;
+    Ok(Some(Kept { path: path.to_owned(), fd, kind, way }))
+}
+
+fn show(Kept { path, fd, kind, way }: &Kept) -> io::Result<()> {
+    for (folder, data) in way {
+        if !folder.exists() {
+            std::fs::create_dir(folder)?;
+            std::os::unix::fs::chown(folder, Some(data.uid()), Some(data.gid()))?;
+            std::fs::set_permissions(folder, PermissionsExt::from_mode(data.mode() & 0o7777))?;
+        }
+    }
+    match kind {
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(fd, "", Vec::new())?;
+            return std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(target.as_bytes()), path);
+        }
+        FileType::Directory => std::fs::create_dir(path)?,
+        _ => drop(std::fs::File::create_new(path)?),
+    }
+    Ok(rustix::mount::mount_bind_recursive(format!("/proc/self/fd/{}", fd.as_raw_fd()), path)?)
+}
+
+/// Mounts an empty home at `place`, which no other sandbox sees and which ends with this one. It lies in memory, at most
+/// half of the machine's, as /dev/shm does.
+///
+/// # Errors
+/// The mount is refused.
+pub(crate) fn mount_home(place: &Path, owner: &Credentials) -> io::Result<()> {
+    if !place.exists() {
+        std::fs::create_dir(place)?;
+    }
+    let options = format!("mode=700,uid={},gid={}", owner.uid, owner.gid);
+    let options = std::ffi::CString::new(options)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(rustix::mount::mount("openshell-home", place, "tmpfs", flags, Some(options.as_c_str()))?)
+}
