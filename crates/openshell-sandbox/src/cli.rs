@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "proxy")]
     pub(crate) network: NetworkMode,
 
-    /// Where the command starts; also added to what it may write
+    /// Where the command starts, a folder that exists; also added to what it may write
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_interactive: bool,
 
-    /// Start the command's environment from nothing instead of this one
+    /// Start the command's environment from LANG, LC_*, TERM and TZ alone instead of this one
     #[arg(long)]
     pub(crate) clear_env: bool,
 

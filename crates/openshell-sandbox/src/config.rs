@@ -108,7 +108,7 @@ impl Config {
             upstream_ca_file: args.upstream_ca_file,
             proposals: args.proposals,
             observe: args.observe,
-            environment: if args.clear_env { Environment::default() } else { environment },
+            environment: if args.clear_env { environment.cleared() } else { environment },
         })
     }
 }

@@ -40,6 +40,7 @@ use openshell_supervisor::signals::{self, Meaning};
 use openshell_supervisor::streams::{self, Streams};
 use openshell_supervisor::{filesystem, netns, own_run};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tracing::Level;
 
 use crate::cli::NetworkMode;
 use crate::config::{Config, Secrets};
@@ -60,6 +61,8 @@ pub(crate) struct Sandbox {
     pub(crate) environment: Environment,
     /// What the command reads and writes; taken at its end.
     pub(crate) streams: Option<Streams>,
+    /// What the command may do with files.
+    pub(crate) granted: Request,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
     /// Ends what reports on the workload, once the last report is written.
@@ -120,6 +123,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let (source, said) = secrets.credentials.unzip();
     let credentials = source.as_ref().zip(said).map(|(source, said)| source.load(said)).transpose()?;
     let user = run_as::resolve(policy.run_as())?;
+    check_directory(config)?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
@@ -145,6 +149,11 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let proof = Proof::create(&own, &run_dir, &landlock, network.netns.as_ref())?;
     let home = own.home.clone().or_else(|| environment::home(&user, &landlock)).unwrap_or_default();
     let directories = directories(config, &landlock, &home);
+    note_directory(config, &directories);
+    let is_scratch = {
+        let (landlock, credentials) = (landlock.clone(), user.credentials.clone());
+        move |folder: &Path| landlock.grants_writing(folder) && credentials.may_write(folder)
+    };
     note_isolation(&init);
     note_core_socket();
     let listener = match network.proxy {
@@ -159,6 +168,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let mut reports = Vec::from_iter(bypass);
     let mounts = std::mem::take(&mut tls.mounts);
     let landlock = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
+    let granted = landlock.clone();
     let confinement = confinement(config, (landlock, mounts), &user, &network, (own, &proof));
     let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
     if let Some(why) = &enforced.not_mounted {
@@ -172,6 +182,8 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         caller: &config.environment,
         user: &user,
         home: &home,
+        is_scratch: &is_scratch,
+        host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
         proxy: network.proxy.map(SocketAddr::V4),
         trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
         has_java: tls.has_java,
@@ -223,6 +235,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         signals,
         environment,
         streams: Some(streams),
+        granted,
         directories,
         reports,
         results,
@@ -233,7 +246,20 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     })
 }
 
-/// The paths that are made if they are missing.
+/// A working directory that is named is one: made up from a typo, it would be an empty folder on the host.
+fn check_directory(config: &Config) -> anyhow::Result<()> {
+    let Some(workdir) = &config.workdir else { return Ok(()) };
+    match std::fs::metadata(workdir) {
+        Ok(data) if data.is_dir() => Ok(()),
+        Ok(_) => bail!("--workdir {} is no folder; name one", workdir.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("--workdir {} is not there; make it, or name another folder", workdir.display())
+        }
+        Err(error) => Err(error).with_context(|| format!("--workdir {} cannot be looked at", workdir.display())),
+    }
+}
+
+/// The paths that are made if they are missing; the working directory is there, and may not go through a symlink either.
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
@@ -424,6 +450,21 @@ fn directories(config: &Config, landlock: &Request, home: &Path) -> Vec<PathBuf>
     }
     let current = config.current_dir.iter().filter(|path| landlock.grants_reading(path)).cloned();
     current.chain([home.to_owned(), PathBuf::from("/")]).collect()
+}
+
+/// Says where the command starts, if that is not where its caller is.
+fn note_directory(config: &Config, directories: &[PathBuf]) {
+    let current = config.current_dir.as_ref().filter(|_| config.workdir.is_none());
+    if let (Some(current), Some(start)) = (current, directories.first())
+        && start != current
+        && config.log_level >= Level::WARN
+    {
+        let (current, start) = (current.display(), start.display());
+        logging::say(&format!(
+            "openshell-sandbox: the policy does not grant the current directory {current}, so the command starts in {start}; \
+             --workdir {current} grants it"
+        ));
+    }
 }
 
 fn note_isolation(init: &Init) {

@@ -10,7 +10,9 @@ use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::Trust;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
 use openshell_supervisor::confine::Mount;
-use openshell_supervisor::environment::{AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE};
+use openshell_supervisor::environment::{
+    AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
+};
 use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_dir::RunDir;
 
@@ -48,7 +50,8 @@ impl Prepared {
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let has_java = has_java(&config.environment);
-        match write(config, run_dir, &authority, &bundles, has_java) {
+        let callers = Callers::read(&config.environment);
+        match write(config, run_dir, &authority, &Shown { bundles: &bundles, callers: &callers, has_java }) {
             Ok(mounts) => Ok(Self { authority: Some(authority), trust: Trust::new(bundles), mounts, has_java }),
             Err(error) => {
                 unavailable(&format!("{error:#}"));
@@ -78,22 +81,92 @@ fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The certificates that the caller's variables name to its programs. Programs inside trust them as outside; the proxy, which
+/// opens TLS, does not: `--upstream-ca-file` is for that.
+#[derive(Default)]
+struct Callers {
+    /// All of them, in PEM.
+    all: Vec<u8>,
+    /// Those that programs trust besides their own, in PEM.
+    besides: Vec<u8>,
+}
+
+impl Callers {
+    /// Reads the files; what cannot be read is said, and is no reason not to start.
+    fn read(environment: &Environment) -> Self {
+        let systems: Vec<_> = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok()).collect();
+        let (mut callers, mut seen) = (Self::default(), Vec::new());
+        for (variable, path, is_besides) in named_certificates(environment) {
+            let real = std::fs::canonicalize(path).ok();
+            // The system's bundle is in ours.
+            if real.as_ref().is_some_and(|real| systems.contains(real)) {
+                continue;
+            }
+            match read_named(path) {
+                Ok(found) => {
+                    if is_besides {
+                        callers.besides.extend_from_slice(&found);
+                    }
+                    if !seen.contains(&real) {
+                        callers.all.extend_from_slice(&found);
+                    }
+                }
+                Err(error) => {
+                    let path = path.display();
+                    let message = format!("programs inside do not trust what {variable} names, {path}: {error}");
+                    logging::config_event("DEGRADED", "LOW", &message);
+                }
+            }
+            seen.push(real);
+        }
+        callers
+    }
+}
+
+fn read_named(path: &Path) -> io::Result<Vec<u8>> {
+    // Nobody waits for a pipe.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let found = only_certificates(&read(path)?);
+    let is_one = certificates(&found).next().is_some();
+    if is_one { Ok(found) } else { Err(io::Error::other("it holds no certificate in PEM")) }
+}
+
+/// The certificates of a file in PEM, and nothing of what else it holds, as a key.
+fn only_certificates(bytes: &[u8]) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut is_inside = false;
+    for line in bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+        is_inside = is_inside || line == b"-----BEGIN CERTIFICATE-----";
+        if is_inside {
+            found.extend_from_slice(line);
+            found.push(b'\n');
+        }
+        is_inside = is_inside && line != b"-----END CERTIFICATE-----";
+    }
+    found
+}
+
+/// What the files are made from, besides the authority.
+struct Shown<'s> {
+    bundles: &'s [Vec<u8>],
+    callers: &'s Callers,
+    has_java: bool,
+}
+
 /// Writes the files, and says where they are to be shown: in `--tls-dir`, and instead of the system's own bundle, which is all
 /// that some programs read.
-fn write(
-    config: &Config,
-    run_dir: &RunDir,
-    authority: &Authority,
-    bundles: &[Vec<u8>],
-    has_java: bool,
-) -> anyhow::Result<Vec<Mount>> {
-    let bundles: Vec<&[u8]> = bundles.iter().map(Vec::as_slice).collect();
+fn write(config: &Config, run_dir: &RunDir, authority: &Authority, shown: &Shown<'_>) -> anyhow::Result<Vec<Mount>> {
+    let bundles = shown.bundles.iter().chain([&shown.callers.all]).map(Vec::as_slice);
+    let bundles: Vec<&[u8]> = bundles.filter(|bundle| !bundle.is_empty()).collect();
     let folder = run_dir.path().join("tls");
     DirBuilder::new().mode(0o755).create(&folder)?;
     // Whatever the caller's umask is.
     std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
-    let java = if has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
-    let files = [(AUTHORITY_FILE, authority.pem().into_bytes()), (BUNDLE_FILE, bundle(&bundles, authority))];
+    let java = if shown.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
+    let alone = [shown.callers.besides.as_slice(), authority.pem().as_bytes()].concat();
+    let files = [(AUTHORITY_FILE, alone), (BUNDLE_FILE, bundle(&bundles, authority))];
     for (name, content) in files.into_iter().chain(java) {
         let path = folder.join(name);
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;

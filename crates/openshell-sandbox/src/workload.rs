@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
+use openshell_supervisor::environment::Environment;
 use openshell_supervisor::init::{Command, Session, Status};
+use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::reaper;
 use openshell_supervisor::signals::{self, Meaning};
@@ -88,7 +90,18 @@ async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode
     let news = start(config, sandbox)?;
     let start_dir = sandbox.directories.first();
     let reload = Arc::clone(&sandbox.reload);
-    let mut life = Life { config, reload, start_dir, running: None, early: Vec::new(), deadline: None, asked: None };
+    let (environment, granted) = (&sandbox.environment, &sandbox.granted);
+    let mut life = Life {
+        config,
+        reload,
+        start_dir,
+        environment,
+        granted,
+        running: None,
+        early: Vec::new(),
+        deadline: None,
+        asked: None,
+    };
     life.deadline = config.timeout.map(|limit| Instant::now() + limit);
     let code = loop {
         let code = tokio::select! {
@@ -170,6 +183,9 @@ struct Life<'c> {
     reload: Arc<Notify>,
     /// Where the command should start.
     start_dir: Option<&'c PathBuf>,
+    /// What the command has in its environment, and may do with files.
+    environment: &'c Environment,
+    granted: &'c Request,
     /// `None` until it is known to run.
     running: Option<Running>,
     /// Signals that came before that, each once.
@@ -203,21 +219,53 @@ impl Life<'_> {
         Ok(None)
     }
 
-    /// Why the command never ran; a relative path was looked for where it started.
+    /// Why the command never ran.
     fn not_started(&self, error: LaunchError) -> anyhow::Error {
-        let is_relative = self.config.command.first().is_some_and(|word| {
-            let word = Path::new(word);
-            word.is_relative() && word.components().count() > 1
-        });
-        let wanted = self.config.current_dir.as_ref().filter(|_| self.config.workdir.is_none() && is_relative);
-        match wanted.filter(|wanted| self.start_dir != Some(wanted)) {
-            Some(wanted) => {
-                let wanted = wanted.display();
-                anyhow!(error)
-                    .context(format!("the policy does not grant the current directory {wanted} (see --workdir)"))
-            }
+        let context = match &error {
+            LaunchError::Directory { .. } => self.not_entered(),
+            LaunchError::NotFound(_) => self.not_granted().or_else(|| self.elsewhere()),
+            _ => self.elsewhere(),
+        };
+        match context {
+            Some(context) => anyhow!(error).context(context),
             None => error.into(),
         }
+    }
+
+    fn not_entered(&self) -> Option<String> {
+        let user = self.environment.get("USER")?.display();
+        let folder = self.start_dir?.display();
+        Some(format!(
+            "the workload's user {user} may not enter the working directory {folder}; let it in (chmod, setfacl), or name another with \
+             --workdir"
+        ))
+    }
+
+    /// A program that exists on the host, where the sandbox cannot see it.
+    fn not_granted(&self) -> Option<String> {
+        let word = Path::new(self.config.command.first()?);
+        let is_program = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.is_file());
+        let found = if word.components().count() > 1 {
+            Some(word.to_path_buf()).filter(|word| word.is_absolute() && is_program(word))
+        } else {
+            std::env::split_paths(self.environment.get("PATH")?).map(|folder| folder.join(word)).find(is_program)
+        };
+        // What is granted is out of reach for another reason.
+        let found = std::fs::canonicalize(found?).ok().filter(|found| !self.granted.grants_reading(found))?;
+        let (path, folder) = (found.display(), found.parent()?.display());
+        Some(format!(
+            "{path} is there, but the policy does not grant it; add `{folder}` to filesystem_policy.read_only, with what else it needs"
+        ))
+    }
+
+    /// A relative path is looked for where the command starts.
+    fn elsewhere(&self) -> Option<String> {
+        let word = Path::new(self.config.command.first()?);
+        let is_relative = word.is_relative() && word.components().count() > 1;
+        let wanted = self.config.current_dir.as_ref().filter(|_| self.config.workdir.is_none() && is_relative)?;
+        let is_elsewhere = self.start_dir != Some(wanted);
+        is_elsewhere
+            .then(|| format!("the policy does not grant the current directory {} (see --workdir)", wanted.display()))
     }
 
     fn started(&mut self, running: Running) {

@@ -32,6 +32,16 @@ impl Environment {
         Some(self.0.swap_remove(index).1)
     }
 
+    /// The variables that `--clear-env` keeps: language, terminal, time zone.
+    #[must_use]
+    pub fn cleared(self) -> Self {
+        let is_kept = |name: &OsStr| {
+            let known = ["LANG", "TERM", "TZ"].iter().any(|known| name == *known);
+            known || name.as_bytes().starts_with(b"LC_")
+        };
+        Self(self.0.into_iter().filter(|(name, _)| is_kept(name)).collect())
+    }
+
     /// All variables.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
@@ -45,9 +55,8 @@ impl Environment {
 }
 
 /// What the workload's environment is made from.
-#[derive(Debug)]
 pub struct Inputs<'i> {
-    /// The supervisor's own variables; empty under `--clear-env`.
+    /// The supervisor's own variables; under `--clear-env` those that it keeps.
     pub caller: &'i Environment,
     /// Names, and what stands for their secrets.
     pub placeholders: &'i [(String, String)],
@@ -55,6 +64,10 @@ pub struct Inputs<'i> {
     pub user: &'i User,
     /// Its home directory, as [`home`] chose it.
     pub home: &'i Path,
+    /// Whether a folder is one for temporary files: it may be written, by the policy and by Unix permissions.
+    pub is_scratch: &'i dyn Fn(&Path) -> bool,
+    /// The host's own name.
+    pub host_name: &'i str,
     /// Where the proxy listens, if there is one.
     pub proxy: Option<SocketAddr>,
     /// Where the files are that make the sandbox's authority known, if there is one…
@@ -84,10 +97,15 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         environment.set("PATH", DEFAULT_PATH);
     }
     environment.set("OPENSHELL_SANDBOX", "1");
+    set_scratch(&mut environment, inputs);
+    // Programs ask for their own host by name, and its servers are inside. What is no host name could say something else.
+    let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+    let host_name = Some(inputs.host_name).filter(|name| !name.is_empty() && is_name(name));
     if let Some(proxy) = inputs.proxy {
         let url = format!("http://{proxy}");
         PROXY_VARIABLES.iter().for_each(|name| environment.set(name, &url));
-        ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, "127.0.0.1,localhost,::1"));
+        let own = host_name.map(|name| format!(",{name}")).unwrap_or_default();
+        ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, format!("127.0.0.1,localhost,::1{own}")));
         // Without it node's fetch goes direct, and is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
@@ -95,18 +113,31 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         BUNDLE_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
         AUTHORITY_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
         if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
-            let options = java_options(environment.get("JAVA_TOOL_OPTIONS"), folder, proxy);
+            let options = java_options(environment.get("JAVA_TOOL_OPTIONS"), folder, proxy, host_name);
             environment.set("JAVA_TOOL_OPTIONS", options);
         }
     }
     environment
 }
 
+/// Names a folder for temporary files: the caller's, if it is one inside too; else none, where /tmp is one; else the home.
+fn set_scratch(environment: &mut Environment, inputs: &Inputs<'_>) {
+    let is_scratch = inputs.is_scratch;
+    if environment.get("TMPDIR").is_some_and(|folder| is_scratch(Path::new(folder))) {
+        return;
+    }
+    drop(environment.take("TMPDIR"));
+    if !is_scratch(Path::new("/tmp")) {
+        environment.set("TMPDIR", inputs.home);
+    }
+}
+
 /// What a Java reads no other variable for: the proxy and the store, behind what the caller says (JVM Tool Interface,
 /// `JAVA_TOOL_OPTIONS`).
-fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr) -> OsString {
+fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_name: Option<&str>) -> OsString {
     let mut options = before.map(OsStr::to_owned).unwrap_or_default();
     let (host, port) = (proxy.ip(), proxy.port());
+    let own = host_name.map(|name| format!("|{name}")).unwrap_or_default();
     let ours = [
         format!("-Djavax.net.ssl.trustStore={}", folder.join(JAVA_STORE_FILE).display()),
         "-Djavax.net.ssl.trustStoreType=PKCS12".to_owned(),
@@ -115,7 +146,7 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr) -> OsS
         format!("-Dhttp.proxyPort={port}"),
         format!("-Dhttps.proxyHost={host}"),
         format!("-Dhttps.proxyPort={port}"),
-        "-Dhttp.nonProxyHosts=localhost|127.*|[::1]".to_owned(),
+        format!("-Dhttp.nonProxyHosts=localhost|127.*|[::1]{own}"),
     ];
     for option in ours {
         if !options.is_empty() {
@@ -170,6 +201,17 @@ const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", 
 /// Ours, the loader's, the caller's session, sudo's.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 
+/// The files of certificates that `caller` names to its programs, each with its variable, and whether they are trusted besides
+/// the program's own instead of in their place.
+pub fn named_certificates(caller: &Environment) -> impl Iterator<Item = (&'static str, &Path, bool)> {
+    let variables = BUNDLE_VARIABLES.iter().map(|name| (*name, false));
+    let variables = variables.chain(AUTHORITY_VARIABLES.iter().map(|name| (*name, true)));
+    variables.filter_map(|(name, is_besides)| {
+        let value = caller.get(name).filter(|value| !value.is_empty())?;
+        Some((name, Path::new(value), is_besides))
+    })
+}
+
 /// Whether a variable `name` of the workload is the sandbox's to set or to remove.
 #[must_use]
 pub fn is_sandboxs(name: &str) -> bool {
@@ -216,6 +258,8 @@ mod tests {
             placeholders: &[("KEY".to_owned(), "for it".to_owned())],
             user: &user(),
             home,
+            is_scratch: &|folder| folder != Path::new("/elsewhere"),
+            host_name: "box-1",
             proxy,
             trust,
             has_java: true,
@@ -272,12 +316,48 @@ mod tests {
         }
         let value = |name| environment.get(name).and_then(|value| value.to_str());
         assert_eq!(value("NODE_USE_ENV_PROXY"), Some("1"));
-        assert_eq!(value("NO_PROXY"), Some("127.0.0.1,localhost,::1"));
+        assert_eq!(value("NO_PROXY"), Some("127.0.0.1,localhost,::1,box-1"));
         assert_eq!(value("OPENSHELL_SANDBOX"), Some("1"));
         assert_eq!(value("LANG"), Some("C"));
         assert_eq!(value("KEY"), Some("for it"));
         assert_eq!(value("USER"), Some("sandbox"));
         assert_eq!(value("SHELL"), Some("/bin/sh"), "nologin is no shell");
+    }
+
+    #[test]
+    fn a_cleared_environment_keeps_language_terminal_and_time_zone() {
+        let names = ["LANG", "LC_ALL", "LC_TIME", "TERM", "TZ", "EDITOR", "LCX", "TERMCAP"];
+        let cleared = Environment::new(names.map(|name| (name.into(), "x".into()))).cleared();
+        let kept: Vec<_> = cleared.iter().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(kept, ["LANG", "LC_ALL", "LC_TIME", "TERM", "TZ"]);
+    }
+
+    #[test]
+    fn temporary_files_have_a_place_that_can_be_written() {
+        let scratch = |caller: &[(&str, &str)], usable: &'static str| {
+            let caller = Environment::new(caller.iter().map(|(name, value)| (name.into(), value.into())));
+            let environment = workload(&Inputs {
+                caller: &caller,
+                placeholders: &[],
+                user: &user(),
+                home: Path::new("/home/x"),
+                is_scratch: &|folder| folder == Path::new(usable),
+                host_name: "a,b",
+                proxy: Some(([10, 200, 0, 1], 3128).into()),
+                trust: None,
+                has_java: false,
+            });
+            assert_eq!(
+                environment.get("NO_PROXY").unwrap(),
+                "127.0.0.1,localhost,::1",
+                "what is no host name is left out"
+            );
+            environment.get("TMPDIR").map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(scratch(&[], "/tmp"), None);
+        assert_eq!(scratch(&[("TMPDIR", "/granted")], "/granted").as_deref(), Some("/granted"));
+        assert_eq!(scratch(&[("TMPDIR", "/elsewhere")], "/tmp"), None, "the caller's is out of sight");
+        assert_eq!(scratch(&[], "").as_deref(), Some("/home/x"), "there is no /tmp");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::confine::{Confinement, Enforced};
+use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
 use crate::init::wire::{self, Command, NotStarted, Reply, Request, Status};
 
@@ -26,6 +26,8 @@ pub enum LaunchError {
     NotExecutable { command: String, source: io::Error },
     #[error("command cannot be executed: {0} is there, but the interpreter or loader that it names is not")]
     NoInterpreter(String),
+    #[error("the command was not started: cannot enter the working directory")]
+    Directory { source: io::Error },
     #[error("the command was not started: cannot {step}")]
     Step { step: &'static str, source: io::Error },
     #[error("the sandbox's init could not start the command: {0}")]
@@ -256,6 +258,9 @@ fn not_started(name: &str, why: NotStarted) -> LaunchError {
         NotStarted::NotFound => LaunchError::NotFound(name),
         NotStarted::NoInterpreter => LaunchError::NoInterpreter(name),
         NotStarted::NotExecutable { errno } => LaunchError::NotExecutable { command: name, source: source(errno) },
+        NotStarted::Step(failed) if failed.step == Step::WorkingDirectory => {
+            LaunchError::Directory { source: source(failed.errno) }
+        }
         NotStarted::Step(failed) => LaunchError::Step { step: failed.step.as_str(), source: source(failed.errno) },
         NotStarted::Init { what } => LaunchError::Init(what),
     }

@@ -261,3 +261,82 @@ fn a_caller_that_ignores_its_children_gets_the_exit_code_too() {
     let file = lab.file("caller.py", caller);
     assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "7\n");
 }
+
+#[test]
+fn a_working_directory_that_is_not_there_is_an_error_and_is_not_made() {
+    let lab = Lab::with_web();
+    let missing = lab.folder("typos").join("projcet");
+    let finished = lab.sandbox(&policy()).args(&["--workdir", missing.to_str().unwrap()]).sh("echo ran");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    let expected =
+        format!("openshell-sandbox: --workdir {} is not there; make it, or name another folder", missing.display());
+    assert!(finished.stderr.starts_with(&expected), "{}", finished.stderr);
+    assert!(!missing.exists());
+    let file = lab.sandbox(&policy()).args(&["--workdir", "/etc/passwd"]).sh("echo ran");
+    assert!(file.stderr.contains("--workdir /etc/passwd is no folder"), "{}", file.stderr);
+}
+
+#[test]
+fn a_working_directory_that_cannot_be_entered_is_said_with_the_user_and_a_remedy() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&policy()).args(&["--workdir", "/root"]).sh("echo ran");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    let expected = format!(
+        "openshell-sandbox: the workload's user {} may not enter the working directory /root; let it in (chmod, setfacl), or name \
+         another with --workdir: ",
+        lab::host::UID
+    );
+    assert!(finished.stderr.starts_with(&expected), "{}", finished.stderr);
+}
+
+#[test]
+fn a_current_directory_that_is_not_granted_is_said_with_where_the_command_starts() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("here");
+    let path = folder.to_str().unwrap();
+    let finished = lab.sandbox(&policy()).current_dir(path).sh("pwd");
+    let expected = format!(
+        "openshell-sandbox: the policy does not grant the current directory {path}, so the command starts in /run/openshell/home; \
+         --workdir {path} grants it\n"
+    );
+    assert_eq!((finished.stdout.as_str(), finished.stderr), ("/run/openshell/home\n", expected));
+    let granted = lab.sandbox(&policy()).args(&["--workdir", path]).current_dir(path).sh("pwd");
+    assert_eq!((granted.ok(), granted.stderr.as_str()), (path, ""));
+}
+
+#[test]
+fn a_command_that_is_there_and_not_granted_is_said_to_be_that() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("tool");
+    let tool = folder.join("tool");
+    std::fs::copy("/bin/true", &tool).unwrap();
+    let path = folder.to_str().unwrap();
+    for (search, word) in [("/usr/bin", tool.to_str().unwrap()), (&format!("{path}:/usr/bin"), "tool")] {
+        let finished = lab.sandbox(&policy()).env("PATH", search).run(&[word]);
+        assert_eq!(finished.code(), 127, "{finished:?}");
+        let expected = format!(
+            "openshell-sandbox: {path}/tool is there, but the policy does not grant it; add `{path}` to \
+             filesystem_policy.read_only, with what else it needs: command not found: {word}\n"
+        );
+        assert_eq!(finished.stderr, expected);
+    }
+    let granted = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", policy());
+    assert_eq!(lab.sandbox(&granted).run(&[tool.to_str().unwrap()]).code(), 0);
+}
+
+#[test]
+fn a_cleared_environment_keeps_the_language_and_the_proxy_leaves_the_own_host_alone() {
+    let lab = Lab::with_web();
+    let sandbox = |flags: &[&str]| {
+        let sandbox = lab.sandbox(&policy()).env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("EDITOR", "vi").args(flags);
+        sandbox
+            .env("TMPDIR", "/var/tmp/nowhere")
+            .sh("echo $LC_ALL $TZ $EDITOR; echo ${TMPDIR-none}; echo $no_proxy")
+            .ok()
+            .to_owned()
+    };
+    let name = lab.shell("hostname");
+    let own = format!("none\n127.0.0.1,localhost,::1,{}", name.trim());
+    assert_eq!(sandbox(&[]), format!("C.UTF-8 UTC vi\n{own}"));
+    assert_eq!(sandbox(&["--clear-env"]), format!("C.UTF-8 UTC\n{own}"));
+}

@@ -228,3 +228,30 @@ fn fwd_07_a_request_for_https_is_sent_inside_tls_by_the_same_policy() {
     assert!(bad.stdout.starts_with("HTTP/1.1 502 upstream_tls_invalid"), "{bad:?}");
     assert_eq!(origin.asked().len(), 1);
 }
+
+#[test]
+fn the_callers_own_certificates_are_trusted_inside_and_its_keys_stay_outside() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("callers");
+    let path = folder.display();
+    let made = lab.shell(&format!(
+        "cd {path}; for n in one two; do openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
+         -subj /CN=$n -keyout $n.key -out $n.pem 2>/dev/null; done; cat one.key one.pem > both.pem; chmod 755 .; chmod 644 *.pem; ls"
+    ));
+    assert_eq!(made, "both.pem\none.key\none.pem\ntwo.key\ntwo.pem\n");
+    let policy = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", crate::policy("{}"));
+    let script = format!(
+        "cd {path}; for v in $NODE_EXTRA_CA_CERTS $DENO_CERT $SSL_CERT_FILE; do for n in one two; do \
+         openssl verify -no-CApath -CAfile $v $n.pem >/dev/null 2>&1 && echo $v $n; done; grep -c PRIVATE $v; done"
+    );
+    let finished = lab
+        .sandbox(&policy)
+        .env("NODE_EXTRA_CA_CERTS", &format!("{path}/both.pem"))
+        .env("SSL_CERT_FILE", &format!("{path}/two.pem"))
+        .env("PIP_CERT", "/nowhere.pem")
+        .sh(&script);
+    let (besides, all) = ("/etc/openshell-tls/openshell-ca.pem one\n0\n", "/etc/openshell-tls/ca-bundle.pem");
+    assert_eq!(finished.stdout, format!("{besides}{besides}{all} one\n{all} two\n0\n"), "{finished:?}");
+    let said = finished.logged("programs inside do not trust what PIP_CERT names, /nowhere.pem: ");
+    assert_eq!(said.len(), 1, "{}", finished.log);
+}

@@ -125,7 +125,7 @@ impl Lab {
     pub fn shell(&self, script: &str) -> String {
         // What hangs fails its test, not the whole run.
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=1", "600", "sh", "-c", &format!("{{ {script}\n}} 2>&1")]);
+        command.args(["--kill-after=1", "600", "sh", "-c", &format!("{{ {script}\n}} 2>&1")]).current_dir("/tmp");
         let output = self.inside(move || command.output().unwrap());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
