@@ -75,6 +75,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 
+    /// Name of this sandbox in its log lines, `sandbox=NAME` [default: eight random hex digits]
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) name: Option<String>,
+
     /// Where log files go
     #[arg(long, value_name = "DIR", default_value = "/var/log")]
     pub(crate) log_dir: PathBuf,
@@ -98,6 +102,18 @@ pub(crate) struct Args {
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Longest name of a sandbox: that of a host.
+const NAME_BYTES: usize = 64;
+
+/// A name that is one word of a log line.
+fn name(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    if text.is_empty() || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
+        return Err(format!("a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"));
+    }
+    Ok(text.to_owned())
 }
 
 /// Up to a year, which is longer than anybody waits and short enough to be added to a clock.

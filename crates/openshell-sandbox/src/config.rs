@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) interactive: bool,
     /// What the workload's environment starts from.
     pub(crate) environment: Environment,
+    /// Names this sandbox in log lines.
+    pub(crate) sandbox: String,
     pub(crate) log_level: Level,
     pub(crate) log_dir: PathBuf,
     pub(crate) run_dir: Option<PathBuf>,
@@ -100,6 +102,7 @@ impl Config {
             grace: Duration::from_secs(args.grace),
             // A terminal that is another's foreground is not the command's to take, unless that is asked for.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
+            sandbox: args.name.map_or_else(random_id, Ok)?,
             log_level,
             log_dir: args.log_dir,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
@@ -122,6 +125,13 @@ fn command(words: Vec<OsString>, variable: Option<OsString>) -> anyhow::Result<V
     let text = variable.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8")?;
     let words: Vec<_> = text.split_whitespace().map(OsString::from).collect();
     if words.is_empty() { Ok(vec![OsString::from("/bin/bash")]) } else { Ok(words) }
+}
+
+/// Eight random hex digits, for one run.
+fn random_id() -> anyhow::Result<String> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random number")?;
+    Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
 }
 
 fn log_level(word: OsString) -> anyhow::Result<Level> {

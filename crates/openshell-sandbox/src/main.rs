@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use openshell_supervisor::init::{self, Forked, Init};
 
 use crate::cli::Asked;
+use crate::config::Config;
 
 fn main() -> ExitCode {
     let args = match cli::read(std::env::args_os()) {
@@ -45,14 +46,29 @@ fn main() -> ExitCode {
 }
 
 fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
-    let mut config = config::Config::read(args)?;
+    let mut config = Config::read(args)?;
     logging::start(&config)?;
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    logging::lifecycle_event("START", "INFO", &format!("success [version:{version} pid:{pid}]"));
+    let ended = live(&mut config, init);
+    match &ended {
+        Ok(code) => logging::lifecycle_event("END", "INFO", &format!("success [exit:{code}]")),
+        Err(error) => {
+            let code = workload::code_of(error);
+            logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {error:#}"));
+        }
+    }
+    ended.map(ExitCode::from)
+}
+
+/// Starts the sandbox, runs the command in it, and removes it.
+fn live(config: &mut Config, init: Init) -> anyhow::Result<u8> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(&config, secrets, init).await?;
-        workload::run(&config, sandbox).await
+        let sandbox = startup::start(config, secrets, init).await?;
+        workload::run(config, sandbox).await
     });
     // Connections that are still open belong to nobody any more.
     runtime.shutdown_background();

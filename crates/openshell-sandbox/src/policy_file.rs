@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use openshell_policy::violation::Fault;
 use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
 use openshell_supervisor::resolve::resolve;
+use sha2::{Digest, Sha256};
 
 use crate::{lints, logging};
 
@@ -34,6 +35,8 @@ pub(crate) struct Loaded {
     links: Vec<(String, String)>,
     /// How many network policies there are, and in which generation.
     summary: String,
+    /// Generation and SHA-256 of the files.
+    version: String,
     /// What reading and compiling it took.
     took: Duration,
 }
@@ -50,7 +53,12 @@ impl Source {
         let rules = self.rules.as_ref().map(|path| {
             read(path, generation).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
-        let loaded = Snapshot::load(generation, &data, rules.transpose()?.as_deref(), &meant);
+        let rules = rules.transpose()?;
+        let mut version = format!("version:{generation} hash:{}", sha256(&data));
+        if let Some(rules) = &rules {
+            version.push_str(&format!(" rules_hash:{}", sha256(rules)));
+        }
+        let loaded = Snapshot::load(generation, &data, rules.as_deref(), &meant);
         let (snapshot, warnings) = loaded.map_err(|error| match error {
             LoadError::Data(violations) => match violations.0.as_slice() {
                 [only] if matches!(only.fault, Fault::Syntax(_)) => {
@@ -67,7 +75,7 @@ impl Source {
         let links = binaries.filter_map(|binary| Some((binary.to_string(), meant(&binary.to_string())?))).collect();
         let (count, generation) = (snapshot.policy().network().len(), snapshot.generation());
         let summary = format!("{path}: {count} network policies, generation {generation}");
-        Ok(Loaded { snapshot, doubts, links, summary, took: start.elapsed() })
+        Ok(Loaded { snapshot, doubts, links, summary, version, took: start.elapsed() })
     }
 }
 
@@ -86,9 +94,18 @@ impl Loaded {
             logging::config_event("VALIDATED", "INFO", &format!("{link} is a symlink: {target} is meant as well"));
         }
         let took = self.took.as_millis();
-        logging::config_event("LOADED", "INFO", &format!("{how} from {}, in {took} ms", self.summary));
+        logging::config_event(
+            "LOADED",
+            "INFO",
+            &format!("{how} from {}, in {took} ms [{}]", self.summary, self.version),
+        );
         taken
     }
+}
+
+/// SHA-256 in hex digits, as `sha256sum` prints it.
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A text of at most [`BYTES`]; more of an endless file would only take memory.

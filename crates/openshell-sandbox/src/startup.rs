@@ -274,18 +274,35 @@ struct Network {
     probe: Option<TcpListener>,
 }
 
+impl Drop for Network {
+    fn drop(&mut self) {
+        let Some(netns) = self.netns.take() else { return };
+        drop(netns);
+        let what = if self.proxy.is_some() { "namespace, its link and its fence" } else { "namespace" };
+        logging::config_event("DISABLED", "INFO", &format!("Network {what} removed"));
+    }
+}
+
 impl Network {
     fn create(config: &Config) -> anyhow::Result<Self> {
         match config.network {
             NetworkMode::Allow => Ok(Self { netns: None, proxy: None, sockets: Sockets::Internet, probe: None }),
             NetworkMode::Block => {
                 let netns = Some(Netns::isolated()?);
+                logging::config_event("ENABLED", "INFO", "Network namespace created, without a link");
                 Ok(Self { netns, proxy: None, sockets: Sockets::Local, probe: None })
             }
             NetworkMode::Proxy => {
                 let (netns, subnet) = Netns::create()?;
+                let ends = format!("{} to {}", subnet.workload(), subnet.supervisor());
+                logging::config_event("ENABLED", "INFO", &format!("Network namespace created, with a link {ends}"));
                 let proxy = SocketAddrV4::new(subnet.supervisor(), config.proxy_port);
                 netns.fence(&firewall::ruleset((*proxy.ip(), proxy.port())))?;
+                logging::config_event(
+                    "ENABLED",
+                    "INFO",
+                    &format!("Fence installed: nothing but {proxy} is let through"),
+                );
                 let probe = TcpListener::bind((subnet.supervisor(), 0));
                 let probe = probe.context("cannot open the listener that proves the fence")?;
                 Ok(Self { netns: Some(netns), proxy: Some(proxy), sockets: Sockets::Internet, probe: Some(probe) })

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +44,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
 }
 
 /// Runs the command until its end, and ends the sandbox with it.
-pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<u8> {
     let terminal = config.interactive.then(Terminal::lend).transpose()?;
     let ended = live(config, &mut sandbox).await;
     // Every process is gone before the terminal is taken back, and before anything that was made for them.
@@ -86,7 +85,7 @@ async fn flush(sandbox: &mut Sandbox) {
     }
 }
 
-async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode> {
+async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<u8> {
     let news = start(config, sandbox)?;
     let start_dir = sandbox.directories.first();
     let reload = Arc::clone(&sandbox.reload);
@@ -115,7 +114,7 @@ async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<ExitCode
         }
     };
     life.note("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
-    Ok(ExitCode::from(code))
+    Ok(code)
 }
 
 /// Asks for the command; what becomes of it comes as news.

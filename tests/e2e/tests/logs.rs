@@ -1,6 +1,6 @@
 //! Lines for people and for audit.
 
-use lab::Lab;
+use lab::{Lab, Sandbox};
 
 use crate::policy;
 
@@ -102,4 +102,105 @@ fn a_doubtful_policy_is_said_on_standard_error() {
     assert_eq!(finished.ok(), "ran");
     let expected = "L7 policy validation warning";
     assert!(finished.stderr.contains(expected) && finished.logged(expected).len() == 1, "{finished:?}");
+}
+
+/// Makes as many refused connections as its first argument says.
+const REFUSED: &str = r"
+import os, socket, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for n in range(int(sys.argv[1])):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\n\r\n')
+    assert b' 403 ' in s.recv(4096)
+";
+
+#[test]
+fn every_line_ends_with_the_sandbox_that_wrote_it() {
+    let lab = Lab::with_web();
+    let run = |flags: &[&str]| lab.sandbox(&policy("{}")).args(flags).python(REFUSED, &["2"]);
+    let shown = run(&["--log-level", "info"]);
+    let id = shown.log.lines().next().unwrap().rsplit_once(" sandbox=").unwrap().1.to_owned();
+    assert!(id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    for line in shown.log.lines().chain(shown.stderr.lines().filter(|line| line.contains(" OCSF "))) {
+        assert!(line.ends_with(&format!(" sandbox={id}")), "{line}");
+    }
+    for network in ["proxy", "block", "allow"] {
+        let name = format!("box.{network}");
+        let named = lab.sandbox(&policy("{}")).args(&["--name", &name, "--network", network]).run(&["true"]);
+        let lines = named.logged(&format!(" sandbox={name}"));
+        assert!(lines.iter().any(|line| line.contains("PROC:TERMINATE")), "{}", named.log);
+        let others = named.log.lines().filter(|line| !line.contains(" sandbox="));
+        assert_eq!(others.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+    for wrong in ["", "two words", &"x".repeat(65)] {
+        let refused = lab.sandbox(&policy("{}")).args(&["--name", wrong]).run(&["true"]);
+        assert_eq!(refused.code(), 1, "{refused:?}");
+        assert!(refused.stderr.contains("a name is 1 to 64 characters"), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_log_that_another_sandbox_has_filled_takes_every_denial_of_this_one() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("logs");
+    let logs = folder.to_str().unwrap();
+    assert_eq!(lab.shell(&format!("chown 0 {logs}")), "");
+    for size in ["200M", "2G"] {
+        let prepared = lab.shell(&format!("rm -f {logs}/*; truncate -s {size} {logs}/openshell.$(date -u +%F).log"));
+        assert_eq!(prepared, "");
+        let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", logs]).python(REFUSED, &["20"]);
+        assert_eq!(finished.ok(), "");
+        // The denials stand at the end, behind a hole.
+        let count = |words: &str| lab.shell(&format!("tail -c 65536 {logs}/*.log | grep -a -c '{words}'"));
+        assert_eq!(count("NET:OPEN .MED. DENIED"), "20\n", "{size}");
+        assert_eq!(count("PROC:TERMINATE"), "1\n", "{size}");
+    }
+}
+
+#[test]
+fn a_run_logs_its_start_its_network_its_policy_and_its_end() {
+    let lab = Lab::with_web();
+    let data = lab.file("policy.yaml", policy("{}"));
+    let run = |flags: &[&str], words: &[&str]| {
+        let finished = Sandbox::bare(&lab).args(&["--policy-data", data.to_str().unwrap()]).args(flags).run(words);
+        // One sandbox's lines, each without its time and its last word.
+        let id = finished.log.lines().last().unwrap().rsplit_once(' ').unwrap().1.to_owned();
+        let own = finished
+            .log
+            .lines()
+            .filter(|line| line.ends_with(&id))
+            .map(|line| line.split_once(" OCSF ").unwrap().1.rsplit_once(' ').unwrap().0.to_owned());
+        own.collect::<Vec<_>>()
+    };
+    let proxied = run(&[], &["sh", "-c", "exit 3"]);
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(
+        proxied[0].starts_with(&format!("LIFECYCLE:START [INFO] openshell-sandbox success [version:{version} pid:"))
+    );
+    assert_eq!(proxied.last().unwrap(), "LIFECYCLE:END [INFO] openshell-sandbox success [exit:3]");
+    let hash = lab.shell(&format!("sha256sum < {}", data.display()));
+    let hash = hash.split(' ').next().unwrap();
+    let in_order = [
+        "LIFECYCLE:START".to_owned(),
+        format!("ms [version:1 hash:{hash}]"),
+        "CONFIG:ENABLED [INFO] Network namespace created, with a link 10.200.".to_owned(),
+        "CONFIG:ENABLED [INFO] Fence installed: nothing but 10.200.".to_owned(),
+        "PROC:LAUNCH".to_owned(),
+        "PROC:TERMINATE".to_owned(),
+        "CONFIG:DISABLED [INFO] Network namespace, its link and its fence removed".to_owned(),
+        "LIFECYCLE:END".to_owned(),
+    ];
+    let places: Vec<_> = in_order
+        .iter()
+        .map(|text| {
+            proxied.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {proxied:?}"))
+        })
+        .collect();
+    assert!(places.is_sorted(), "{places:?} {proxied:?}");
+    let blocked = run(&["--network", "block"], &["true"]).join("\n");
+    assert!(blocked.contains("Network namespace created, without a link"), "{blocked}");
+    assert!(blocked.contains("DISABLED [INFO] Network namespace removed"), "{blocked}");
+    let failed = run(&[], &["/no/such"]);
+    let end = "LIFECYCLE:END [MED] openshell-sandbox failure [exit:127] command not found: /no/such";
+    assert_eq!(failed.last().unwrap(), end, "{failed:?}");
 }

@@ -9,13 +9,20 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 
-use super::queue::{Line, Output};
+use super::queue::{Line, Output, Priority};
 
 /// Days of files that are kept.
 const KEPT: usize = 3;
 
-/// Bytes a day, of all sandboxes that share the file; behind them one line a second.
+/// Bytes a day of one sandbox; behind them one line a second.
 const BYTES: u64 = 100 * 1024 * 1024;
+
+/// Part of [`BYTES`] that ordinary lines leave to denials and findings, so that a flood of permitted requests hides none of those.
+const RESERVED: u64 = 10 * 1024 * 1024;
+
+/// Bytes of a file. Behind them each sandbox writes one ordinary line a second; its denials, findings and state go on, within
+/// its own [`BYTES`], as the file may be full of another sandbox's lines.
+const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Bytes of lines that are written at once, and so what the file may have too many.
 const AT_ONCE: usize = 64 * 1024;
@@ -25,12 +32,16 @@ pub(super) struct DatedFile {
     folder: PathBuf,
     day: Date,
     file: File,
+    /// Whether the file holds [`FILE_BYTES`], by whichever sandbox.
     is_full: bool,
+    /// Bytes of this sandbox in the file.
+    written: u64,
     /// Lines that are not written yet.
     pending: String,
     /// Lines left out since the last one that was written.
     left_out: u64,
-    written: Instant,
+    /// Times of the last ordinary line and of the last line of security.
+    last: [Instant; 2],
 }
 
 impl DatedFile {
@@ -38,9 +49,25 @@ impl DatedFile {
         let day = OffsetDateTime::now_utc().date();
         let file = open(folder, day)?;
         remove_old(folder);
-        let (folder, written, pending) = (folder.to_owned(), Instant::now(), String::new());
-        Ok(Self { is_full: is_full(&file), folder, day, file, pending, left_out: 0, written })
+        let (is_full, folder) = (is_full(&file), folder.to_owned());
+        let last = [Instant::now(); 2];
+        Ok(Self { is_full, folder, day, file, written: 0, pending: String::new(), left_out: 0, last })
     }
+
+    /// Whether a line of `priority` is one too many.
+    fn is_too_much(&self, priority: Priority) -> bool {
+        let is_spent = match priority {
+            Priority::Ordinary => self.is_full || self.written >= BYTES - RESERVED,
+            Priority::Security => self.written >= BYTES,
+            Priority::State => false,
+        };
+        is_spent && self.last[lane(priority)].elapsed() < Duration::from_secs(1)
+    }
+}
+
+/// Index into [`DatedFile::last`].
+fn lane(priority: Priority) -> usize {
+    usize::from(priority != Priority::Ordinary)
 }
 
 impl Output for DatedFile {
@@ -51,20 +78,26 @@ impl Output for DatedFile {
             && let Ok(file) = open(&self.folder, day)
         {
             self.flush();
-            (self.is_full, self.day, self.file) = (is_full(&file), day, file);
+            (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
             remove_old(&self.folder);
         }
         self.left_out += left_out;
-        if self.is_full && self.written.elapsed() < Duration::from_secs(1) {
+        if self.is_too_much(line.priority) {
             self.left_out += 1;
             return;
         }
-        self.pending.push_str(&line.text);
-        if self.left_out > 0 {
-            self.pending.push_str(&format!(" [{} lines left out before]", self.left_out));
+        let before = self.pending.len();
+        match line.text.rsplit_once(' ').filter(|_| self.left_out > 0) {
+            // The last word names the sandbox.
+            Some((text, sandbox)) => {
+                self.pending.push_str(&format!("{text} [{} lines left out before] {sandbox}", self.left_out));
+                self.left_out = 0;
+            }
+            None => self.pending.push_str(&line.text),
         }
         self.pending.push('\n');
-        (self.left_out, self.written) = (0, Instant::now());
+        self.written += (self.pending.len() - before) as u64;
+        self.last[lane(line.priority)] = Instant::now();
         if self.pending.len() >= AT_ONCE {
             self.flush();
         }
@@ -79,9 +112,9 @@ impl Output for DatedFile {
     }
 }
 
-/// Whether the sandboxes have had their share of today's.
+/// Whether all sandboxes together have filled the file.
 fn is_full(file: &File) -> bool {
-    file.metadata().is_ok_and(|data| data.len() >= BYTES)
+    file.metadata().is_ok_and(|data| data.len() >= FILE_BYTES)
 }
 
 fn open(folder: &Path, day: Date) -> io::Result<File> {
@@ -113,28 +146,78 @@ fn remove_old(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES, DatedFile};
-    use crate::logging::queue::{Line, Output};
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::{BYTES, DatedFile, FILE_BYTES, RESERVED};
+    use crate::logging::queue::{Line, Output, Priority};
+
+    /// A log file in a folder of its own.
+    struct Log {
+        folder: PathBuf,
+        file: DatedFile,
+    }
+
+    impl Log {
+        fn new(test: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            Self { file: DatedFile::open(&folder).unwrap(), folder }
+        }
+
+        fn path(&self) -> PathBuf {
+            std::fs::read_dir(&self.folder).unwrap().next().unwrap().unwrap().path()
+        }
+
+        /// The bytes that a line of `priority` adds.
+        fn adds(&mut self, priority: Priority, text: &str) -> u64 {
+            let size = || std::fs::metadata(self.path()).unwrap().len();
+            let before = size();
+            self.file.write(Line { made: time::OffsetDateTime::now_utc(), priority, text: text.to_owned() }, 0);
+            self.file.flush();
+            std::fs::metadata(self.path()).unwrap().len() - before
+        }
+
+        fn a_second_passes(&mut self) {
+            self.file.last.iter_mut().for_each(|last| *last -= Duration::from_secs(2));
+        }
+    }
+
+    impl Drop for Log {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
 
     #[test]
-    fn a_file_that_is_full_takes_a_line_a_second_and_says_how_many_it_did_not() {
-        let folder = std::env::temp_dir().join(format!("openshell-log-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut file = DatedFile::open(&folder).unwrap();
-        let path = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
-        let write = |file: &mut DatedFile, text: &str| {
-            file.write(Line { made: time::OffsetDateTime::now_utc(), text: text.to_owned() }, 0);
-            file.flush();
-            std::fs::metadata(&path).unwrap().len()
-        };
-        assert_eq!(write(&mut file, "one"), 4);
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BYTES - 1).unwrap();
-        let full = write(&mut file, "full");
-        assert_eq!(full, BYTES - 1 + 5);
-        assert_eq!(write(&mut file, "left out"), full);
-        file.written -= std::time::Duration::from_secs(2);
-        let said = " [1 lines left out before]";
-        assert_eq!(write(&mut file, "two"), full + 4 + said.len() as u64);
-        std::fs::remove_dir_all(folder).unwrap();
+    fn a_sandbox_that_has_had_its_share_gets_a_line_a_second_and_a_count_of_those_left_out() {
+        let mut log = Log::new("share");
+        assert_eq!(log.adds(Priority::Ordinary, "one sandbox=a"), 14);
+        log.file.written = BYTES - RESERVED - 1;
+        assert_eq!(log.adds(Priority::Ordinary, "two sandbox=a"), 14);
+        assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
+        assert_eq!(log.adds(Priority::Security, "denied sandbox=a"), 17 + " [1 lines left out before]".len() as u64);
+        log.file.written = BYTES;
+        assert_eq!(log.adds(Priority::Security, "left out sandbox=a"), 0);
+        assert_eq!(log.adds(Priority::State, "ended sandbox=a"), 16 + " [1 lines left out before]".len() as u64);
+        assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
+        log.a_second_passes();
+        log.adds(Priority::Ordinary, "last sandbox=a");
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(text.ends_with("\nlast [1 lines left out before] sandbox=a\n"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_others_have_filled_takes_denials_and_a_line_a_second_of_the_rest() {
+        let mut log = Log::new("file");
+        std::fs::OpenOptions::new().write(true).open(log.path()).unwrap().set_len(FILE_BYTES - 1).unwrap();
+        assert_eq!(log.adds(Priority::Ordinary, "fills it sandbox=a"), 19);
+        assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
+        for _ in 0..20 {
+            assert!(log.adds(Priority::Security, "denied sandbox=a") >= 17);
+            assert!(log.adds(Priority::State, "config sandbox=a") >= 17);
+        }
+        log.a_second_passes();
+        assert!(log.adds(Priority::Ordinary, "after a second sandbox=a") > 0);
     }
 }

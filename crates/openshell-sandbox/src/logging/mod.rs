@@ -16,7 +16,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::config::Config;
 use file::DatedFile;
-use queue::{Line, Output, Queue};
+use queue::{Line, Output, Priority, Queue};
 use shorthand::Fields;
 pub(crate) use shorthand::printable;
 
@@ -32,7 +32,8 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
         Err(error) => (None, Some(error)),
     };
     let errors = Queue::new("log-errors", StandardError)?;
-    let outputs = OUTPUTS.get_or_init(|| Outputs { file, errors, level: config.log_level });
+    let outputs =
+        OUTPUTS.get_or_init(|| Outputs { file, errors, level: config.log_level, sandbox: config.sandbox.clone() });
     let subscriber = tracing_subscriber::registry().with(outputs);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
     if let Some(error) = problem {
@@ -44,7 +45,7 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
 
 /// A line on standard error, even before logging has started.
 pub(crate) fn say(text: &str) {
-    let line = Line { made: OffsetDateTime::now_utc(), text: text.to_owned() };
+    let line = Line { made: OffsetDateTime::now_utc(), priority: Priority::State, text: text.to_owned() };
     match OUTPUTS.get() {
         Some(outputs) => outputs.errors.push(line),
         None => StandardError.write(line, 0),
@@ -66,6 +67,11 @@ pub(crate) fn finish() {
 /// Something about the sandbox itself: what was loaded, what is enforced.
 pub(crate) fn config_event(state: &'static str, severity: &'static str, message: &str) {
     tracing::info!(target: AUDIT, class = "CONFIG", activity = state, severity, "{message}");
+}
+
+/// The sandbox's own start or end.
+pub(crate) fn lifecycle_event(activity: &'static str, severity: &'static str, message: &str) {
+    tracing::info!(target: AUDIT, class = "LIFECYCLE", activity, severity, "openshell-sandbox {message}");
 }
 
 /// Something about the command.
@@ -95,6 +101,8 @@ struct Outputs {
     file: Option<Queue>,
     errors: Queue,
     level: Level,
+    /// Ends every line.
+    sandbox: String,
 }
 
 struct StandardError;
@@ -127,17 +135,19 @@ impl<S: Subscriber> Layer<S> for &'static Outputs {
         let fields = Fields::of(event);
         let (target, level) = (event.metadata().target(), *event.metadata().level());
         let now = OffsetDateTime::now_utc();
-        let line = shorthand::line(now, level, target, &fields);
+        let text = shorthand::line(now, level, target, &fields, &self.sandbox);
+        let priority = if target == AUDIT { fields.priority() } else { Priority::Ordinary };
+        let line = |text| Line { made: now, priority, text };
         let file = self.file.as_ref().filter(|_| level <= Level::INFO);
         // An audit line is news at `info`, but what an operator must look at is a warning.
         let level = if target == AUDIT && fields.needs_attention() { Level::WARN } else { level };
         let errors = Some(&self.errors).filter(|_| level <= self.level);
         match (file, errors) {
             (Some(file), Some(errors)) => {
-                file.push(Line { made: now, text: line.clone() });
-                errors.push(Line { made: now, text: line });
+                file.push(line(text.clone()));
+                errors.push(line(text));
             }
-            (Some(queue), None) | (None, Some(queue)) => queue.push(Line { made: now, text: line }),
+            (Some(queue), None) | (None, Some(queue)) => queue.push(line(text)),
             (None, None) => {}
         }
     }

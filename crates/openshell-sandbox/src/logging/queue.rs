@@ -27,7 +27,19 @@ pub(super) trait Output: Send + 'static {
 /// A line, and when it was made.
 pub(super) struct Line {
     pub(super) made: time::OffsetDateTime,
+    pub(super) priority: Priority,
     pub(super) text: String,
+}
+
+/// The bounds of a log file that apply to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// Permitted connections and requests, diagnostics: what a workload can make most of.
+    Ordinary,
+    /// Denials and findings.
+    Security,
+    /// The sandbox's own state and its command's life: a few lines a run, never left out.
+    State,
 }
 
 enum Message {
@@ -114,7 +126,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::{Duration, Instant};
 
-    use super::{LINES, Line, Output, Queue};
+    use super::{LINES, Line, Output, Priority, Queue};
 
     /// Writes when it is told to, and says what.
     struct Gate {
@@ -130,7 +142,7 @@ mod tests {
     }
 
     fn line(text: impl ToString) -> Line {
-        Line { made: time::OffsetDateTime::UNIX_EPOCH, text: text.to_string() }
+        Line { made: time::OffsetDateTime::UNIX_EPOCH, priority: Priority::Ordinary, text: text.to_string() }
     }
 
     #[test]

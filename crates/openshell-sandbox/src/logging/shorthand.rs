@@ -9,6 +9,8 @@ use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
+use super::queue::Priority;
+
 /// An event's fields as text, the message among them: one behind the other, each with its name and where it ends.
 pub(super) struct Fields {
     text: String,
@@ -40,6 +42,16 @@ impl Fields {
         self.get("class") == "CONFIG" && !matches!(self.get("severity"), "INFO" | "LOW")
     }
 
+    /// The bounds of the log file that apply to the event.
+    pub(super) fn priority(&self) -> Priority {
+        match self.get("class") {
+            "CONFIG" | "LIFECYCLE" | "PROC" => Priority::State,
+            "FINDING" => Priority::Security,
+            _ if self.get("action") == "DENIED" => Priority::Security,
+            _ => Priority::Ordinary,
+        }
+    }
+
     fn ends(&mut self, name: &'static str) {
         self.ends.push((name, self.text.len()));
     }
@@ -59,11 +71,13 @@ impl Visit for Fields {
 }
 
 /// The line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise. What
-/// the workload chooses cannot end a line or colour it.
-pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields) -> String {
+/// the workload chooses cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
+pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields, sandbox: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
     let _ = write_line(&mut line, now, level, target, fields);
+    line.push_str(" sandbox=");
+    line.push_str(sandbox);
     match printable(&line) {
         Cow::Borrowed(_) => line,
         Cow::Owned(printable) => printable,
@@ -267,7 +281,7 @@ mod tests {
             record.text.push_str(value);
             record.ends(name);
         }
-        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &record)
+        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &record, "box-1")
     }
 
     const CURL: [(&str, &str); 8] = [
@@ -285,7 +299,7 @@ mod tests {
     fn log_01_and_03_an_allowed_connection() {
         let fields = [&CURL[..], &[("severity", "INFO"), ("action", "ALLOWED"), ("reason", ""), ("code", "")]].concat();
         let expected = "2026-01-02T03:04:05.006Z OCSF NET:OPEN [INFO] ALLOWED /usr/bin/curl(7) -> a.test:443 \
-                        [policy:web engine:opa]";
+                        [policy:web engine:opa] sandbox=box-1";
         assert_eq!(of(AUDIT, &fields), expected);
     }
 
@@ -294,12 +308,15 @@ mod tests {
         let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
         let fields =
             [&CURL[..], &[("severity", "MED"), ("action", "DENIED"), ("reason", &reason), ("code", "c")]].concat();
-        assert!(of(AUDIT, &fields).ends_with(&format!(" [reason:{}...] [code:c]", "x".repeat(79))));
+        assert!(of(AUDIT, &fields).ends_with(&format!(" [reason:{}...] [code:c] sandbox=box-1", "x".repeat(79))));
     }
 
     #[test]
     fn log_09_other_records_name_level_and_target() {
-        assert_eq!(of("openshell::x", &[("message", "hello")]), "2026-01-02T03:04:05.006Z INFO openshell::x: hello");
+        assert_eq!(
+            of("openshell::x", &[("message", "hello")]),
+            "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1"
+        );
     }
 
     #[test]
@@ -312,7 +329,7 @@ mod tests {
             ("pid", "2"),
             ("exit", "3"),
         ];
-        assert!(of(AUDIT, &fields).ends_with(" OCSF PROC:TERMINATE [INFO] sh(2) [exit:3]"));
+        assert!(of(AUDIT, &fields).ends_with(" OCSF PROC:TERMINATE [INFO] sh(2) [exit:3] sandbox=box-1"));
     }
 
     #[test]
@@ -331,8 +348,9 @@ mod tests {
 
     #[test]
     fn what_a_workload_chooses_cannot_forge_a_line() {
-        let fields =
-            [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", "a\n2026 OCSF \u{1b}[31m")];
-        assert!(of(AUDIT, &fields).ends_with(r" OCSF CONFIG:X [INFO] a\n2026 OCSF \u{1b}[31m"));
+        let message = "a\n2026 OCSF \u{1b}[31m sandbox=other";
+        let fields = [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", message)];
+        let expected = r" OCSF CONFIG:X [INFO] a\n2026 OCSF \u{1b}[31m sandbox=other sandbox=box-1";
+        assert!(of(AUDIT, &fields).ends_with(expected));
     }
 }
