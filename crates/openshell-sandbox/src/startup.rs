@@ -36,7 +36,7 @@ use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::seccomp::rules::Sockets;
-use openshell_supervisor::signals::{self, Meaning};
+use openshell_supervisor::signals::{self, Meaning, Received};
 use openshell_supervisor::streams::{self, Streams};
 use openshell_supervisor::{filesystem, netns, own_run};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -57,7 +57,7 @@ use crate::workload;
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
     /// What the supervisor is told meanwhile.
-    pub(crate) signals: mpsc::Receiver<i32>,
+    pub(crate) signals: mpsc::Receiver<Received>,
     pub(crate) environment: Environment,
     /// What the command reads and writes; taken at its end.
     pub(crate) streams: Option<Streams>,
@@ -443,7 +443,7 @@ async fn confine(
     init: Init,
     confinement: Confinement,
     netns: Option<&Netns>,
-    signals: &mut mpsc::Receiver<i32>,
+    signals: &mut mpsc::Receiver<Received>,
 ) -> anyhow::Result<(Launcher, Enforced)> {
     let network = netns.map(|netns| netns.as_fd().try_clone_to_owned()).transpose()?;
     let confine = move || Launcher::confine(init, confinement, network.as_ref().map(AsFd::as_fd));
@@ -451,9 +451,9 @@ async fn confine(
     loop {
         tokio::select! {
             confined = &mut confined => return Ok(confined??),
-            Some(number) = signals.recv() => {
-                if signals::meaning(number, false) == Meaning::Terminate {
-                    bail!("signal {number} ended the start");
+            Some(signal) = signals.recv() => {
+                if signals::meaning(signal, false) == Meaning::Terminate {
+                    bail!("signal {} ended the start", signal.number);
                 }
             }
         }

@@ -8,6 +8,7 @@ use openshell_supervisor::signals;
 use rustix::process::{Pid, Signal};
 use rustix::termios::{Action, OptionalActions, Termios};
 
+use crate::logging;
 use crate::workload::forward;
 
 /// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
@@ -58,7 +59,8 @@ pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The terminal, lent to the command; taken back when this is dropped, as it was, whatever became of the command.
+/// The terminal, lent to the command; lines of the supervisor are held back meanwhile. Taken back when this is dropped, as it
+/// was, whatever became of the command.
 pub(crate) struct Terminal {
     modes: Option<Termios>,
 }
@@ -66,6 +68,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn lend() -> anyhow::Result<Self> {
         signals::ignore_terminal_output_stop()?;
+        logging::hold();
         Ok(Self { modes: rustix::termios::tcgetattr(io::stdin()).ok() })
     }
 }
@@ -84,6 +87,7 @@ impl Drop for Terminal {
                 let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
             }
         }
+        logging::release();
     }
 }
 

@@ -12,8 +12,10 @@ use openshell_supervisor::init::{Command, Session, Status};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::reaper;
-use openshell_supervisor::signals::{self, Meaning};
+use openshell_supervisor::signals::{self, Meaning, Received};
 use rustix::process::Signal;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -105,7 +107,7 @@ async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<u8> {
     let code = loop {
         let code = tokio::select! {
             event = news.next() => life.hear(event)?,
-            Some(number) = sandbox.signals.recv() => life.signalled(number)?,
+            Some(signal) = sandbox.signals.recv() => life.signalled(signal)?,
             ended = sandbox.tasks.ended() => return Err(ended.into()),
             () = reached(life.deadline) => life.out_of_time(),
         };
@@ -277,8 +279,9 @@ impl Life<'_> {
         self.running = Some(running);
     }
 
-    fn signalled(&mut self, number: i32) -> anyhow::Result<Option<u8>> {
-        match signals::meaning(number, self.config.interactive) {
+    fn signalled(&mut self, signal: Received) -> anyhow::Result<Option<u8>> {
+        let number = signal.number;
+        match signals::meaning(signal, self.config.interactive) {
             // Continued by the caller's shell, in its foreground or not.
             Meaning::Forward if number == Signal::CONT.as_raw() && self.config.interactive => {
                 self.running.as_ref().map_or(Ok(()), terminal::resume)?;
@@ -355,14 +358,20 @@ async fn reached(deadline: Option<Instant>) {
 /// Signals that may wait; more of them say nothing new.
 const SIGNALS: usize = 64;
 
-/// The signals that the supervisor takes, as numbers on one channel. From here on none of them ends it.
-pub(crate) fn take_signals(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<i32>> {
+/// The signals that the supervisor takes, on one channel. From here on none of them ends it.
+pub(crate) fn take_signals(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Received>> {
     let (sender, receiver) = mpsc::channel(SIGNALS);
     for number in signals::TAKEN {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
-        let pass_on = async move { while stream.recv().await.is_some() && sender.send(*number).await.is_ok() {} };
+        let signal = Received { number: *number, is_hang_up: false };
+        let pass_on = async move { while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {} };
         tasks.spawn("signal handler", pass_on);
     }
+    let mut hang_ups = pipe::Receiver::from_owned_fd(signals::hang_ups()?)?;
+    tasks.spawn("hang-up handler", async move {
+        let mut byte = [0];
+        while hang_ups.read_exact(&mut byte).await.is_ok() && sender.send(Received::hang_up(byte[0])).await.is_ok() {}
+    });
     let mut children = signal(SignalKind::child())?;
     tasks.spawn("reaper", async move {
         while children.recv().await.is_some() {

@@ -1,5 +1,8 @@
 //! What a signal to the supervisor means for the workload.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
 /// What is done about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -11,12 +14,20 @@ pub enum Meaning {
     Reload,
 }
 
-/// Signals that the supervisor takes, but for SIGCHLD; whatever else arrives does what it does to any process.
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub number: i32,
+    /// Whether a terminal's hang-up sent it and not a process.
+    pub is_hang_up: bool,
+}
+
+/// Signals that the supervisor takes, but for SIGCHLD and SIGHUP; whatever else arrives does what it does to any process.
 pub const TAKEN: &[i32] = &[
     libc::SIGTERM,
     libc::SIGINT,
     libc::SIGQUIT,
-    libc::SIGHUP,
     libc::SIGUSR1,
     libc::SIGUSR2,
     libc::SIGWINCH,
@@ -24,13 +35,29 @@ pub const TAKEN: &[i32] = &[
     libc::SIGTSTP,
 ];
 
-/// What `signal`, one of [`TAKEN`], means. A terminal's hang-up is the command's where the command has the terminal,
-/// and means a reload of the policy elsewhere.
+/// Takes SIGHUP: a non-blocking pipe that gets one byte for each, 1 for a terminal's hang-up and 0 where a process sent it.
+///
+/// # Errors
+/// No descriptor is left.
+pub fn hang_ups() -> io::Result<OwnedFd> {
+    crate::sys::hang_ups()
+}
+
+impl Received {
+    /// A SIGHUP, as a byte of [`hang_ups`] says.
+    #[must_use]
+    pub fn hang_up(byte: u8) -> Self {
+        Self { number: libc::SIGHUP, is_hang_up: byte != 0 }
+    }
+}
+
+/// Meaning of a signal. A terminal's hang-up is passed on to a command that has the terminal; a SIGHUP from a process reloads
+/// the policy.
 #[must_use]
-pub fn meaning(signal: i32, interactive: bool) -> Meaning {
-    match signal {
+pub fn meaning(signal: Received, interactive: bool) -> Meaning {
+    match signal.number {
         libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => Meaning::Terminate,
-        libc::SIGHUP if !interactive => Meaning::Reload,
+        libc::SIGHUP if !(interactive && signal.is_hang_up) => Meaning::Reload,
         _ => Meaning::Forward,
     }
 }
@@ -40,6 +67,6 @@ pub fn meaning(signal: i32, interactive: bool) -> Meaning {
 ///
 /// # Errors
 /// None that is known.
-pub fn ignore_terminal_output_stop() -> std::io::Result<()> {
+pub fn ignore_terminal_output_stop() -> io::Result<()> {
     crate::sys::ignore_signal(libc::SIGTTOU)
 }

@@ -3,7 +3,7 @@
 use lab::Lab;
 
 /// Drives a shell on a terminal of its own: types each `send:` line, waits until each `expect:` text has been shown, and
-/// prints `ok`, or what was shown instead.
+/// prints `ok`, or what was shown instead. `until:` waits too, and leaves what was shown to a following `absent:`.
 const DRIVER: &str = r#"
 import os, pty, select, sys, time
 steps = open(sys.argv[1]).read().splitlines()
@@ -17,20 +17,28 @@ for step in steps:
     if kind == 'send':
         os.write(terminal, text.encode().decode('unicode_escape').encode())
         continue
-    deadline = time.monotonic() + 20
+    if kind == 'absent':
+        if text in shown: sys.exit(f'{text!r} in {shown!r}')
+        continue
+    deadline = time.monotonic() + 60
     while text not in shown:
         if time.monotonic() > deadline: sys.exit(f'no {text!r} in {shown!r}')
         if not select.select([terminal], [], [], 1)[0]: continue
         try: shown += os.read(terminal, 4096).decode(errors='replace')
         except OSError: sys.exit(f'ended before {text!r}: {shown!r}')
-    shown = shown.split(text, 1)[1]
+    if kind == 'expect': shown = shown.split(text, 1)[1]
 print('ok')
 "#;
 
 /// `steps` on a terminal, `BOX` standing for the binary under a policy of nothing.
 #[track_caller]
 fn on_terminal(steps: &[&str]) {
-    let lab = Lab::with_web();
+    on_terminal_of(&Lab::with_web(), steps);
+}
+
+/// The same on a given host.
+#[track_caller]
+fn on_terminal_of(lab: &Lab, steps: &[&str]) {
     let policy = lab.file("policy.yaml", crate::policy("{}"));
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
     let driver = lab.file("driver.py", DRIVER);
@@ -164,4 +172,90 @@ fn in_the_background_the_terminal_is_not_taken() {
         r"send:kill %1; wait; echo EN''D\n",
         "expect:END",
     ]);
+}
+
+/// `steps` on a terminal while `helper`, a shell script with `SUPERVISOR` for the supervisor's number, runs beside the command:
+/// `BOX` sets up both. The helper begins when the command has made `ready`, and makes `go` at its end.
+#[track_caller]
+fn with_helper(helper: &str, command: &str, steps: &[&str]) {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let policy = lab.file("reloaded.yaml", crate::policy("{}"));
+    let work = work.display();
+    let helper =
+        helper.replace("SUPERVISOR", &format!("$(cat {work}/pid)")).replace("POLICY", policy.to_str().unwrap());
+    let helper = format!("until test -e {work}/ready; do :; done\n{helper}\ntouch {work}/go\n");
+    let helper = lab.file("helper.sh", helper);
+    let start = lab.file(
+        "start.sh",
+        format!(
+            "sh {} & echo $$ > {work}/pid; exec {} --policy-data {} --workdir {work} -- sh {}",
+            helper.display(),
+            lab::sandbox::binary().display(),
+            policy.display(),
+            lab.file("work/command.sh", command).display(),
+        ),
+    );
+    let start = format!(r"send:sh {}; echo RC=$((0+$?))\n", start.display());
+    on_terminal_of(&lab, &[&[start.as_str()], steps].concat());
+}
+
+/// Waits until the log holds as many lines with `$1` as `$2` says.
+const LOGGED: &str =
+    r#"logged() { until test "$(cat /var/log/openshell.*.log | grep -c "$1")" -ge "$2"; do :; done; }"#;
+
+#[test]
+fn a_hang_up_that_was_sent_reloads_the_policy_of_an_interactive_command() {
+    let helper = format!("{LOGGED}\nkill -HUP SUPERVISOR\nlogged 'Policy reloaded successfully' 1");
+    let command = "trap 'exit 7' HUP; touch ready; until test -e go; do :; done; echo DO''NE; exit 3";
+    with_helper(&helper, command, &["expect:DONE", "expect:RC=3"]);
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_its_command() {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let program = "
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0: os.execv(sys.argv[1], sys.argv[1:])
+shown = b''
+while b'UP' not in shown: shown += os.read(terminal, 4096)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let program = lab.file("hang-up.py", program);
+    let script = "trap 'echo hung up > hung; exit 5' HUP; echo U''P; while :; do sleep 0.05; done";
+    let script = lab.file("work/command.sh", script);
+    let printed = lab.shell(&format!(
+        "PATH=/usr/bin:/bin /usr/bin/python3 {} {} --policy-data {} --workdir {} -- sh {}",
+        program.display(),
+        lab::sandbox::binary().display(),
+        policy.display(),
+        work.display(),
+        script.display()
+    ));
+    assert_eq!(printed, "5\n");
+    assert_eq!(std::fs::read_to_string(work.join("hung")).unwrap(), "hung up\n");
+}
+
+#[test]
+fn nothing_is_written_to_the_terminal_that_the_command_draws_on() {
+    let reload = "echo wrong: > POLICY; n=0\n\
+                  while [ $n -lt 23 ]; do n=$((n+1)); kill -HUP SUPERVISOR; logged CONFIG:FAILED $n; done";
+    let helper = format!("{LOGGED}\n{reload}");
+    let command = "touch ready; until test -e go; do :; done; echo DRA''WN";
+    with_helper(
+        &helper,
+        command,
+        &[
+            "until:DRAWN",
+            "absent:last-known-good",
+            "expect:DRAWN",
+            "expect:openshell-sandbox: 23 lines held back while the command had the terminal; the last 20 of them:",
+            "expect:last-known-good",
+            "expect:RC=0",
+        ],
+    );
 }

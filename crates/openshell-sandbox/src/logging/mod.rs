@@ -4,8 +4,9 @@ mod file;
 mod queue;
 mod shorthand;
 
-use std::io::Write;
-use std::sync::OnceLock;
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -32,8 +33,13 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
         Err(error) => (None, Some(error)),
     };
     let errors = Queue::new("log-errors", StandardError)?;
-    let outputs =
-        OUTPUTS.get_or_init(|| Outputs { file, errors, level: config.log_level, sandbox: config.sandbox.clone() });
+    let outputs = OUTPUTS.get_or_init(|| Outputs {
+        file,
+        errors,
+        level: config.log_level,
+        sandbox: config.sandbox.clone(),
+        held: Mutex::default(),
+    });
     let subscriber = tracing_subscriber::registry().with(outputs);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
     if let Some(error) = problem {
@@ -47,7 +53,7 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
 pub(crate) fn say(text: &str) {
     let line = Line { made: OffsetDateTime::now_utc(), priority: Priority::State, text: text.to_owned() };
     match OUTPUTS.get() {
-        Some(outputs) => outputs.errors.push(line),
+        Some(outputs) => outputs.show(line),
         None => StandardError.write(line, 0),
     }
 }
@@ -55,6 +61,24 @@ pub(crate) fn say(text: &str) {
 /// A line on standard output, of a subcommand that runs nothing.
 pub(crate) fn answer(line: &str) {
     let _ = writeln!(std::io::stdout(), "{}", printable(line));
+}
+
+/// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws on it.
+pub(crate) fn hold() {
+    if let Some(outputs) = OUTPUTS.get().filter(|_| std::io::stderr().is_terminal()) {
+        *outputs.held() = Some(Held::default());
+        // None of those before comes late.
+        outputs.errors.flush(FINISH);
+    }
+}
+
+/// Shows how many lines were held back, and the last of them.
+pub(crate) fn release() {
+    let Some(outputs) = OUTPUTS.get() else { return };
+    let Some(Held { count: count @ 1.., last }) = outputs.held().take() else { return };
+    let which = if count > HELD as u64 { format!("; the last {HELD} of them") } else { String::new() };
+    say(&format!("openshell-sandbox: {count} lines held back while the command had the terminal{which}:"));
+    last.into_iter().for_each(|line| outputs.errors.push(line));
 }
 
 /// Waits until all lines are written, as far as their outputs take them.
@@ -96,6 +120,16 @@ static OUTPUTS: OnceLock<Outputs> = OnceLock::new();
 /// How long the end waits for an output.
 const FINISH: Duration = Duration::from_secs(1);
 
+/// Lines that are shown of those held back; the log has all from `info` up.
+const HELD: usize = 20;
+
+/// Lines for standard error while the command has the terminal.
+#[derive(Default)]
+struct Held {
+    count: u64,
+    last: VecDeque<Line>,
+}
+
 /// Both outputs. The file takes everything from `info` up; standard error what `--log-level` asks for.
 struct Outputs {
     file: Option<Queue>,
@@ -103,6 +137,28 @@ struct Outputs {
     level: Level,
     /// Ends every line.
     sandbox: String,
+    /// `None` while lines are shown as they come.
+    held: Mutex<Option<Held>>,
+}
+
+impl Outputs {
+    /// Whole at every moment, so that a panic elsewhere does not matter.
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line to standard error, or holds it back.
+    fn show(&self, line: Line) {
+        if let Some(held) = self.held().as_mut() {
+            held.count += 1;
+            held.last.push_back(line);
+            if held.last.len() > HELD {
+                held.last.pop_front();
+            }
+            return;
+        }
+        self.errors.push(line);
+    }
 }
 
 struct StandardError;
@@ -141,14 +197,14 @@ impl<S: Subscriber> Layer<S> for &'static Outputs {
         let file = self.file.as_ref().filter(|_| level <= Level::INFO);
         // An audit line is news at `info`, but what an operator must look at is a warning.
         let level = if target == AUDIT && fields.needs_attention() { Level::WARN } else { level };
-        let errors = Some(&self.errors).filter(|_| level <= self.level);
-        match (file, errors) {
-            (Some(file), Some(errors)) => {
+        match (file, level <= self.level) {
+            (Some(file), true) => {
                 file.push(line(text.clone()));
-                errors.push(line(text));
+                self.show(line(text));
             }
-            (Some(queue), None) | (None, Some(queue)) => queue.push(line(text)),
-            (None, None) => {}
+            (Some(file), false) => file.push(line(text)),
+            (None, true) => self.show(line(text)),
+            (None, false) => {}
         }
     }
 }

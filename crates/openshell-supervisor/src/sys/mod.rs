@@ -4,7 +4,8 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
@@ -147,6 +148,40 @@ pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
     let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Write end of the pipe of [`hang_ups`]; -1 before there is one.
+static HANG_UPS: AtomicI32 = AtomicI32::new(-1);
+
+/// Signal handler: writes whether the kernel sent the signal itself.
+extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo_t. write(2) and the thread's errno are all that is used, both
+    // async-signal-safe (signal-safety(7)), and errno is left as it was.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        // kill, tgkill and sigqueue have codes from 0 down (sigaction(2)).
+        let by_kernel = u8::from((*info).si_code > 0);
+        // A full pipe holds more hang-ups than anybody needs to hear of.
+        libc::write(HANG_UPS.load(Ordering::Relaxed), (&raw const by_kernel).cast(), 1);
+        *errno = before;
+    }
+}
+
+/// Takes SIGHUP: a non-blocking pipe that gets one byte for each, 1 where the kernel sent it and 0 where a process did.
+pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
+    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+    let (read, write) = rustix::pipe::pipe_with(flags)?;
+    // Stays open for as long as the handler is installed, which is until the process ends.
+    HANG_UPS.store(write.into_raw_fd(), Ordering::Relaxed);
+    // SAFETY: an all-zero sigaction is valid; its handler has the signature that SA_SIGINFO asks for.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = hung_up as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(libc::SIGHUP, &raw const action, std::ptr::null_mut())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(read) }
 }
 
 /// A descriptor that becomes readable when a child of the calling process changes state. SIGCHLD must be blocked.
