@@ -166,50 +166,49 @@ fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr], requests: &B
     notes.join(" ")
 }
 
-/// `proposals` as a fragment of a policy document, the same names united.
+/// `proposals` as a fragment of a policy document: one rule for each set of programs that needs the same.
 #[must_use]
 pub fn fragment(proposals: &[Proposal]) -> String {
-    let mut text = String::from(
-        "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n",
-    );
+    let mut text = String::from(FRAGMENT);
     if proposals.is_empty() {
         text.push_str("network_policies: {}\n");
         return text;
     }
     text.push_str("network_policies:\n");
-    let mut united: BTreeMap<&str, Vec<&Proposal>> = BTreeMap::new();
-    let mut order = Vec::new();
+    // Names with the endpoints of their rules, and the programs of each; in the order of the proposals.
+    let mut rules: Vec<(&str, String, Vec<&Proposal>)> = Vec::new();
     for proposal in proposals {
-        let same = united.entry(&proposal.name).or_default();
-        if same.is_empty() {
-            order.push(proposal.name.as_str());
+        let slash = proposal.requests.iter().any(|(_, path)| has_encoded_slash(path));
+        let endpoint = endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests, slash);
+        match rules.iter_mut().find(|(name, known, _)| *name == proposal.name && *known == endpoint) {
+            Some((_, _, same)) => same.push(proposal),
+            None => rules.push((&proposal.name, endpoint, vec![proposal])),
         }
-        same.push(proposal);
     }
-    for name in order {
-        let same = &united[name];
+    let mut used: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, endpoint, same) in rules {
         // Writing to a String cannot fail.
-        for Proposal { rationale, security_notes, confidence, count, .. } in same {
+        for Proposal { rationale, security_notes, confidence, count, .. } in &same {
             let _ = writeln!(text, "  # {}: refused {count} times, confidence {confidence:.2}", printable(rationale));
             if !security_notes.is_empty() {
                 let _ = writeln!(text, "  # {security_notes}");
             }
         }
-        let _ = writeln!(text, "  {name}:");
-        let mut endpoints: Vec<_> = same
-            .iter()
-            .map(|proposal| {
-                let takes_encoded_slash = proposal.requests.iter().any(|(_, path)| has_encoded_slash(path));
-                endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests, takes_encoded_slash)
-            })
-            .collect();
-        endpoints.dedup();
-        let _ = writeln!(text, "    endpoints: [{}]", endpoints.join(", "));
+        let number = used.entry(name).or_default();
+        *number += 1;
+        let _ = match number {
+            1 => writeln!(text, "  {name}:"),
+            _ => writeln!(text, "  {name}_{number}:"),
+        };
+        let _ = writeln!(text, "    endpoints: [{endpoint}]");
         let binaries: Vec<_> = same.iter().map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary))).collect();
         let _ = writeln!(text, "    binaries: [{}]", binaries.join(", "));
     }
     text
 }
+
+/// First line of a fragment.
+pub const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n";
 
 /// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged, and
 /// `takes_encoded_slash` says whether their paths may hold an escaped slash.
@@ -356,6 +355,28 @@ mod tests {
             unknown.first.binary = binary.to_owned();
             assert_eq!(propose(&[unknown], |_| Vec::new()), [], "{binary} would mean others too");
         }
+    }
+
+    #[test]
+    fn programs_that_need_different_things_of_a_host_get_rules_of_their_own() {
+        let with = |binary: &str, path: &str| {
+            let mut summary = summary("a.test", 443, EndpointNotInPolicy, 1);
+            summary.first.binary = binary.to_owned();
+            summary.requests = [("GET".to_owned(), path.to_owned())].into();
+            summary
+        };
+        let summaries = [with("/bin/a", "/x"), with("/bin/b", "/x"), with("/bin/c", "/y")];
+        let text = fragment(&propose(&summaries, |_| Vec::new()));
+        let (policy, _) = crate::yaml::policy(&text).unwrap();
+        let rules = policy.network().iter().map(|(name, network)| {
+            let paths = network.endpoints.iter().flat_map(|endpoint| &endpoint.l7().unwrap().rules);
+            let paths: Vec<_> = paths.map(|rule| rule.path.as_str()).collect();
+            let binaries: Vec<_> = network.binaries.iter().map(ToString::to_string).collect();
+            (name.as_str(), paths.join(" "), binaries.join(" "))
+        });
+        let expected = [("allow_a_test_443", "/x", "/bin/a /bin/b"), ("allow_a_test_443_2", "/y", "/bin/c")];
+        let expected = expected.map(|(name, paths, binaries)| (name, paths.to_owned(), binaries.to_owned()));
+        assert_eq!(rules.collect::<Vec<_>>(), expected, "{text}");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::builder::TypedValueParser;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 /// Runs one untrusted command inside a policy: confined files, system calls, identity and network, every connection
@@ -12,7 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
-Also: openshell-sandbox check FILE, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (--help says more).
+Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (--help says more).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for everything that kept it from running.
@@ -20,7 +20,7 @@ Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not
 Example: openshell-sandbox --policy-data data/examples/first.yaml -- sh -c 'id; touch /etc/x'")]
 pub(crate) struct Args {
     /// Policy data (YAML): what the command may do [or OPENSHELL_POLICY_DATA]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, visible_alias = "policy", value_name = "FILE")]
     pub(crate) policy_data: Option<PathBuf>,
 
     /// Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]
@@ -35,13 +35,13 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
 
-    /// Seconds that the command may run; 0 means no limit
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds())]
-    pub(crate) timeout: u64,
+    /// How long the command may run: seconds, or 90s, 5m, 1h30m; 0 means no limit
+    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration)]
+    pub(crate) timeout: Duration,
 
-    /// Seconds between asking the command to end and killing it
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
-    pub(crate) grace: u64,
+    /// How long between asking the command to end and killing it
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
+    pub(crate) grace: Duration,
 
     /// Give the command the terminal [default: when standard input is one]
     #[arg(short, long, conflicts_with = "no_interactive")]
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     /// Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
+
+    /// Add to what an earlier --observe wrote to the file instead of replacing it
+    #[arg(long, requires = "observe")]
+    pub(crate) observe_merge: bool,
 
     /// Secrets for the command to use without having them (YAML); inside, each is a placeholder
     #[arg(long, value_name = "FILE")]
@@ -96,7 +100,7 @@ pub(crate) struct Args {
     pub(crate) upstream_ca_file: Option<PathBuf>,
 
     /// The proxy's port on the sandbox's link
-    #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = port)]
     pub(crate) proxy_port: u16,
 
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
@@ -117,8 +121,22 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// Up to a year, which is longer than anybody waits and short enough to be added to a clock.
-fn seconds() -> impl TypedValueParser<Value = u64> {
-    clap::value_parser!(u64).range(..=31_536_000)
+const LONGEST: Duration = Duration::from_secs(31_536_000);
+
+/// Seconds, or a number with a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map(Duration::from_secs).ok();
+    let read = seconds.or_else(|| humantime::parse_duration(text).ok());
+    match read {
+        Some(read) if read <= LONGEST => Ok(read),
+        Some(_) => Err("at most 365 days".to_owned()),
+        None => Err("expected seconds, or a time such as 90s, 5m or 1h30m".to_owned()),
+    }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "a port is a whole number from 1 to 65535".to_owned())
 }
 
 /// The network modes of file mode.
@@ -137,8 +155,12 @@ pub(crate) enum NetworkMode {
 #[command(name = "check", bin_name = "openshell-sandbox check", max_term_width = 100)]
 pub(crate) struct CheckArgs {
     /// Policy data (YAML)
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// End with 1 for warnings too
+    #[arg(long)]
+    pub(crate) deny_warnings: bool,
 
     /// Policy rules (Rego) instead of the built-in ones
     #[arg(long, value_name = "FILE")]
@@ -174,7 +196,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) host: String,
 
     /// At which port
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
 
     /// A request's method

@@ -40,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) upstream_ca_file: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
+    /// Whether what an earlier observation wrote is kept.
+    pub(crate) observe_merge: bool,
 }
 
 /// What holds secrets.
@@ -98,8 +100,8 @@ impl Config {
             command,
             workdir: absolute(args.workdir).context("--workdir")?,
             current_dir: std::env::current_dir().ok(),
-            timeout: (args.timeout > 0).then(|| Duration::from_secs(args.timeout)),
-            grace: Duration::from_secs(args.grace),
+            timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
+            grace: args.grace,
             // A terminal that is another's foreground is not the command's to take, unless that is asked for.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
             sandbox: args.name.map_or_else(random_id, Ok)?,
@@ -111,6 +113,7 @@ impl Config {
             upstream_ca_file: args.upstream_ca_file,
             proposals: args.proposals,
             observe: args.observe,
+            observe_merge: args.observe_merge,
             environment: if args.clear_env { environment.cleared() } else { environment },
         })
     }

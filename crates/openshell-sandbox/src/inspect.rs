@@ -15,22 +15,43 @@ use openshell_supervisor::netns;
 
 use crate::cli::{CheckArgs, ExplainArgs};
 use crate::credentials;
-use crate::logging::answer;
-use crate::policy_file::Source;
+use crate::logging::{self, answer, counted};
+use crate::policy_file::{Source, policies};
 
-/// Says everything that is wrong or doubtful about a policy; 1 if it could not be used.
-pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
-    let source = Source { data: args.file, rules: args.policy_rules };
-    let loaded = source.load(1)?;
-    loaded.doubts.iter().for_each(|doubt| answer(doubt));
-    let count = loaded.snapshot.policy().network().len();
-    answer(&format!("{}: {count} network policies, {} warnings", source.data.display(), loaded.doubts.len()));
-    if let Some(path) = &args.credentials {
-        let (specs, doubts) = credentials::read_file(path, true)?;
-        doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
-        answer(&format!("{}: {} credentials, {} warnings", path.display(), specs.len(), doubts.len()));
+/// Says everything that is wrong or doubtful about policies; 1 if one could not be used, or has warnings that are denied.
+pub(crate) fn check(args: CheckArgs) -> ExitCode {
+    let (mut warnings, mut is_usable) = (0, true);
+    let mut failed = |error: &anyhow::Error| {
+        is_usable = false;
+        logging::say(&format!("openshell-sandbox: {error:#}"));
+    };
+    for data in args.files {
+        let source = Source { data, rules: args.policy_rules.clone() };
+        match source.load(1) {
+            Ok(loaded) => {
+                loaded.doubts.iter().for_each(|doubt| answer(doubt));
+                let policies = policies(loaded.snapshot.policy().network().len());
+                answer(&format!("{}: {policies}, {}", source.data.display(), counted_warnings(loaded.doubts.len())));
+                warnings += loaded.doubts.len();
+            }
+            Err(error) => failed(&error),
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    match args.credentials.as_ref().map(|path| (path, credentials::read_file(path, true))) {
+        Some((path, Ok((specs, doubts)))) => {
+            doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
+            let credentials = counted(specs.len(), "credential", "credentials");
+            answer(&format!("{}: {credentials}, {}", path.display(), counted_warnings(doubts.len())));
+            warnings += doubts.len();
+        }
+        Some((_, Err(error))) => failed(&error),
+        None => {}
+    }
+    ExitCode::from(u8::from(!is_usable || (args.deny_warnings && warnings > 0)))
+}
+
+fn counted_warnings(count: usize) -> String {
+    counted(count, "warning", "warnings")
 }
 
 /// Judges a connection as the proxy would, looks up its host as the proxy would, judges the request inside it if there is one,

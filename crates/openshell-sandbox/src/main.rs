@@ -30,7 +30,7 @@ use crate::config::Config;
 fn main() -> ExitCode {
     let args = match cli::read(std::env::args_os()) {
         Asked::Run(args) => args,
-        Asked::Check(args) => return inspect::check(args).unwrap_or_else(|error| failed(&error)),
+        Asked::Check(args) => return inspect::check(args),
         Asked::Explain(args) => return inspect::explain(args).unwrap_or_else(|error| failed(&error)),
         Asked::Answered(code) => return code,
     };

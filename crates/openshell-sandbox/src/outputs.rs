@@ -1,17 +1,22 @@
 //! Files that a run writes at its end: proposals for what was refused, the policy of what was observed.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
+use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
+use openshell_policy::yaml;
 use openshell_proxy::decide::document::document;
 use openshell_proxy::observe::{Observation, Observations};
 use openshell_proxy::resolve::lookup::Resolver;
@@ -28,8 +33,16 @@ use crate::refusals::Refusals;
 pub(crate) struct Results {
     resolver: Arc<Resolver>,
     proposals: Option<Output>,
-    observed: Option<(Output, Arc<Observations>)>,
+    observed: Option<Observed>,
     started: Policy,
+}
+
+/// A file for what is observed.
+struct Observed {
+    output: Output,
+    observations: Arc<Observations>,
+    /// Endpoints that an earlier run wrote to it, where they are kept.
+    before: Vec<Observation>,
 }
 
 impl Results {
@@ -39,7 +52,13 @@ impl Results {
     /// A file cannot be written.
     pub(crate) fn prepare(config: &Config, started: &Policy, resolver: Arc<Resolver>) -> anyhow::Result<Self> {
         let open = |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| Output::open(flag, path)).transpose();
-        let observed = open("--observe", &config.observe)?.map(|output| (output, Arc::default()));
+        let observed = match open("--observe", &config.observe)? {
+            Some(mut output) => {
+                let before = earlier(&mut output, config.observe_merge)?;
+                Some(Observed { output, observations: Arc::default(), before })
+            }
+            None => None,
+        };
         if observed.is_some() {
             let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
             logging::config_event("DEGRADED", "HIGH", message);
@@ -50,7 +69,7 @@ impl Results {
 
     /// Where what is observed is gathered, if it is.
     pub(crate) fn observations(&self) -> Option<Arc<Observations>> {
-        self.observed.as_ref().map(|(_, observations)| Arc::clone(observations))
+        self.observed.as_ref().map(|observed| Arc::clone(&observed.observations))
     }
 
     /// Writes what was refused, or what was observed.
@@ -62,11 +81,102 @@ impl Results {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&refusals.proposals(&addresses))?;
         }
-        if let Some((output, observations)) = &mut self.observed {
-            output.write(&observed_policy(&self.started, observations))?;
+        if let Some(Observed { output, observations, before }) = &mut self.observed {
+            let (all, is_complete) = observations.all();
+            output.write(&observed_policy(&self.started, united(std::mem::take(before), all), is_complete))?;
         }
         Ok(())
     }
+}
+
+/// Beginning of the first line of an observed policy.
+const OBSERVED: &str = "# Observed, not reviewed: ";
+
+/// Endpoints that an earlier observation wrote to `output`, if they are to be kept.
+///
+/// # Errors
+/// The file was written by something else, or changed so that writing it again would lose something.
+fn earlier(output: &mut Output, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
+    let path = output.path.display().to_string();
+    let text = output.read()?;
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    if !text.starts_with(OBSERVED) {
+        bail!("--observe {path}: the file exists and was not written by --observe; name another one");
+    }
+    if !is_merged {
+        return Ok(Vec::new());
+    }
+    let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
+    let mut all = Vec::new();
+    for (name, network) in policy.network() {
+        for (binary, endpoint) in
+            network.binaries.iter().flat_map(|binary| network.endpoints.iter().map(move |e| (binary, e)))
+        {
+            let observations = observations(&binary.to_string(), endpoint);
+            all.extend(observations.with_context(|| {
+                format!("--observe-merge {path}: network_policies.{} holds more than --observe writes; name another file, or leave --observe-merge out", name.as_str())
+            })?);
+        }
+    }
+    Ok(all)
+}
+
+/// An observed endpoint of `program`, one for each port; `None` if it holds what is never observed.
+fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> {
+    let host = endpoint.host()?.to_string();
+    let internal =
+        endpoint.allowed_ips().iter().map(|range| range.to_string().parse().ok()).collect::<Option<Vec<_>>>()?;
+    let is_every_path = |rule: &HttpRule| rule.path == Glob::everything() && rule.query.is_empty();
+    let methods = match endpoint.l7() {
+        None => BTreeSet::new(),
+        Some(l7) if l7.enforcement == Enforcement::Enforce && l7.deny_rules.is_empty() => {
+            let rules =
+                l7.rules.iter().map(|rule| Some(rule.method.as_str().to_owned()).filter(|_| is_every_path(rule)));
+            rules.collect::<Option<_>>()?
+        }
+        Some(_) => return None,
+    };
+    if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() || program.contains('*') || host.contains('*') {
+        return None;
+    }
+    let of_port = |port: &NonZeroU16| Observation {
+        program: program.to_owned(),
+        host: host.clone(),
+        port: port.get(),
+        internal: internal.clone(),
+        methods: methods.clone(),
+        paths: Vec::new(),
+        has_encoded_slash: endpoint.allow_encoded_slash(),
+    };
+    Some(endpoint.ports().iter().map(of_port).collect())
+}
+
+/// Both lists as one, by program; an endpoint of both needs what either did.
+fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Observation> {
+    let mut all: BTreeMap<(String, String, u16), Observation> = BTreeMap::new();
+    for seen in before.into_iter().chain(now) {
+        match all.entry((seen.program.clone(), seen.host.clone(), seen.port)) {
+            Entry::Vacant(place) => drop(place.insert(seen)),
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                // Without methods something was used that no rule for requests would see.
+                let is_opaque = known.methods.is_empty() || seen.methods.is_empty();
+                known.methods.extend(seen.methods);
+                if is_opaque {
+                    known.methods.clear();
+                }
+                known.internal.extend(seen.internal);
+                known.internal.sort_unstable();
+                known.internal.dedup();
+                known.paths.extend(seen.paths);
+                known.has_encoded_slash |= seen.has_encoded_slash;
+            }
+        }
+    }
+    all.into_values().collect()
 }
 
 /// Refused names that are looked up for proposals: each is something that the workload tells a name server.
@@ -105,7 +215,7 @@ impl Output {
         let context = || format!("{flag} {} cannot be written", path.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!(context()) };
         let folder = resolve(folder).with_context(context)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened =
             rustix::fs::openat2(CWD, folder.join(name), flags, Mode::from_raw_mode(0o644), ResolveFlags::NO_SYMLINKS);
         let file = File::from(opened.with_context(context)?);
@@ -113,6 +223,16 @@ impl Output {
             bail!("{}: it is no regular file", context());
         }
         Ok(Self { path, file })
+    }
+
+    /// Reads what is in it, as far as it can be a policy document.
+    ///
+    /// # Errors
+    /// The disk fails, or it is longer.
+    fn read(&mut self) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        (&self.file).take(yaml::MAX_DOCUMENT_BYTES as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Replaces what is in it by `text`.
@@ -149,11 +269,10 @@ fn observed_endpoint(seen: &Observation) -> String {
 }
 
 /// The smallest policy with which a run like the one that was observed passes: the parts of `started` that are not about the
-/// network, and what each program used of it.
-fn observed_policy(started: &Policy, observations: &Observations) -> String {
-    let (all, is_complete) = observations.all();
-    let mut text = "# Observed, not reviewed: what one run has used while nothing was refused. Look at each line before you enforce it.\n"
-        .to_owned();
+/// network, and `all` that each program used of it.
+fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -> String {
+    let mut text =
+        format!("{OBSERVED}what was used while nothing was refused. Look at each line before you enforce it.\n");
     if !is_complete {
         text.push_str("# Incomplete: the run used more endpoints than are kept.\n");
     }

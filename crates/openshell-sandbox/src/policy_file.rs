@@ -74,7 +74,7 @@ impl Source {
         let binaries = snapshot.policy().network().values().flat_map(|network| &network.binaries);
         let links = binaries.filter_map(|binary| Some((binary.to_string(), meant(&binary.to_string())?))).collect();
         let (count, generation) = (snapshot.policy().network().len(), snapshot.generation());
-        let summary = format!("{path}: {count} network policies, generation {generation}");
+        let summary = format!("{path}: {}, generation {generation}", policies(count));
         Ok(Loaded { snapshot, doubts, links, summary, version, took: start.elapsed() })
     }
 }
@@ -103,6 +103,11 @@ impl Loaded {
     }
 }
 
+/// A number of network policies, in words.
+pub(crate) fn policies(count: usize) -> String {
+    logging::counted(count, "network policy", "network policies")
+}
+
 /// SHA-256 in hex digits, as `sha256sum` prints it.
 fn sha256(text: &str) -> String {
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -115,7 +120,10 @@ fn read(path: &Path, generation: u64) -> std::io::Result<String> {
         return Err(std::io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
-    File::open(path)?.take(BYTES + 1).read_to_string(&mut text)?;
+    File::open(path)?.take(BYTES + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => std::io::Error::other("it is not UTF-8 text"),
+        _ => error,
+    })?;
     if text.len() as u64 > BYTES {
         return Err(std::io::Error::other("it has more than 4 MiB"));
     }

@@ -32,6 +32,8 @@ const SLACK: Duration = Duration::from_secs(1);
 
 /// What `timeout(1)` ends with.
 const TIMED_OUT: u8 = 124;
+/// Reason in the log lines of a command that ran too long.
+const TIMED_OUT_REASON: &str = "time-out";
 /// What a shell ends with when a command cannot be executed, and when there is none.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -75,8 +77,8 @@ async fn flush(sandbox: &mut Sandbox) {
     let is_flushed = loop {
         tokio::select! {
             flushed = &mut flushed => break flushed.unwrap_or(false),
-            Some(number) = sandbox.signals.recv() => {
-                if signals::meaning(number, false) == Meaning::Terminate {
+            Some(signal) = sandbox.signals.recv() => {
+                if signals::meaning(signal, false) == Meaning::Terminate {
                     break false;
                 }
             }
@@ -209,7 +211,9 @@ impl Life<'_> {
                 }
             }
             Event::OutOfTime => {
+                self.ask(Asked::TimedOut);
                 self.note("TERMINATE", "CRIT", None, "Process timed out while the supervisor was stopped");
+                self.say_timed_out();
                 return Ok(Some(TIMED_OUT));
             }
             Event::SandboxGone(Some(why)) => {
@@ -273,7 +277,8 @@ impl Life<'_> {
         let words: Vec<_> = self.config.command.iter().map(|word| word.display().to_string()).collect();
         let cmd = words.join(" ");
         let (name, pid) = (&self.name(), running.pid);
-        let event = ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd) };
+        let event =
+            ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd), reason: None };
         logging::process_event(&event, &format!("Process started: pid={pid}"));
         self.early.drain(..).for_each(|number| forward(&running, number));
         self.running = Some(running);
@@ -299,14 +304,20 @@ impl Life<'_> {
     fn out_of_time(&mut self) -> Option<u8> {
         match self.asked {
             None => {
-                self.note("TERMINATE", "CRIT", None, "Process timed out, killing");
-                self.forward(Signal::TERM.as_raw());
                 self.ask(Asked::TimedOut);
+                self.note("TERMINATE", "CRIT", None, "Process timed out, killing");
+                self.say_timed_out();
+                self.forward(Signal::TERM.as_raw());
                 None
             }
             Some(Asked::TimedOut) => Some(TIMED_OUT),
             Some(Asked::Signalled) => Some(killed(Signal::KILL.as_raw())),
         }
+    }
+
+    fn say_timed_out(&self) {
+        let limit = humantime::format_duration(self.config.timeout.unwrap_or_default());
+        logging::say(&format!("openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"));
     }
 
     /// From now on the command has the grace left, whatever was granted before.
@@ -340,7 +351,8 @@ impl Life<'_> {
 
     fn note(&self, activity: &'static str, severity: &'static str, exit: Option<i32>, message: &str) {
         let (name, pid) = (&self.name(), self.running.as_ref().map_or(0, |running| running.pid));
-        logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None }, message);
+        let reason = (self.asked == Some(Asked::TimedOut)).then_some(TIMED_OUT_REASON);
+        logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None, reason }, message);
     }
 }
 

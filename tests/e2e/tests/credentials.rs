@@ -543,7 +543,7 @@ fn the_example_is_valid() {
     let binary = lab::sandbox::binary().display();
     let said =
         lab.shell(&format!("{binary} check {folder}/examples/curl.yaml --credentials {folder}/credentials.yaml"));
-    assert!(said.ends_with("credentials.yaml: 1 credentials, 0 warnings\n"), "{said}");
+    assert!(said.ends_with("credentials.yaml: 1 credential, 0 warnings\n"), "{said}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn check_names_what_is_wrong_and_what_is_doubtful() {
     };
     let doubtful = check("network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
     assert!(doubtful.contains("network_policies.a.binaries[0]: /no/such does not exist"), "{doubtful}");
-    assert!(doubtful.ends_with("1 network policies, 1 warnings\n0\n"), "{doubtful}");
+    assert!(doubtful.ends_with("1 network policy, 1 warning\n0\n"), "{doubtful}");
     let wrong = check("network_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\nversions: 1\n");
     assert!(wrong.contains("line 1: ") && wrong.contains("line 2: ") && wrong.ends_with("\n1\n"), "{wrong}");
     // Behind `--` it is a command.
@@ -208,4 +208,69 @@ fn explain_and_observe_know_requests() {
     let added = proposed.split_once("network_policies:").unwrap().1;
     let united = policy.replace("network_policies: {", "network_policies:\n  ").replace("}]}}\n", "}]}\n") + added;
     assert!(ask(&united, &[], "GET").ok().ends_with("hello"), "{united}");
+}
+
+#[test]
+fn an_observation_replaces_only_what_an_observation_wrote() {
+    let lab = Lab::with_web();
+    let policy = lab.file("own.yaml", base());
+    let path = policy.to_str().unwrap();
+    for flags in [&["--observe", path][..], &["--observe", path, "--observe-merge"]] {
+        let refused = lab.sandbox(&base()).args(flags).sh("echo ran");
+        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+        assert!(refused.stderr.contains("the file exists and was not written by --observe"), "{refused:?}");
+        assert_eq!(std::fs::read_to_string(&policy).unwrap(), base());
+    }
+    // An empty file, such as mktemp makes, is nobody's.
+    let file = lab.file("observed.yaml", "");
+    for _ in 0..2 {
+        assert_eq!(lab.sandbox(&base()).args(&["--observe", file.to_str().unwrap()]).sh("echo ran").ok(), "ran");
+        assert!(std::fs::read_to_string(&file).unwrap().starts_with("# Observed, not reviewed: "));
+    }
+}
+
+#[test]
+fn an_observation_that_is_merged_lets_both_runs_pass() {
+    let lab = Lab::with_web();
+    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let file = lab.file("observed.yaml", "");
+    let path = file.to_str().unwrap();
+    let request = |method: &str| format!("{method} /x HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n");
+    let send = |policy: &str, flags: &[&str], method: &str| {
+        lab.sandbox(policy).args(flags).python(crate::RAW, &[&crate::connect("web.test:8080"), &request(method)])
+    };
+    let merge = ["--observe", path, "--observe-merge"];
+    assert!(send(&base(), &merge, "GET").ok().ends_with("hello"));
+    assert!(send(&base(), &merge, "POST").ok().ends_with("hello"));
+    assert_eq!(lab.sandbox(&base()).args(&merge).python(ASK, &["public.lab.test:443"]).ok(), PERMITTED);
+    let observed = std::fs::read_to_string(&file).unwrap();
+    for method in ["GET", "POST"] {
+        assert!(send(&observed, &[], method).ok().ends_with("hello"), "{observed}");
+    }
+    assert!(send(&observed, &[], "PUT").ok().contains("403 request_not_in_rules"), "{observed}");
+    assert_eq!(lab.sandbox(&observed).python(ASK, &["public.lab.test:443"]).ok(), PERMITTED, "{observed}");
+    // A rule that was narrowed by hand is not widened again.
+    std::fs::write(&file, observed.replacen("\"**\"", "\"/x\"", 1)).unwrap();
+    let refused = lab.sandbox(&base()).args(&merge).sh("echo ran");
+    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+    assert!(refused.stderr.contains("holds more than --observe writes"), "{refused:?}");
+}
+
+#[test]
+fn check_reads_several_files_and_may_deny_warnings() {
+    let lab = Lab::with_web();
+    let check = |flags: &str, policies: &[&str]| {
+        let files = policies.iter().enumerate().map(|(n, policy)| lab.file(&format!("{n}.yaml"), policy));
+        let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
+        lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), files.join(" ")))
+    };
+    let doubtful = "network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}";
+    let both = check("", &[&base(), doubtful]);
+    assert!(both.contains("0.yaml: 0 network policies, 0 warnings\n"), "{both}");
+    assert!(both.ends_with("1.yaml: 1 network policy, 1 warning\n0\n"), "{both}");
+    assert!(check("--deny-warnings", &[&base()]).ends_with("\n0\n"));
+    assert!(check("--deny-warnings", &[&base(), doubtful]).ends_with("\n1\n"));
+    let wrong = check("", &["a: 1\n", doubtful, "b: 1\n"]);
+    assert!(wrong.contains("unknown key `a`") && wrong.contains("unknown key `b`"), "{wrong}");
+    assert!(wrong.contains("1.yaml: 1 network policy, 1 warning\n") && wrong.ends_with("\n1\n"), "{wrong}");
 }

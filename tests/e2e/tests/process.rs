@@ -203,7 +203,7 @@ fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), data.display());
     let file = lab.file("bomb.py", BOMB);
     let bomb = format!(
-        "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {}; echo $?",
+        "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {} 2>/dev/null; echo $?",
         file.display()
     );
     assert_eq!(lab.shell(&bomb), "124\n");
@@ -339,4 +339,35 @@ fn a_cleared_environment_keeps_the_language_and_the_proxy_leaves_the_own_host_al
     let own = format!("none\n127.0.0.1,localhost,::1,{}", name.trim());
     assert_eq!(sandbox(&[]), format!("C.UTF-8 UTC vi\n{own}"));
     assert_eq!(sandbox(&["--clear-env"]), format!("C.UTF-8 UTC\n{own}"));
+}
+
+#[test]
+fn a_policy_and_a_time_are_given_in_short() {
+    let lab = Lab::with_web();
+    let data = lab.file("policy.yaml", policy());
+    for flag in ["-p", "--policy", "--policy-data"] {
+        let run = |words: &str| {
+            lab.shell(&format!("{} {flag} {} {words}; echo $?", lab::sandbox::binary().display(), data.display()))
+        };
+        assert_eq!(run("-t 5m --grace 1s -- echo ran"), "ran\n0\n");
+        assert_eq!(run("-t '1h 30m' -- echo ran"), "ran\n0\n");
+        for wrong in ["x", "5 parsecs", "-1s", "400days", "99999999999999999999999"] {
+            let said = run(&format!("--timeout={wrong:?} -- echo ran"));
+            assert!(said.contains("90s, 5m or 1h30m") || said.contains("at most 365 days"), "{said}");
+            assert!(said.ends_with("\n1\n"), "{said}");
+        }
+        let said = run("--proxy-port 99999 -- echo ran");
+        assert!(said.contains("a port is a whole number from 1 to 65535"), "{said}");
+    }
+}
+
+#[test]
+fn a_time_out_is_said_on_standard_error_and_in_the_log() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&policy()).args(&["-t", "500ms", "--grace", "0"]).sh("sleep 612");
+    assert_eq!(finished.code(), 124, "{finished:?}");
+    assert!(finished.stderr.contains("time-out: the command ran for 500ms (--timeout) and is ended\n"), "{finished:?}");
+    let [killed, ended] = finished.logged("PROC:TERMINATE")[..] else { panic!("{}", finished.log) };
+    assert!(killed.contains("[CRIT]") && killed.contains(" [reason:time-out] "), "{killed}");
+    assert!(ended.contains("[exit:124] [reason:time-out] "), "{ended}");
 }

@@ -60,29 +60,27 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
 }
 
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
-    let mut fields = reader.mapping(at, ENDPOINT_KEYS)?;
     let before = reader.violations();
+    let mut keys = Keys { fields: reader.mapping(at, ENDPOINT_KEYS)?, written: Vec::new(), faulty: Vec::new() };
     let mut parts = EndpointParts {
-        host: fields.take("host").and_then(|at| reader.text(&at, HostPattern::parse)),
-        port: fields.take("port").and_then(|at| port(reader, &at)),
-        ports: fields.take("ports").and_then(|at| {
-            let items = reader.sequence(&at)?;
+        host: keys.read(reader, "host", |reader, at| reader.text(at, HostPattern::parse)),
+        port: keys.read(reader, "port", port),
+        ports: keys.read(reader, "ports", |reader, at| {
+            let items = reader.sequence(at)?;
             Some(items.iter().filter_map(|item| port(reader, item)).collect())
         }),
-        protocol: fields.take("protocol").and_then(|at| reader.text(&at, Protocol::parse)),
-        enforcement: fields.take("enforcement").and_then(|at| reader.text(&at, Enforcement::parse)),
-        access: fields.take("access").and_then(|at| reader.text(&at, Access::parse)),
-        allow_encoded_slash: fields.take("allow_encoded_slash").and_then(|at| reader.boolean(&at)).unwrap_or(false),
+        protocol: keys.read(reader, "protocol", |reader, at| reader.text(at, Protocol::parse)),
+        enforcement: keys.read(reader, "enforcement", |reader, at| reader.text(at, Enforcement::parse)),
+        access: keys.read(reader, "access", |reader, at| reader.text(at, Access::parse)),
+        allow_encoded_slash: keys.read(reader, "allow_encoded_slash", Reader::boolean).unwrap_or(false),
         ..EndpointParts::default()
     };
-    parts.tls_skip = fields.take("tls").is_some_and(|at| tls_skip(reader, &at));
-    parts.rules = fields.take("rules").and_then(|at| rules(reader, &at, allow_rule));
-    parts.deny_rules = fields.take("deny_rules").and_then(|at| rules(reader, &at, deny_rule));
-    parts.allowed_ips = fields.take("allowed_ips").map(|at| ranges(reader, &at)).unwrap_or_default();
-    parts.resolve = fields.take("resolve").map(|at| reader.texts(&at, HostPattern::parse)).unwrap_or_default();
-    if reader.violations() > before {
-        return None;
-    }
+    parts.tls_skip = keys.read(reader, "tls", |reader, at| Some(tls_skip(reader, at))).unwrap_or(false);
+    parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));
+    parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| rules(reader, at, deny_rule));
+    parts.allowed_ips = keys.read(reader, "allowed_ips", |reader, at| Some(ranges(reader, at))).unwrap_or_default();
+    parts.resolve =
+        keys.read(reader, "resolve", |reader, at| Some(reader.texts(at, HostPattern::parse))).unwrap_or_default();
     if parts.protocol == Some(Protocol::Sql) {
         reader.warn(at, Doubt::SqlNotInspected);
     }
@@ -95,12 +93,60 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     if parts.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && parts.enforcement.is_none() {
         reader.warn(at, Doubt::EnforcementDefaults);
     }
-    match Endpoint::new(parts) {
-        Ok(endpoint) => Some(endpoint),
-        Err(faults) => {
-            faults.into_iter().for_each(|fault| reader.fault(at, fault));
-            None
+    let (endpoint, faults) = match Endpoint::new(parts) {
+        Ok(endpoint) => (Some(endpoint), Vec::new()),
+        Err(faults) => (None, faults),
+    };
+    keys.contradictions(faults).into_iter().for_each(|fault| reader.fault(at, fault));
+    endpoint.filter(|_| reader.violations() == before)
+}
+
+/// Keys of one endpoint as they are read.
+struct Keys<'n> {
+    fields: Fields<'n>,
+    written: Vec<&'static str>,
+    /// Those with a violation in their value.
+    faulty: Vec<&'static str>,
+}
+
+impl<'n> Keys<'n> {
+    fn read<T>(
+        &mut self,
+        reader: &mut Reader,
+        key: &'static str,
+        read: impl FnOnce(&mut Reader, &At<'n>) -> Option<T>,
+    ) -> Option<T> {
+        let at = self.fields.take(key)?;
+        let before = reader.violations();
+        let part = read(reader, &at);
+        self.written.push(key);
+        if reader.violations() > before {
+            self.faulty.push(key);
         }
+        part
+    }
+
+    /// `faults` between the keys, without those that only follow from a faulty value, and with those that a faulty value hides.
+    fn contradictions(&self, mut faults: Vec<Fault>) -> Vec<Fault> {
+        faults.retain(|fault| {
+            let about: &[&str] = match fault {
+                Fault::EndpointWithoutHost => &["host", "allowed_ips"],
+                Fault::TcpWithoutHost => &["host"],
+                Fault::PortMissing => &["port", "ports"],
+                Fault::RulesEmpty => &["rules"],
+                Fault::ProtocolWithoutRules => &["rules", "access"],
+                Fault::NeedsProtocol(_) => &["protocol"],
+                _ => &[],
+            };
+            !about.iter().any(|key| self.faulty.contains(key))
+        });
+        for (pair, fault) in [(["port", "ports"], Fault::PortAndPorts), (["rules", "access"], Fault::RulesAndAccess)] {
+            let is_hidden = pair.iter().any(|key| self.faulty.contains(key)) && !faults.contains(&fault);
+            if is_hidden && pair.iter().all(|key| self.written.contains(key)) {
+                faults.push(fault);
+            }
+        }
+        faults
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
+use serde_saphyr::budget::BudgetBreach;
 use zeroize::Zeroize;
 
 /// One value of a document.
@@ -33,7 +34,7 @@ impl Node {
         };
         serde_saphyr::from_str_with_options(document, options)
             .map(Self)
-            .map_err(|error| (error.location().map(|location| location.line()), error.to_string()))
+            .map_err(|error| (error.location().map(|location| location.line()), problem(&error)))
     }
 
     pub(super) fn value(&self) -> &Value {
@@ -53,6 +54,34 @@ impl Node {
     /// From 1.
     pub(super) fn line(&self) -> u64 {
         self.0.referenced.line()
+    }
+}
+
+/// A parse error for the document's author; its line is said before it.
+fn problem(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error as E;
+    match error {
+        E::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` stands there twice"),
+        E::DuplicateMappingKey { key: None, .. } => "a key stands there twice".to_owned(),
+        E::MultipleDocuments { .. } => "a second document begins; a file holds one".to_owned(),
+        E::RecursiveReferencesRequireWeakTypes { .. } => "an alias stands inside of what it repeats".to_owned(),
+        E::AliasReplayLimitExceeded { .. }
+        | E::AliasExpansionLimitExceeded { .. }
+        | E::AliasReplayStackDepthExceeded { .. } => "its aliases repeat too much; write it out".to_owned(),
+        E::Budget { breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, .. } => {
+            "the document has too many values".to_owned()
+        }
+        E::Budget { breach: BudgetBreach::Depth { .. }, .. } => "the document is nested too deeply".to_owned(),
+        E::Budget { .. } => "the document is too large".to_owned(),
+        other => {
+            let text = other.to_string();
+            let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+            match problem {
+                "recursion limit exceeded" => "the document is nested too deeply".to_owned(),
+                "expected string scalar" => "a key is a text".to_owned(),
+                problem => problem.to_owned(),
+            }
+        }
     }
 }
 

@@ -84,6 +84,39 @@ fn pol_05_what_is_not_yaml_is_refused_with_its_line() {
 }
 
 #[test]
+fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
+    let many = format!("network_policies: [{}]", "a,".repeat(251_000));
+    let deep = "[".repeat(3000);
+    for (document, expected) in [
+        ("a: 1\na: 2\n", "line 2: the key `a` stands there twice"),
+        ("a: 1\n---\nb: 2\n", "a second document begins; a file holds one"),
+        ("a: &x [*x]", "line 1: an alias stands inside of what it repeats"),
+        (&many, "line 1: the document has too many values"),
+        (&deep, "line 1: the document is nested too deeply"),
+        ("a: [", "line 1: unclosed bracket '['"),
+    ] {
+        let found = faults(document).concat();
+        assert!(found.ends_with(expected), "{found}");
+    }
+}
+
+#[test]
+fn every_violation_of_an_endpoint_is_reported_at_once() {
+    check(
+        "{host: \"*\", port: 0, protocol: rest, tls: skip, rules: [{allow: {method: \"a b\", path: /}}], access: full}",
+        &["matches all hosts", "a port is", "is not an HTTP method", "`tls: skip` hides", "`rules` and `access`"],
+    );
+    check("{host: \"*\", port: 0, ports: [1], access: full}", &["matches all", "a port is", "needs a", "`port` and"]);
+    check("{hosts: a.test, port: 1}", &["unknown key `hosts`", "an endpoint needs a `host`"]);
+    // Nothing is said to be missing that is written, and faulty.
+    check("{host: \"*\", port: 1}", &["matches all hosts"]);
+    check("{host: a.test, port: 0}", &["a port is"]);
+    check("{host: a.test, port: 1, protocol: rest, access: fool}", &["`fool`"]);
+    check("{host: a.test, port: 1, protocol: rust, access: full}", &["`rust`"]);
+    check("{host: a.test, port: 1, protocol: rest, rules: [{allow: {method: \"a b\", path: /}}]}", &["HTTP method"]);
+}
+
+#[test]
 fn unknown_words_never_mean_the_weaker_mode() {
     assert!(faults("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
     check("{host: a.test, port: 1, protocol: http, access: full}", &["`http` is not one of rest, sql"]);

@@ -81,6 +81,11 @@ pub(crate) fn release() {
     last.into_iter().for_each(|line| outputs.errors.push(line));
 }
 
+/// A count with its noun: `1 warning`, `2 warnings`.
+pub(crate) fn counted(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 /// Waits until all lines are written, as far as their outputs take them.
 pub(crate) fn finish() {
     if let Some(outputs) = OUTPUTS.get() {
@@ -100,8 +105,8 @@ pub(crate) fn lifecycle_event(activity: &'static str, severity: &'static str, me
 
 /// Something about the command.
 pub(crate) fn process_event(process: &ProcessEvent<'_>, message: &str) {
-    let ProcessEvent { activity, severity, name, pid, exit, cmd } = process;
-    tracing::info!(target: AUDIT, class = "PROC", activity, severity, binary = name, pid, exit, cmd, "{message}");
+    let ProcessEvent { activity, severity, name, pid, exit, cmd, reason } = process;
+    tracing::info!(target: AUDIT, class = "PROC", activity, severity, binary = name, pid, exit, cmd, reason, "{message}");
 }
 
 /// What a line about a process holds.
@@ -112,6 +117,8 @@ pub(crate) struct ProcessEvent<'e> {
     pub(crate) pid: i32,
     pub(crate) exit: Option<i32>,
     pub(crate) cmd: Option<&'e str>,
+    /// Cause of an end that is not the command's own.
+    pub(crate) reason: Option<&'e str>,
 }
 
 /// Where lines go, once logging has started.

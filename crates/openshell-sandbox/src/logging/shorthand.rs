@@ -185,7 +185,7 @@ fn process(line: &mut String, fields: &Fields) -> fmt::Result {
     let get = |name| fields.get(name);
     let (binary, pid) = (Word::of(get("binary")), get("pid"));
     write!(line, "PROC:{} [{}] {binary}({pid})", get("activity"), get("severity"))?;
-    for name in ["exit", "cmd"] {
+    for name in ["exit", "cmd", "reason"] {
         if !get(name).is_empty() {
             write!(line, " [{name}:{}]", Cut(get(name)))?;
         }
