@@ -210,6 +210,8 @@ pub enum Fault {
     SecretControl,
     #[error("the secret holds a placeholder")]
     SecretPlaceholder,
+    #[error("{0}")]
+    ReadOnlyWritable(ReadOnlyWritable),
     #[error(
         "`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata, multicast)"
     )]
@@ -245,12 +247,41 @@ impl Fault {
     }
 }
 
+/// A path of `read_only` that another grant makes writable, as grants on one path unite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadOnlyWritable {
+    /// The path of `read_only`.
+    pub path: String,
+    /// The path above it that may be written.
+    pub writable: String,
+    /// Line of that path in `read_write`; `None` where every sandbox may write it.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for ReadOnlyWritable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, writable, line } = self;
+        write!(f, "`{path}` is not read-only: ")?;
+        match line {
+            Some(line) => write!(
+                f,
+                "`read_write` grants writing in `{writable}` (line {line}); list only its parts that are to be written"
+            ),
+            None => write!(f, "every sandbox may write in `{writable}`; keep it elsewhere"),
+        }
+    }
+}
+
 /// What a policy's author should look at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum Doubt {
-    #[error("`enforcement` is left out, so violations are only recorded; write `enforcement: enforce` or `audit`")]
-    EnforcementDefaults,
+    #[error(
+        "`enforcement` is left out, so the rules refuse nothing at {0} and violations are only recorded; write `enforcement: enforce` or `audit`"
+    )]
+    EnforcementDefaults(String),
+    #[error("{0}")]
+    ReadOnlyWritable(ReadOnlyWritable),
     #[error("`tls: {0}` is deprecated and means automatic; leave it out")]
     TlsWordDeprecated(String),
     #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]

@@ -19,6 +19,8 @@ use crate::{credentials, routes};
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: Source,
+    /// Files with secrets, each with what it is.
+    pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Until the start takes them.
     pub(crate) secrets: Secrets,
     pub(crate) network: NetworkMode,
@@ -88,12 +90,15 @@ impl Config {
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
+        let secret_files = [("credentials file", &args.credentials), ("inference routes file", &routes)];
+        let secret_files = secret_files.into_iter().filter_map(|(what, path)| Some((what, path.clone()?))).collect();
         let routes = routes.map(|path| routes::load(&path, &environment)).transpose()?;
         let credentials = args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?;
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
         Ok(Self {
+            secret_files,
             secrets: Secrets { credentials, routes },
             policy: Source { data: policy_data, rules: policy_rules },
             network: args.network,

@@ -1,8 +1,10 @@
 //! `check` and `explain`: what a policy says, without running anything.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use openshell_policy::network::host::Host;
+use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::request::{self, Judged, RequestPermit};
 use openshell_proxy::identify::caller::{Caller, Callers, Program};
@@ -13,10 +15,13 @@ use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
 use openshell_supervisor::netns;
 
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::run_as;
+
 use crate::cli::{CheckArgs, ExplainArgs};
-use crate::credentials;
 use crate::logging::{self, answer, counted};
 use crate::policy_file::{Source, policies};
+use crate::{credentials, lints};
 
 /// Says everything that is wrong or doubtful about policies; 1 if one could not be used, or has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
@@ -29,10 +34,16 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         let source = Source { data, rules: args.policy_rules.clone() };
         match source.load(1) {
             Ok(loaded) => {
-                loaded.doubts.iter().for_each(|doubt| answer(doubt));
-                let policies = policies(loaded.snapshot.policy().network().len());
-                answer(&format!("{}: {policies}, {}", source.data.display(), counted_warnings(loaded.doubts.len())));
-                warnings += loaded.doubts.len();
+                let (policy, path) = (loaded.snapshot.policy(), source.data.display());
+                let own = [("policy", Some(&source.data)), ("policy rules", source.rules.as_ref())];
+                let files = own.into_iter().chain([("credentials file", args.credentials.as_ref())]);
+                let on_host = on_this_host(policy, files.filter_map(|(what, path)| Some((what, path?.as_path()))));
+                let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
+                let doubts: Vec<_> = loaded.doubts.iter().cloned().chain(on_host).collect();
+                doubts.iter().chain(&loaded.notes).for_each(|line| answer(line));
+                let policies = policies(policy.network().len());
+                answer(&format!("{path}: {policies}, {}", counted_warnings(doubts.len())));
+                warnings += doubts.len();
             }
             Err(error) => failed(&error),
         }
@@ -48,6 +59,16 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         None => {}
     }
     ExitCode::from(u8::from(!is_usable || (args.deny_warnings && warnings > 0)))
+}
+
+/// What of `policy` does not suit this host, and which of `files` its workload may change.
+fn on_this_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f Path)>) -> Vec<String> {
+    let mut found = lints::files::missing(policy);
+    if let Ok(user) = run_as::resolve(policy.run_as()) {
+        let grants = Request::new(policy.filesystem(), None);
+        found.extend(lints::files::writable(files, &user.credentials, &grants));
+    }
+    found
 }
 
 fn counted_warnings(count: usize) -> String {

@@ -31,6 +31,8 @@ pub(crate) struct Loaded {
     pub(crate) snapshot: Snapshot,
     /// Warnings, each with a remedy.
     pub(crate) doubts: Vec<String>,
+    /// What is worth knowing, and may have no remedy.
+    pub(crate) notes: Vec<String>,
     /// Symlinks of the policy, each with the file that it stands for.
     links: Vec<(String, String)>,
     /// How many network policies there are, and in which generation.
@@ -69,13 +71,15 @@ impl Source {
             other => anyhow!(other),
         })?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {path}: {warning}"));
-        let lints = lints::lints(snapshot.policy()).into_iter().map(|lint| format!("policy warning: {path}: {lint}"));
-        let doubts = warnings.chain(lints).collect();
+        let lints = lints::lints(snapshot.policy());
+        let doubts = lints.warnings.into_iter().map(|lint| format!("policy warning: {path}: {lint}"));
+        let doubts = warnings.chain(doubts).collect();
+        let notes = lints.notes.into_iter().map(|note| format!("policy note: {path}: {note}")).collect();
         let binaries = snapshot.policy().network().values().flat_map(|network| &network.binaries);
         let links = binaries.filter_map(|binary| Some((binary.to_string(), meant(&binary.to_string())?))).collect();
         let (count, generation) = (snapshot.policy().network().len(), snapshot.generation());
         let summary = format!("{path}: {}, generation {generation}", policies(count));
-        Ok(Loaded { snapshot, doubts, links, summary, version, took: start.elapsed() })
+        Ok(Loaded { snapshot, doubts, notes, links, summary, version, took: start.elapsed() })
     }
 }
 
@@ -89,6 +93,9 @@ impl Loaded {
         if let more @ 1.. = self.doubts.len().saturating_sub(DOUBTS) {
             let message = format!("policy warning: {more} more; `openshell-sandbox check` names them all");
             logging::config_event("VALIDATED", "MED", &message);
+        }
+        for note in self.notes.iter().take(DOUBTS) {
+            logging::config_event("VALIDATED", "INFO", note);
         }
         for (link, target) in self.links.iter().take(DOUBTS) {
             logging::config_event("VALIDATED", "INFO", &format!("{link} is a symlink: {target} is meant as well"));

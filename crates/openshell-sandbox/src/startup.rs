@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_policy::filesystem::GrantedPath;
+use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::{Context, Limits};
@@ -44,6 +44,7 @@ use tracing::Level;
 
 use crate::cli::NetworkMode;
 use crate::config::{Config, Secrets};
+use crate::lints;
 use crate::logging;
 use crate::outputs::Results;
 use crate::refusals::Refusals;
@@ -125,12 +126,14 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let user = run_as::resolve(policy.run_as())?;
     check_directory(config)?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
+    check_workdir(config, policy)?;
     filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
     // file, and a signal ends it.
     let mut tasks = Tasks::default();
     let mut signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
+    note_writable(config, run_dir.path(), &user, &landlock);
     // Both take some milliseconds, of different parts of the machine.
     let (network, tls) = std::thread::scope(|scope| {
         let tls = scope.spawn(|| trust::Prepared::create(config, &run_dir));
@@ -481,6 +484,30 @@ fn note_directory(config: &Config, directories: &[PathBuf]) {
             "openshell-sandbox: the policy does not grant the current directory {current}, so the command starts in {start}; \
              --workdir {current} grants it"
         ));
+    }
+}
+
+/// Names what `--workdir` makes writable although the policy has it read-only; under `hard_requirement` that is an error.
+fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
+    let filesystem = policy.filesystem();
+    let Some(workdir) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(()) };
+    for line in lints::files::read_only_in(workdir, filesystem) {
+        if filesystem.compatibility == Compatibility::HardRequirement {
+            bail!(line);
+        }
+        logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
+    }
+    Ok(())
+}
+
+/// Warns about what the sandbox relies on and its workload can change.
+fn note_writable(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
+    let rules = config.policy.rules.as_deref().map(|rules| ("policy rules", rules));
+    let folders = [("log folder", config.log_dir.as_path()), ("run folder", run_dir)];
+    let files = [("policy", config.policy.data.as_path())].into_iter().chain(rules).chain(folders);
+    let files = files.chain(config.secret_files.iter().map(|(what, path)| (*what, path.as_path())));
+    for line in lints::files::writable(files, &user.credentials, landlock) {
+        logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
     }
 }
 

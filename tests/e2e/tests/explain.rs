@@ -151,7 +151,7 @@ fn check_names_what_is_wrong_and_what_is_doubtful() {
         let file = lab.file("checked.yaml", policy);
         lab.shell(&format!("{} check {}; echo $?", lab::sandbox::binary().display(), file.display()))
     };
-    let doubtful = check("network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
+    let doubtful = check(&crate::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}"));
     assert!(doubtful.contains("network_policies.a.binaries[0]: /no/such does not exist"), "{doubtful}");
     assert!(doubtful.ends_with("1 network policy, 1 warning\n0\n"), "{doubtful}");
     let wrong = check("network_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\nversions: 1\n");
@@ -264,7 +264,8 @@ fn check_reads_several_files_and_may_deny_warnings() {
         let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
         lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), files.join(" ")))
     };
-    let doubtful = "network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}";
+    let doubtful = crate::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
+    let doubtful = doubtful.as_str();
     let both = check("", &[&base(), doubtful]);
     assert!(both.contains("0.yaml: 0 network policies, 0 warnings\n"), "{both}");
     assert!(both.ends_with("1.yaml: 1 network policy, 1 warning\n0\n"), "{both}");

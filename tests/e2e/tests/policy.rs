@@ -136,3 +136,128 @@ fn every_example_runs_on_a_plain_debian() {
         assert!(!finished.stderr.contains("OCSF"), "{} warns: {}", example.display(), finished.stderr);
     }
 }
+
+/// Messages of `check` for `policy` on `lab`, with its exit code.
+fn check(lab: &Lab, flags: &str, policy: &str) -> String {
+    let file = lab.file("checked.yaml", policy);
+    lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), file.display()))
+}
+
+#[test]
+fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let (work, policy) = (work.display(), lab.file("work/policy.yaml", ""));
+    for name in ["creds.yaml", "routes.yaml"] {
+        let file = lab.file(&format!("work/{name}"), "credentials: {}\n");
+        std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    std::fs::write(lab.folder("work").join("routes.yaml"), "routes: []\n").unwrap();
+    std::fs::create_dir(lab.folder("work").join("logs")).unwrap();
+    let text = format!("{}filesystem_policy: {{read_write: [{work}]}}\n", crate::policy("{}"));
+    std::fs::write(&policy, &text).unwrap();
+    let words = format!(
+        "--policy-data {0} --policy-rules {1} --credentials {work}/creds.yaml --inference-routes {work}/routes.yaml --log-dir {work}/logs",
+        policy.display(),
+        rules(&lab, &format!("{work}/rules.rego")),
+    );
+    let words: Vec<_> = words.split(' ').collect();
+    let finished = Sandbox::bare(&lab).args(&words).sh("echo changed: > policy.yaml; mv policy.yaml x");
+    let named = |what: &str, file: &str| format!("the workload may change the {what} {work}/{file};");
+    let expected = [
+        named("policy", "policy.yaml"),
+        named("policy rules", "rules.rego"),
+        named("credentials file", "creds.yaml"),
+        named("inference routes file", "routes.yaml"),
+        named("log folder", "logs"),
+    ];
+    for line in &expected {
+        assert!(finished.stderr.contains(line), "{line}: {}", finished.stderr);
+    }
+    assert!(!finished.stderr.contains("run folder"), "{}", finished.stderr);
+    std::fs::write(&policy, &text).unwrap();
+    let checked = lab.shell(&format!("{} check {}", lab::sandbox::binary().display(), policy.display()));
+    assert!(checked.contains(&expected[0]), "{checked}");
+    // Neither one that is out of reach nor one that only root may write, in a sticky folder.
+    assert!(!check(&lab, "", &text).contains("may change"));
+    let sticky = lab.folder("sticky");
+    assert_eq!(lab.shell(&format!("chown 0 {0}; chmod 1777 {0}", sticky.display())), "");
+    let kept = lab.file("sticky/policy.yaml", text.replace(&work.to_string(), sticky.to_str().unwrap()));
+    let checked = lab.shell(&format!("{} check {}", lab::sandbox::binary().display(), kept.display()));
+    assert!(checked.ends_with(" 0 network policies, 0 warnings\n"), "{checked}");
+}
+
+/// The built-in rules with a comment, at `path`.
+fn rules(lab: &Lab, path: &str) -> String {
+    let built_in = include_str!("../../../data/sandbox-policy.rego");
+    std::fs::write(path, format!("# Not the built-in ones.\n{built_in}")).unwrap();
+    assert_eq!(lab.shell(&format!("chmod 644 {path}")), "");
+    path.to_owned()
+}
+
+#[test]
+fn what_is_not_there_and_what_refuses_nothing_is_named_by_check() {
+    let lab = Lab::with_web();
+    let files = "filesystem_policy: {read_only: [/no/such, /app], read_write: [/no/place, /sandbox]}";
+    let found = check(&lab, "", &format!("process: {{run_as_user: nobody-of-that-name}}\n{files}\n"));
+    assert!(found.contains("process: Sandbox user not found: `nobody-of-that-name`"), "{found}");
+    assert!(found.contains("read_only: /no/such does not exist"), "{found}");
+    assert!(found.contains("read_write: /no/place does not exist; a start makes it"), "{found}");
+    assert!(found.ends_with("0 network policies, 3 warnings\n0\n"), "{found}");
+    let audited = "{a: {endpoints: [{host: x.test, port: 1, protocol: rest, access: read-only}], binaries: [{path: /usr/bin/curl}]}}";
+    let found = check(&lab, "--deny-warnings", &crate::policy(audited));
+    assert!(
+        found.contains("endpoints[0]: `enforcement` is left out, so the rules refuse nothing at x.test:1"),
+        "{found}"
+    );
+    assert!(found.ends_with("1 network policy, 1 warning\n1\n"), "{found}");
+    let started = lab.sandbox(&crate::policy(audited)).sh("true");
+    assert!(started.stderr.contains("the rules refuse nothing at x.test:1"), "{started:?}");
+}
+
+#[test]
+fn a_read_only_path_in_a_writable_one_is_said_and_an_error_under_hard_requirement() {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let inner = lab.folder("work/inner");
+    let (work, inner) = (work.display(), inner.display());
+    let listed = format!("{}filesystem_policy:\n  read_only: [{inner}]\n  read_write: [{work}]\n", crate::policy("{}"));
+    let alone = listed.replace(&format!("  read_write: [{work}]\n"), "");
+    let workdir = ["--workdir", &work.to_string()].map(str::to_owned);
+    let workdir: Vec<_> = workdir.iter().map(String::as_str).collect();
+    for (policy, flags, expected) in [
+        (
+            &listed,
+            &[][..],
+            format!(
+                "line 4: filesystem_policy.read_only[0]: `{inner}` is not read-only: `read_write` grants writing in `{work}` (line 5)"
+            ),
+        ),
+        (&alone, &workdir[..], format!("`{inner}` is not read-only: --workdir {work} grants writing there")),
+    ] {
+        let warned = lab.sandbox(policy).args(flags).sh(&format!("touch {inner}/made; echo ran"));
+        assert!(warned.ok() == "ran" && warned.stderr.contains(&expected), "{warned:?}");
+        let hard = format!("{policy}landlock: {{compatibility: hard_requirement}}\n");
+        let refused = lab.sandbox(&hard).args(flags).sh("echo ran");
+        assert!(refused.code() == 1 && refused.stderr.contains(&expected), "{refused:?}");
+    }
+}
+
+#[test]
+fn the_examples_and_a_policy_for_ordinary_programs_have_no_warnings() {
+    let lab = Lab::with_web();
+    let git = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
+    let policy = crate::policy(&format!(
+        "\n  github: {{endpoints: [{{host: github.test, port: 443}}], binaries: [{{path: {git}}}, {{path: /usr/bin/curl}}]}}\n  \
+         npm: {{endpoints: [{{host: registry.test, port: 443, protocol: rest, enforcement: enforce, access: read-only}}], \
+         binaries: [{{path: /usr/bin/node}}, {{path: {}}}, {{path: '/usr/local/lib/**'}}]}}",
+        crate::python()
+    ));
+    let found = check(&lab, "--deny-warnings", &policy);
+    assert!(found.ends_with("2 network policies, 0 warnings\n0\n"), "{found}");
+    assert_eq!(lab.sandbox(&policy).sh("true").stderr, "");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/examples");
+    let found =
+        lab.shell(&format!("{} check --deny-warnings {folder}/*.yaml; echo $?", lab::sandbox::binary().display()));
+    assert!(found.ends_with("\n0\n") && !found.contains("warning:"), "{found}");
+}

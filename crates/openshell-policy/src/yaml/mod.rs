@@ -6,13 +6,15 @@ mod node;
 mod reader;
 mod routes;
 
+use std::path::Path;
+
 use crate::credential::CredentialSpec;
-use crate::filesystem::{Compatibility, Filesystem, GrantedPath};
+use crate::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem, GrantedPath};
 use crate::inference::RouteFile;
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
 use crate::process::{Identity, RunAs};
-use crate::violation::{Fault, Place, Violation, Violations, Warning};
+use crate::violation::{Doubt, Fault, Place, ReadOnlyWritable, Violation, Violations, Warning};
 use node::{Node, Value};
 use reader::{At, Reader};
 
@@ -111,18 +113,39 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
         return defaults;
     };
     let mut paths = |reader: &mut Reader, key| {
-        let at = fields.take(key)?;
-        Some(reader.texts(&at, GrantedPath::parse))
+        let items = fields.take(key).and_then(|at| reader.sequence(&at)).unwrap_or_default();
+        items.into_iter().filter_map(|item| Some((reader.text(&item, GrantedPath::parse)?, item))).collect::<Vec<_>>()
     };
+    let read_only = paths(reader, "read_only");
+    let read_write = paths(reader, "read_write");
+    for (path, at) in &read_only {
+        let Some(found) = writable_parent(path, &read_write) else { continue };
+        match compatibility {
+            Compatibility::BestEffort => reader.warn(at, Doubt::ReadOnlyWritable(found)),
+            Compatibility::HardRequirement => reader.fault(at, Fault::ReadOnlyWritable(found)),
+        }
+    }
     Filesystem {
-        read_only: paths(reader, "read_only").unwrap_or_default(),
-        read_write: paths(reader, "read_write").unwrap_or_default(),
+        read_only: read_only.into_iter().map(|(path, _)| path).collect(),
+        read_write: read_write.into_iter().map(|(path, _)| path).collect(),
         include_workdir: fields
             .take("include_workdir")
             .and_then(|at| reader.boolean(&at))
             .unwrap_or(defaults.include_workdir),
         compatibility,
     }
+}
+
+/// The grant that makes `path` writable although `read_only` lists it.
+fn writable_parent(path: &GrantedPath, read_write: &[(GrantedPath, At<'_>)]) -> Option<ReadOnlyWritable> {
+    let shown = |path: &Path| path.display().to_string();
+    let listed = read_write.iter().find(|(writable, _)| path.as_path().starts_with(writable.as_path()));
+    let baseline = BASELINE.iter().filter(|row| row.access == BaselineAccess::ReadWrite);
+    let (writable, line) = match listed {
+        Some((writable, at)) => (shown(writable.as_path()), Some(at.node.line())),
+        None => (baseline.map(|row| row.path).find(|row| path.as_path().starts_with(row))?.to_owned(), None),
+    };
+    Some(ReadOnlyWritable { path: shown(path.as_path()), writable, line })
 }
 
 fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {

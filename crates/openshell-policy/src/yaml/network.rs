@@ -91,7 +91,10 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         reader.warn(at, Doubt::NamesNotResolved);
     }
     if parts.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && parts.enforcement.is_none() {
-        reader.warn(at, Doubt::EnforcementDefaults);
+        let host = parts.host.as_ref().map_or_else(|| "any host".to_owned(), ToString::to_string);
+        let ports = parts.port.iter().chain(parts.ports.iter().flatten());
+        let ports: Vec<_> = ports.map(ToString::to_string).collect();
+        reader.warn(at, Doubt::EnforcementDefaults(format!("{host}:{}", ports.join(","))));
     }
     let (endpoint, faults) = match Endpoint::new(parts) {
         Ok(endpoint) => (Some(endpoint), Vec::new()),

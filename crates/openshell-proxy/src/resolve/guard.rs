@@ -23,7 +23,7 @@ impl Destination {
 }
 
 /// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
-const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
+pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
 /// The supervisor's own addresses, which no policy makes reachable: what listens there is for the sandbox it was made for alone.
 #[derive(Clone, Debug)]

@@ -1,0 +1,91 @@
+//! Files that a sandbox relies on and its workload can change, and paths of a policy that are not there.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use openshell_policy::filesystem::{BASELINE, Filesystem, GrantedPath};
+use openshell_policy::policy::Policy;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::run_as::{self, Credentials};
+
+/// Everything doubtful about the files of a policy.
+pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
+    let is_everything = filesystem.read_write.iter().any(|path| path.as_path() == Path::new("/"));
+    is_everything.then(|| {
+        "filesystem_policy.read_write: `/` grants writing wherever Unix permissions allow it; list the folders that are needed"
+            .to_owned()
+    })
+}
+
+/// The user and the paths of `policy` that are not on this host. A start says so by itself.
+pub(crate) fn missing(policy: &Policy) -> Vec<String> {
+    let filesystem = policy.filesystem();
+    let user = run_as::resolve(policy.run_as()).err().map(|error| format!("process: {error}"));
+    let is_missing = |path: &&GrantedPath| {
+        let path = path.as_path();
+        // An image may lack those that every sandbox gets where they are.
+        !path.exists() && !BASELINE.iter().any(|row| Path::new(row.path) == path)
+    };
+    let say = |key: &str, path: &GrantedPath, what: &str| {
+        format!("filesystem_policy.{key}: {} does not exist; {what}", path.as_path().display())
+    };
+    let read = filesystem.read_only.iter().filter(is_missing);
+    let write = filesystem.read_write.iter().filter(is_missing);
+    let read = read.map(|path| say("read_only", path, "nothing is granted there until it does"));
+    let write = write.map(|path| say("read_write", path, "a start makes it"));
+    user.into_iter().chain(read).chain(write).collect()
+}
+
+/// The paths of `read_only` that `workdir`, which may be written, makes writable.
+pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
+    let covered = filesystem.read_only.iter().filter(|path| path.as_path().starts_with(workdir));
+    let line = |path: &GrantedPath| {
+        let (path, workdir) = (path.as_path().display(), workdir.display());
+        format!("filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants writing there")
+    };
+    covered.map(line).collect()
+}
+
+/// A line for each of `files`, named by what they are, that a workload of `user` can change or replace under `grants`.
+pub(crate) fn writable<'f>(
+    files: impl IntoIterator<Item = (&'f str, &'f Path)>,
+    user: &Credentials,
+    grants: &Request,
+) -> Vec<String> {
+    let written = files.into_iter().filter(|(_, path)| {
+        let paths = [std::path::absolute(path), std::fs::canonicalize(path)];
+        paths.iter().flatten().any(|path| is_writable(path, user, grants))
+    });
+    let line = |(what, path): (&str, &Path)| {
+        let path = path.display();
+        format!(
+            "the workload may change the {what} {path}; keep it outside of `read_write`, or where its user may not write"
+        )
+    };
+    written.map(line).collect()
+}
+
+/// Whether the file itself can be written, or one of the names on the way to it be made another's.
+fn is_writable(path: &Path, user: &Credentials, grants: &Request) -> bool {
+    let is_own = grants.grants_writing(path) && std::fs::metadata(path).is_ok_and(|data| may_write(&data, user));
+    let is_replaceable = |(child, parent): (&Path, &Path)| {
+        let (Ok(child), Ok(folder)) = (std::fs::symlink_metadata(child), std::fs::metadata(parent)) else {
+            return false;
+        };
+        let is_kept = folder.mode() & 0o1000 != 0 && ![child.uid(), folder.uid()].contains(&user.uid);
+        grants.grants_writing(parent) && may_write(&folder, user) && !is_kept
+    };
+    is_own || path.ancestors().zip(path.ancestors().skip(1)).any(is_replaceable)
+}
+
+fn may_write(data: &Metadata, user: &Credentials) -> bool {
+    let bit = if data.uid() == user.uid {
+        0o200
+    } else if data.gid() == user.gid || user.groups.contains(&data.gid()) {
+        0o020
+    } else {
+        0o002
+    };
+    data.mode() & bit != 0
+}

@@ -1,0 +1,203 @@
+//! What in a policy is valid and yet cannot be what its author means, each with a remedy.
+
+pub(crate) mod files;
+mod programs;
+
+use std::net::IpAddr;
+
+use openshell_policy::address::AddressClass;
+use openshell_policy::network::NetworkPolicy;
+use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::policy::Policy;
+use openshell_proxy::resolve::guard::CONTROL_PLANE_PORTS;
+
+/// What is to be said about a policy, a line each.
+#[derive(Debug, Default)]
+pub(crate) struct Lints {
+    /// Place of the part that is looked at.
+    place: String,
+    /// What its author should change.
+    pub(crate) warnings: Vec<String>,
+    /// What its author should know, and may not be able to change.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Lints {
+    fn warn(&mut self, problem: String) {
+        self.warnings.push(format!("{}: {problem}", self.place));
+    }
+
+    fn note(&mut self, fact: String) {
+        self.notes.push(format!("{}: {fact}", self.place));
+    }
+}
+
+/// Everything doubtful about `policy`.
+pub(crate) fn lints(policy: &Policy) -> Lints {
+    let mut found = Lints::default();
+    found.warnings.extend(files::of_filesystem(policy.filesystem()));
+    for (name, network) in policy.network() {
+        of_network(&format!("network_policies.{}", name.as_str()), network, &mut found);
+    }
+    found
+}
+
+fn of_network(place: &str, network: &NetworkPolicy, found: &mut Lints) {
+    found.place = place.to_owned();
+    for (what, is_empty) in [("endpoints", network.endpoints.is_empty()), ("binaries", network.binaries.is_empty())] {
+        if is_empty {
+            found.warn(format!("it has no {what}, so it permits nothing"));
+        }
+    }
+    for (index, binary) in network.binaries.iter().enumerate() {
+        found.place = format!("{place}.binaries[{index}]");
+        programs::of_binary(&binary.to_string(), found);
+    }
+    for (index, endpoint) in network.endpoints.iter().enumerate() {
+        found.place = format!("{place}.endpoints[{index}]");
+        of_endpoint(endpoint, found);
+    }
+}
+
+fn of_endpoint(endpoint: &Endpoint, found: &mut Lints) {
+    if let Some(host) = endpoint.host() {
+        of_host(&host.to_string(), found);
+    }
+    let ports = endpoint.ports().iter().map(|port| port.get());
+    for port in ports.filter(|port| CONTROL_PLANE_PORTS.contains(port)) {
+        found.warn(format!("port {port} is never reachable, whatever a policy says: control planes listen there"));
+    }
+    let mut rules =
+        endpoint.l7().into_iter().flat_map(|l7| l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)));
+    if rules.any(|rule| rule.path.as_str() == "*") {
+        found.warn("`path: \"*\"` matches no path, as `*` stays within a segment; `**` is every path".to_owned());
+    }
+}
+
+/// Names by which clouds serve their instances' metadata.
+const METADATA: &[&str] = &[
+    "instance-data",
+    "instance-data.ec2.internal",
+    "metadata",
+    "metadata.azure.internal",
+    "metadata.google.internal",
+    "metadata.goog",
+];
+
+fn of_host(host: &str, found: &mut Lints) {
+    let is_blocked = host.parse::<IpAddr>().is_ok_and(|address| AddressClass::of(address).is_always_blocked());
+    if is_blocked || host == "localhost" || host.ends_with(".localhost") {
+        found.warn(format!(
+            "{host} is never reachable, whatever a policy says; a server inside the sandbox needs no policy"
+        ));
+    } else if METADATA.contains(&host) {
+        found.warn(format!(
+            "{host} serves a cloud's instance metadata, which is never reachable, whatever a policy says"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lints;
+
+    fn of(policies: &str) -> Vec<String> {
+        let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {policies}")).unwrap();
+        lints(&policy).warnings
+    }
+
+    #[test]
+    fn what_matches_nothing_is_named_with_a_remedy() {
+        let found = of(
+            "{a: {endpoints: [{host: 127.0.0.1, port: 1}], binaries: [{path: /no/such}]}, b: {endpoints: [{host: x.test, port: 1}]}}",
+        );
+        let expected = [
+            ("network_policies.a.binaries[0]: /no/such does not exist", "until it does"),
+            ("network_policies.a.endpoints[0]: 127.0.0.1 is never reachable", "needs no policy"),
+            ("network_policies.b: it has no binaries", "permits nothing"),
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (line, (start, end)) in found.iter().zip(expected) {
+            assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_named_with_its_interpreter() {
+        let folder = std::env::temp_dir().join(format!("openshell-lints-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, first, expected) in [
+            ("sh", "#!/bin/sh -e\n", std::fs::canonicalize("/bin/sh").unwrap().display().to_string()),
+            ("env", "#!/usr/bin/env node\n", "the `node` in PATH".to_owned()),
+            ("gone", "#! /no/such\n", "/no/such".to_owned()),
+        ] {
+            let script = folder.join(name);
+            std::fs::write(&script, first).unwrap();
+            let found = of(&format!(
+                "{{a: {{endpoints: [{{host: x.test, port: 1}}], binaries: [{{path: {}}}]}}}}",
+                script.display()
+            ));
+            assert!(found[0].contains(&format!("is a script, and what runs is {expected};")), "{found:?}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(
+            of("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /usr/bin/curl}, {path: \"/usr/**\"}]}}"),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn programs_that_run_others_are_named_with_what_to_list_instead() {
+        let of = |path: &str| {
+            of(&format!("{{a: {{endpoints: [{{host: x.test, port: 1}}], binaries: [{{path: {path}}}]}}}}"))
+        };
+        for (path, expected) in [
+            ("/bin/sh", "is a shell"),
+            ("/usr/bin/bash", "is a shell"),
+            ("/usr/bin/git", "list what connects: /usr/lib/git-core/git-remote-http"),
+            ("/usr/bin/env", "starts other programs"),
+            ("/usr/bin/find", "starts other programs"),
+            ("/usr/bin/xargs", "starts other programs"),
+            ("/usr/bin/tar", "starts other programs"),
+            ("'*'", "matches no program"),
+            ("'**'", "is every program"),
+            ("'/usr/{bin,sbin}/curl'", "is taken literally"),
+        ] {
+            let found = of(path);
+            assert!(found.len() == 1 && found[0].contains(expected), "{path}: {found:?}");
+        }
+        for path in ["/usr/bin/curl", "/usr/lib/git-core/git-remote-http", "'/usr/lib/git-core/*'", "/usr/bin/python3"]
+        {
+            assert_eq!(of(path), Vec::<String>::new(), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_interpreter_is_a_note_as_there_may_be_no_other_program_to_list() {
+        let document =
+            "network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /usr/bin/python3}]}}";
+        let (policy, _) = openshell_policy::yaml::policy(document).unwrap();
+        let found = lints(&policy);
+        assert!(found.warnings.is_empty() && found.notes.len() == 1, "{found:?}");
+        assert!(found.notes[0].contains("binaries[0]: /usr/bin/python3 runs any script"), "{found:?}");
+    }
+
+    #[test]
+    fn endpoints_that_nothing_reaches_are_named() {
+        for (endpoint, expected) in [
+            ("{host: localhost, port: 80}", "localhost is never reachable"),
+            ("{host: a.localhost, port: 80}", "a.localhost is never reachable"),
+            ("{host: metadata.google.internal, port: 80}", "instance metadata"),
+            ("{host: x.test, ports: [443, 6443]}", "port 6443 is never reachable"),
+            (
+                "{host: x.test, port: 1, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: '*'}}]}",
+                "matches no path",
+            ),
+        ] {
+            let found = of(&format!("{{a: {{endpoints: [{endpoint}], binaries: [{{path: /usr/bin/curl}}]}}}}"));
+            assert!(found.len() == 1 && found[0].contains(expected), "{endpoint}: {found:?}");
+        }
+        let (policy, _) = openshell_policy::yaml::policy("filesystem_policy: {read_write: [/]}").unwrap();
+        assert!(lints(&policy).warnings.concat().contains("read_write: `/` grants writing"));
+    }
+}

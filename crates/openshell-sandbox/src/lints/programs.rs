@@ -1,0 +1,107 @@
+//! Programs that a network policy should not list, because what they start may reach the same.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use openshell_supervisor::resolve::resolve;
+
+use super::Lints;
+
+/// Shells: whatever the workload starts has one as its ancestor.
+const SHELLS: &[&str] = &[
+    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "nu", "rbash", "sh", "tcsh", "toybox",
+    "zsh",
+];
+
+/// Programs that start others as their arguments, configuration or input say.
+const RUNNERS: &[&str] = &[
+    "chroot", "doas", "emacs", "env", "expect", "find", "flock", "gdb", "git", "gmake", "ionice", "less", "make",
+    "man", "more", "ncdu", "nice", "ninja", "nohup", "nsenter", "nvim", "parallel", "rsync", "runuser", "scp",
+    "screen", "script", "setpriv", "setsid", "sftp", "ssh", "stdbuf", "strace", "su", "sudo", "tar", "time", "timeout",
+    "tmux", "unshare", "vi", "vim", "watch", "xargs",
+];
+
+/// Programs that run scripts; a digit or dot may follow (`python3.13`).
+const INTERPRETERS: &[&str] = &[
+    "awk", "bun", "deno", "gawk", "guile", "java", "julia", "lua", "luajit", "mawk", "node", "nodejs", "perl", "php",
+    "pwsh", "python", "ruby", "tclsh", "wish",
+];
+
+/// Program that opens git's connections.
+const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
+
+/// Everything doubtful about the program `path` of a policy.
+pub(super) fn of_binary(path: &str, found: &mut Lints) {
+    if path.contains('*') {
+        return of_glob(path, found);
+    }
+    let file = match resolve(Path::new(path)) {
+        Ok(file) => file,
+        Err(_) if path.contains(['{', '[', '?']) => {
+            return found.warn(format!(
+                "{path} is taken literally: {{a,b}}, [ab] and ? need a `*` in the path; list each program"
+            ));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return found.warn(format!("{path} does not exist; it matches nothing until it does"));
+        }
+        Err(error) => return found.warn(format!("{path} stands for nothing else: {error}")),
+    };
+    if let Some(interpreter) = interpreter(&file) {
+        return found.warn(format!(
+            "{path} is a script, and what runs is {interpreter}; list that, or the command that starts it"
+        ));
+    }
+    let names = [path, file.to_str().unwrap_or_default()].map(|path| path.rsplit('/').next().unwrap_or_default());
+    let is_one_of = |known: &[&str]| names.iter().any(|name| known.contains(name));
+    let version = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').to_owned();
+    if is_one_of(SHELLS) {
+        found.warn(format!(
+            "{path} is a shell, and what it starts may reach the same: nearly every program of the workload; list the program that connects"
+        ));
+    } else if names.contains(&"git") {
+        found.warn(format!(
+            "{path} starts what its configuration says (aliases, hooks, helpers), which may reach the same; list what connects: {GIT_REMOTE}"
+        ));
+    } else if is_one_of(RUNNERS) {
+        found
+            .warn(format!("{path} starts other programs, and they may reach the same; list the program that connects"));
+    } else if names.iter().any(|name| INTERPRETERS.contains(&version(name).as_str()) || INTERPRETERS.contains(name)) {
+        found.note(format!(
+            "{path} runs any script that the workload writes; all of them may reach what is listed here"
+        ));
+    }
+}
+
+/// In a glob `*` stays within a folder.
+fn of_glob(path: &str, found: &mut Lints) {
+    match path {
+        "*" => {
+            found.warn("`*` matches no program, as it stays within a folder; list the programs that connect".to_owned())
+        }
+        "**" | "/**" | "/**/*" => {
+            found.warn(format!(
+                "`{path}` is every program, those that the workload writes too; list the programs that connect"
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// The first word behind the `#!` of a script.
+fn interpreter(path: &Path) -> Option<String> {
+    let mut head = [0; 256];
+    let mut file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+    let filled = file.read(&mut head).ok()?;
+    let line = head.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    match words.as_slice() {
+        // `env` looks for it in PATH, which is the workload's.
+        [env, name, ..] if env.ends_with("/env") && !name.starts_with('-') => Some(format!("the `{name}` in PATH")),
+        [first, ..] => {
+            Some(resolve(Path::new(first)).map_or_else(|_| first.clone(), |file| file.display().to_string()))
+        }
+        [] => None,
+    }
+}
