@@ -177,6 +177,14 @@ impl ReasonCode {
     }
 }
 
+impl ReasonCode {
+    /// Whether the policy is why: false for what failed although it was permitted.
+    #[must_use]
+    pub fn is_policy_denial(self) -> bool {
+        !matches!(self, Self::DnsFailed | Self::ClientTlsFailed)
+    }
+}
+
 /// One refusal, as it is counted and proposed upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
@@ -205,7 +213,7 @@ impl Denial {
     }
 }
 
-/// Refusals of one host and port to one program.
+/// Refusals of one host and port to one program, or failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialSummary {
     /// The first of them.
@@ -216,10 +224,10 @@ pub struct DenialSummary {
     pub requests: BTreeSet<(String, String)>,
 }
 
-/// Refusals, counted by host, port and program; bounded, as the workload chooses what it asks for.
+/// Refusals, counted by host, port, program, and apart from failures; bounded, as the workload chooses what it asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Denials {
-    summaries: BTreeMap<(String, u16, String), DenialSummary>,
+    summaries: BTreeMap<(String, u16, String, bool), DenialSummary>,
     others: u64,
 }
 
@@ -233,7 +241,7 @@ impl Denials {
 
     /// Counts `denial`.
     pub fn add(&mut self, mut denial: Denial) {
-        let key = (denial.host.clone(), denial.port, denial.binary.clone());
+        let key = (denial.host.clone(), denial.port, denial.binary.clone(), denial.code.is_policy_denial());
         if let Some(known) = self.summaries.get_mut(&key) {
             known.count += 1;
             if known.requests.len() < Self::SAMPLES {

@@ -58,7 +58,7 @@ const WELL_KNOWN: &[(u16, &str)] = &[
 const DATABASES: &[u16] = &[5432, 3306, 6379, 27017, 9200, 11211, 5672];
 
 /// Proposals for `summaries`, the likeliest first. `addresses` tells which addresses a host has. Left out is what no policy could
-/// permit: hosts that are never reachable, programs that could not be identified, attempts to go past the proxy.
+/// permit: hosts that are never reachable, names without an address, programs that could not be identified, attempts to go past the proxy.
 pub fn propose<'s>(
     summaries: impl IntoIterator<Item = &'s DenialSummary>,
     addresses: impl Fn(&str) -> Vec<IpAddr>,
@@ -67,7 +67,10 @@ pub fn propose<'s>(
         let denial = &summary.first;
         let could_be =
             matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf) || !summary.requests.is_empty();
-        could_be && is_one_program(&denial.binary) && !is_never_reachable(&denial.host)
+        could_be
+            && denial.code.is_policy_denial()
+            && is_one_program(&denial.binary)
+            && !is_never_reachable(&denial.host)
     };
     let mut proposals: Vec<_> =
         summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();

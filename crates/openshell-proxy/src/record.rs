@@ -250,7 +250,9 @@ impl Record {
             || matches!(
                 refusal.code().stage(),
                 DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Credential
-            );
+            )
+            // A variable of the program or `tls: skip` would help.
+            || refusal.code() == ReasonCode::ClientTlsFailed;
         let target = self.target.as_ref().filter(|_| is_policys)?;
         let program = self.caller.as_ref().map(|caller| &caller.program);
         Some(Denial {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use openshell_policy::denial::{Denial, Denials};
+use openshell_policy::denial::{Denial, DenialStage, DenialSummary, Denials};
 use openshell_policy::proposal;
 use openshell_proxy::record::DenialSink;
 
@@ -29,7 +29,8 @@ impl Refusals {
     /// The hosts of what was refused and could be proposed.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        denials.summaries().iter().map(|summary| summary.first.host.clone()).collect()
+        let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
+        refused.map(|summary| summary.first.host.clone()).collect()
     }
 
     /// What was refused as additions to a policy; `addresses` are those of [`Self::hosts`].
@@ -39,28 +40,43 @@ impl Refusals {
         proposal::fragment(&proposal::propose(denials.summaries(), addresses))
     }
 
-    /// What was refused, how often, and the line of policy that would allow it, for people; `None` if nothing was.
+    /// Refusals and failures, how often each, and what would help, for people; `None` if there were none. Unlike an answer to the
+    /// workload it names addresses.
     pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let summaries = denials.summaries();
-        if summaries.is_empty() {
-            return None;
+        let (refused, failed): (Vec<_>, Vec<_>) =
+            summaries.into_iter().partition(|summary| summary.first.code.is_policy_denial());
+        let mut text = String::new();
+        for (title, summaries, others) in
+            [("refused by the policy:", refused, denials.others()), ("permitted, and failed:", failed, 0)]
+        {
+            write_section(&mut text, title, &summaries, others);
         }
-        let mut text = "openshell-sandbox: refused by the policy:".to_owned();
-        for summary in summaries.iter().take(LINES) {
-            let Denial { host, port, binary, code, fix, .. } = &summary.first;
-            let line = format!("{} x {binary} -> {host}:{port}: {}", summary.count, code.as_str());
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n  {}", logging::printable(&line));
-            if let Some(fix) = fix {
-                let _ = write!(text, "\n      {}", logging::printable(fix));
-            }
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], others: u64) {
+    if summaries.is_empty() {
+        return;
+    }
+    let line_break = if text.is_empty() { "" } else { "\n" };
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{line_break}openshell-sandbox: {title}");
+    for summary in summaries.iter().take(LINES) {
+        let Denial { host, port, binary, code, reason, fix, .. } = &summary.first;
+        let line = format!("{} x {binary} -> {host}:{port}: {}", summary.count, code.as_str());
+        let _ = write!(text, "\n  {}", logging::printable(&line));
+        let reason = Some(reason.as_str()).filter(|_| matches!(code.stage(), DenialStage::Ssrf | DenialStage::Tls));
+        let fix = fix.as_deref().map(|fix| fix.strip_suffix("; the address is in the log").unwrap_or(fix));
+        for detail in reason.into_iter().chain(fix) {
+            let _ = write!(text, "\n      {}", logging::printable(detail));
         }
-        let rest = summaries.iter().skip(LINES).map(|summary| summary.count).sum::<u64>() + denials.others();
-        if rest > 0 {
-            let _ = write!(text, "\n  {rest} more; see the log");
-        }
-        Some(text)
+    }
+    let rest = summaries.iter().skip(LINES).map(|summary| summary.count).sum::<u64>() + others;
+    if rest > 0 {
+        let _ = write!(text, "\n  {rest} more; see the log");
     }
 }
 
@@ -91,5 +107,27 @@ mod tests {
         );
         assert!(!summary.contains('\u{1b}') && lines[2].trim() == "add `x`", "{lines:?}");
         assert_eq!((lines.len(), lines[21].trim()), (22, "3 more; see the log"));
+    }
+
+    #[test]
+    fn a_failure_is_no_refusal_and_an_address_is_named_to_the_operator() {
+        let refusals = Refusals::default();
+        let of = |code, reason: &str, fix: Option<&str>| {
+            let (reason, fix) = (reason.to_owned(), fix.map(str::to_owned));
+            refusals.denied(Denial { code, reason, fix, ..denial("a.test".to_owned(), "/bin/a") });
+        };
+        of(ReasonCode::DnsFailed, "DNS resolution of a.test failed: no such name", None);
+        let only_failures = "openshell-sandbox: permitted, and failed:\n  \
+                             1 x /bin/a -> a.test:443: dns_failed\n      \
+                             DNS resolution of a.test failed: no such name";
+        assert_eq!(refusals.summary().as_deref(), Some(only_failures));
+        let address = "a.test resolves to internal address 10.0.0.1, connection rejected";
+        of(ReasonCode::InternalAddress, address, Some("add `allowed_ips`; the address is in the log"));
+        let both = format!(
+            "openshell-sandbox: refused by the policy:\n  1 x /bin/a -> a.test:443: internal_address\n      \
+             {address}\n      add `allowed_ips`\n{only_failures}"
+        );
+        assert_eq!(refusals.summary(), Some(both));
+        assert_eq!(refusals.hosts().len(), 1);
     }
 }

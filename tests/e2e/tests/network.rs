@@ -94,6 +94,36 @@ fn ips_01_04_08_to_10_log_05_addresses_are_checked_and_never_told() {
 }
 
 #[test]
+fn an_address_is_told_to_the_operator_and_a_name_without_one_is_no_refusal_of_the_policy() {
+    let lab = Lab::with_web();
+    let endpoints = "{host: web.test, port: 8080}, {host: nowhere.invalid, port: 8080}";
+    let policy = policy(&format!("{{web: {{endpoints: [{endpoints}], binaries: [{{path: {}}}]}}}}", python()));
+    let proposals = lab.folder("out").join("proposals.yaml");
+    let run = |target: &str| {
+        let sandbox = lab.sandbox(&policy).args(&["--proposals", proposals.to_str().unwrap()]);
+        sandbox.python(RAW, &[&connect(target)])
+    };
+    let internal = run("web.test:8080");
+    assert!(internal.ok().contains("403 internal_address") && !internal.stdout.contains("10.99.0.1"), "{internal:?}");
+    let expected = format!(
+        "openshell-sandbox: refused by the policy:\n  1 x {} -> web.test:8080: internal_address\n      \
+         web.test resolves to internal address 10.99.0.1, connection rejected\n      \
+         network_policies.web.endpoints: add `allowed_ips` to web.test:8080\n",
+        python()
+    );
+    assert_eq!(internal.stderr, expected);
+    let unknown = run("nowhere.invalid:8080");
+    let reason = "DNS resolution of nowhere.invalid failed: no such name";
+    let expected = format!(
+        "openshell-sandbox: permitted, and failed:\n  1 x {} -> nowhere.invalid:8080: dns_failed\n      {reason}\n",
+        python()
+    );
+    assert_eq!(unknown.stderr, expected);
+    assert_eq!(unknown.logged(&format!("[reason:{reason}] [code:dns_failed]")).len(), 1, "{}", unknown.log);
+    assert!(std::fs::read_to_string(proposals).unwrap().contains("network_policies: {}"));
+}
+
+#[test]
 fn ips_05_06_08_13_addresses_in_the_policy_are_consent() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");

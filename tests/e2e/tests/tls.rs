@@ -131,6 +131,17 @@ fn tls_07_what_skips_tls_sees_the_upstreams_own_certificate() {
 }
 
 #[test]
+fn a_client_that_does_not_trust_the_authority_is_summed_up_with_what_to_do() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let untrusting = "--cacert /etc/ssl/certs/ISRG_Root_X1.pem https://web.test/x";
+    let finished = curl(&lab, &origin, FULL, &format!("{untrusting}; curl -s {untrusting}"));
+    let expected = "openshell-sandbox: permitted, and failed:\n  2 x /usr/bin/curl -> web.test:443: client_tls_failed\n      \
+                    untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`\n";
+    assert!(finished.stderr.ends_with(expected), "{finished:?}");
+}
+
+#[test]
 fn a_name_inside_that_is_not_the_one_that_was_asked_for_is_misdirected() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);

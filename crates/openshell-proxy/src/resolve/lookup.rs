@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use openshell_policy::network::host::{Host, HostName};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -23,6 +25,20 @@ pub struct Resolver {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up name resolution from /etc/resolv.conf and /etc/hosts: {0}")]
 pub struct ResolverError(String);
+
+/// Cause of a failed look-up, short enough for a log line.
+fn cause(error: &NetError) -> String {
+    match error {
+        NetError::Dns(DnsError::NoRecordsFound(records)) => match records.response_code {
+            ResponseCode::NXDomain => "no such name".to_owned(),
+            ResponseCode::NoError => "it has no address".to_owned(),
+            code => format!("the name server answers {}", code.to_str()),
+        },
+        NetError::Timeout => "no name server answers".to_owned(),
+        NetError::NoConnections => "no name server can be reached".to_owned(),
+        other => other.to_string(),
+    }
+}
 
 impl Resolver {
     /// A resolver as `/etc/resolv.conf` and `/etc/hosts` say now. Without a usable `resolv.conf`, as in an image that has
@@ -59,7 +75,7 @@ impl Resolver {
         asking.spawn_on(async move { resolver.lookup_ip(asked).await }, &self.runtime);
         match tokio::time::timeout(Limits::LOOKUP_DEADLINE, asking.join_next()).await {
             Ok(Some(Ok(Ok(found)))) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
-            Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {error}")),
+            Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {}", cause(&error))),
             Ok(Some(Err(error))) => Err(format!("DNS resolution of {name} failed: {error}")),
             Ok(None) | Err(_) => {
                 Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE))
