@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use crate::address::AddressClass;
+use crate::address::{AddressClass, never_reachable};
 use crate::denial::{DenialStage, DenialSummary};
 use crate::network::rule::Glob;
 
@@ -70,7 +70,7 @@ pub fn propose<'s>(
         could_be
             && denial.code.is_policy_denial()
             && is_one_program(&denial.binary)
-            && !is_never_reachable(&denial.host)
+            && never_reachable(&denial.host).is_none()
     };
     let mut proposals: Vec<_> =
         summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();
@@ -82,11 +82,6 @@ pub fn propose<'s>(
 #[must_use]
 pub fn is_one_program(path: &str) -> bool {
     path.starts_with('/') && !path.contains('*')
-}
-
-fn is_never_reachable(host: &str) -> bool {
-    let is_local = matches!(host.trim_end_matches('.').to_ascii_lowercase().as_str(), "localhost");
-    is_local || host.parse::<IpAddr>().is_ok_and(|address| AddressClass::of(address).is_always_blocked())
 }
 
 fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Proposal {

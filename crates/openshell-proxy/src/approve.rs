@@ -9,6 +9,7 @@ use crate::context::{Context, Limits};
 use crate::decide::connection::{Permit, judge, observe};
 use crate::identify::Flow;
 use crate::identify::caller::{Caller, Callers};
+use crate::identify::search::{GiveUp, Search};
 use crate::intake::Target;
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -40,14 +41,22 @@ pub async fn caller(ctx: &Context, flow: Flow) -> Option<Caller> {
     let identified = async {
         let turn = Arc::clone(&ctx.turns).acquire_owned().await.ok()?;
         let identifier = Arc::clone(&ctx.identifier);
+        let (search, _wanted) = search();
         let work = tokio::task::spawn_blocking(move || {
-            let identified = identifier.identify(flow);
+            let identified = identifier.identify(flow, &search);
             drop(turn);
             identified
         });
         work.await.ok()?.ok().map(|identified| identified.callers().first().clone())
     };
     tokio::time::timeout(Limits::JUDGE_DEADLINE, identified).await.ok()?
+}
+
+/// A look for a caller, and what gives it up when nobody waits for it any more.
+fn search() -> (Search, GiveUp) {
+    let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::JUDGE_DEADLINE);
+    let wanted = search.guard();
+    (search, wanted)
 }
 
 /// Who may, and by what.
@@ -86,8 +95,9 @@ async fn decide(ctx: &Context, flow: Flow, target: &Target, record: &mut Record)
     let (turn, is_observed) = (Arc::clone(&ctx.turns).acquire_owned(), ctx.observations.is_some());
     let decision = async {
         let turn = turn.await;
+        let (search, _wanted) = search();
         let work = tokio::task::spawn_blocking(move || {
-            let identified = identifier.identify(flow)?;
+            let identified = identifier.identify(flow, &search)?;
             let snapshot = policy.load();
             let verify = || identifier.verify(&identified);
             let permit = match is_observed {

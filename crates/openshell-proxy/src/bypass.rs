@@ -61,7 +61,9 @@ impl Attempt {
             (Protocol::Udp, Some([_, 53])) => {
                 "DNS queries should route through the sandbox proxy; check resolver configuration"
             }
-            (Protocol::Tcp, _) => "ensure process honors HTTP_PROXY/HTTPS_PROXY; for Node.js set NODE_USE_ENV_PROXY=1",
+            (Protocol::Tcp, _) => {
+                "ensure process honors HTTP_PROXY/HTTPS_PROXY; Node.js does from 22.21 and 24 on (NODE_USE_ENV_PROXY is set)"
+            }
             (Protocol::Udp, _) => "UDP traffic must route through the sandbox proxy",
             (Protocol::Other(_), _) => "only TCP through the sandbox proxy leaves the sandbox",
         }
@@ -213,7 +215,7 @@ fn denial(attempt: &Attempt, caller: Option<Caller>) -> Denial {
         ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),
-        fix: None,
+        fix: Some(format!("it went past the proxy: {}", attempt.hint())),
         request: None,
     }
 }

@@ -174,6 +174,14 @@ impl Limits {
     pub const FINGERPRINTS: usize = 4_096;
     /// Bytes of a program that is read for its fingerprint; the largest that people run are a few hundred megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+    /// Descriptors of all processes that are looked at to find one caller: some two seconds' worth…
+    pub const SEARCHED_DESCRIPTORS: usize = 1_000_000;
+    /// …and to find all further owners afterwards…
+    pub const SWEPT_DESCRIPTORS: usize = 20_000_000;
+    /// …which nobody waits for…
+    pub const SWEEP_DEADLINE: Duration = Duration::from_secs(60);
+    /// …and time to find the program of a packet that was refused.
+    pub const REPORT_DEADLINE: Duration = Duration::from_secs(1);
     /// Connections whose callers are looked for at once: more would only wait for the same processors.
     pub const IDENTIFYING: usize = 32;
     /// Time to find out who is calling and to judge it, waiting for a turn included.

@@ -262,7 +262,7 @@ impl Record {
             ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
             code: refusal.code(),
             reason: refusal.log_reason(),
-            fix: refusal.fix(target, self.caller.as_ref()),
+            fix: refusal.fix(target, self.caller.as_ref()).or_else(|| refusal.no_fix(target)),
             request,
         })
     }

@@ -1,6 +1,7 @@
 //! Every reason to say no, and what each says on every surface.
 
 use hyper::StatusCode;
+use openshell_policy::address::never_reachable;
 use openshell_policy::denial::{DenialStage, ReasonCode};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
@@ -10,6 +11,7 @@ use crate::http::target::TargetError;
 use crate::identify::caller::Caller;
 use crate::intake::Target;
 use crate::record::Record;
+use crate::resolve::guard::CONTROL_PLANE_PORTS;
 
 /// Why a connection is refused. What the workload learns of it is said by the methods; what only the log may hold (an
 /// address that a name has, an internal error) is said by [`Self::log_reason`] alone.
@@ -336,6 +338,7 @@ impl Refusal {
     #[must_use]
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self {
+            Self::NotInPolicy { .. } if self.no_fix(target).is_some() => None,
             Self::NotInPolicy { nearest, .. } => {
                 // A rule could not name it without naming others.
                 let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
@@ -350,6 +353,15 @@ impl Refusal {
             Self::EncodedSlash { policy, .. } => {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
                 Some(format!("{place}endpoints: add `allow_encoded_slash: true` to each of {target} that has rules"))
+            }
+            Self::Request { code: ReasonCode::RequestNotInRules, policy, rule: (method, path), .. }
+                if method == "POST" && path.ends_with(GIT_FETCH) =>
+            {
+                let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
+                Some(format!(
+                    "{place}endpoints: git fetches by POST; add to the `rules` of {target} `- allow: {{method: POST, path: \"/**{GIT_FETCH}\"}}`, \
+                     beside `- allow: {{method: GET, path: \"**\"}}` in place of `access: read-only`"
+                ))
             }
             Self::Request { code, policy, rule: (method, path), .. } => {
                 let place = policy.as_ref().map_or_else(String::new, |key| format!("network_policies.{key}."));
@@ -378,6 +390,29 @@ impl Refusal {
             ),
             Self::Credential(CredentialFault::Unknown { name }) => {
                 Some(format!("credentials: add {name} (the file of --credentials)"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why no line of policy would permit `target`, where that is so.
+    #[must_use]
+    pub fn no_fix(&self, target: &Target) -> Option<String> {
+        let host = target.host.to_string();
+        let never = |why: &str| Some(format!("no policy permits {target}: {why}"));
+        match self {
+            Self::NotInPolicy { .. } | Self::Address { .. } if CONTROL_PLANE_PORTS.contains(&target.port) => {
+                never("a control plane may listen at this port")
+            }
+            Self::NotInPolicy { .. } | Self::Address { code: ReasonCode::AlwaysBlockedAddress, .. } => {
+                let own =
+                    |host: &str| rustix::system::uname().nodename().to_bytes().eq_ignore_ascii_case(host.as_bytes());
+                match never_reachable(&host) {
+                    Some(why) => never(why),
+                    None if own(&host) => never("it is the host itself"),
+                    None if matches!(self, Self::Address { .. }) => never("its address is never reachable"),
+                    None => None,
+                }
             }
             _ => None,
         }
@@ -413,6 +448,9 @@ impl Refusal {
         }
     }
 }
+
+/// How the path of a request ends by which git fetches (gitprotocol-http(5), Smart Service git-upload-pack).
+const GIT_FETCH: &str = "/git-upload-pack";
 
 fn policy_line(nearest: Option<&Nearest>, target: &Target, caller: &Caller) -> String {
     let binary = flow_text(&caller.program.executable);

@@ -8,6 +8,7 @@ use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::request::{self, Judged, RequestPermit};
 use openshell_proxy::identify::caller::{Caller, Callers, Program};
+use openshell_proxy::inference::serve::is_target;
 use openshell_proxy::intake::Target;
 use openshell_proxy::refusal::Refusal;
 use openshell_proxy::resolve::guard::OwnAddresses;
@@ -90,6 +91,13 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         Some((method, path)) => format!("{method} {target}{path}"),
         None => format!("CONNECT {target}"),
     };
+    if is_target(&target) {
+        answer(&format!(
+            "allowed: {asked} by {}: the models of --inference-routes, before any policy",
+            caller.program.executable
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
     let judged = judge(&snapshot, &callers, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
@@ -129,6 +137,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
                 Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
                 refusal.nearest_rule().map(|rule| format!("nearest rule: {rule}")),
                 refusal.fix(&target, Some(&caller)).map(|fix| format!("fix: {fix}")),
+                refusal.no_fix(&target).map(|why| format!("no fix: {why}")),
             ];
             lines.into_iter().flatten().for_each(|line| answer(&format!("  {line}")));
             Ok(ExitCode::FAILURE)

@@ -145,6 +145,22 @@ fn explain_says_what_the_proxy_says() {
 }
 
 #[test]
+fn explain_knows_the_models_and_what_no_policy_permits() {
+    let lab = Lab::with_web();
+    let file = lab.file("explained.yaml", base());
+    let explain = |host: &str, port: u16| {
+        let (binary, file) = (lab::sandbox::binary().display(), file.display());
+        lab.shell(&format!("{binary} explain {file} --binary /usr/bin/curl --host {host} --port {port}; echo $?"))
+    };
+    let models = explain("inference.local", 443);
+    assert!(models.starts_with("allowed: CONNECT inference.local:443 by ") && models.ends_with("\n0\n"), "{models}");
+    assert!(explain("inference.local", 80).starts_with("refused: "));
+    let loopback = explain("127.0.0.1", 80);
+    assert!(loopback.contains("  no fix: no policy permits 127.0.0.1:80: it is the host itself"), "{loopback}");
+    assert!(!loopback.contains("  fix: "), "{loopback}");
+}
+
+#[test]
 fn check_names_what_is_wrong_and_what_is_doubtful() {
     let lab = Lab::with_web();
     let check = |policy: &str| {

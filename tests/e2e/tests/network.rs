@@ -482,6 +482,34 @@ print(first.recv(1))
 }
 
 #[test]
+fn the_look_for_a_caller_ends_with_so_many_descriptors() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    // A thousand thousand descriptors of sixty sleepers, and a caller that starts after them.
+    let program = "
+import os, resource, signal, subprocess, sys
+limit = 17_000
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+reader, writer = os.pipe()
+for n in range(64):
+    if os.fork() == 0:
+        null = os.open('/dev/null', os.O_RDONLY)
+        try:
+            while True: os.dup(null)
+        except OSError: pass
+        os.write(writer, b'x')
+        signal.pause()
+for n in range(64): os.read(reader, 1)
+subprocess.run(sys.argv[1:])
+os.killpg(0, signal.SIGKILL)
+";
+    let ask = ["curl", "-sS", "-p", "http://web.test:8080/"];
+    let finished = lab.sandbox(&web()).python(program, &ask);
+    let [line] = finished.logged("[code:caller_unknown]")[..] else { panic!("{finished:?}") };
+    assert!(line.contains("processes hold too many descriptors"), "{line}");
+}
+
+#[test]
 fn a_thread_cannot_hide_a_socket_from_the_search() {
     let lab = Lab::with_web();
     let program = "

@@ -133,6 +133,30 @@ fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     earlier.into_iter().filter(is_anything).chain([last])
 }
 
+/// Names by which clouds serve their instances' metadata.
+const METADATA_NAMES: &[&str] = &[
+    "instance-data",
+    "instance-data.ec2.internal",
+    "metadata",
+    "metadata.azure.internal",
+    "metadata.google.internal",
+    "metadata.goog",
+];
+
+/// The reason why no policy makes `host` reachable, where its text alone says so.
+#[must_use]
+pub fn never_reachable(host: &str) -> Option<&'static str> {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let class = host.parse::<IpAddr>().ok().map(AddressClass::of);
+    if class == Some(AddressClass::Metadata) || METADATA_NAMES.contains(&host.as_str()) {
+        return Some("it serves a cloud's instance metadata");
+    }
+    if class == Some(AddressClass::Loopback) || host == "localhost" || host.ends_with(".localhost") {
+        return Some("it is the host itself; a server inside the sandbox needs neither a proxy nor a policy");
+    }
+    class.filter(|class| class.is_always_blocked()).map(|_| "it is a link-local, multicast or unspecified address")
+}
+
 /// An entry of `allowed_ips`: an address or a CIDR range that holds no address that is never reachable. A range inside
 /// the IPv4-mapped prefix is kept as the IPv4 range it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

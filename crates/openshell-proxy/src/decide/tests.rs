@@ -183,6 +183,47 @@ fn a_refusal_names_the_line_that_would_permit_and_it_does() {
 }
 
 #[test]
+fn no_fix_is_offered_where_none_would_help_and_why_is_said() {
+    let snapshot = snapshot("{}");
+    let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    let own = format!("{own}:80");
+    for to in [
+        "127.0.0.1:80",
+        "localhost:80",
+        "x.localhost:80",
+        "169.254.169.254:80",
+        "metadata.google.internal:80",
+        "a.test:6443",
+        &own,
+    ] {
+        let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], to).unwrap_err();
+        let caller = caller("/usr/bin/curl", &[]);
+        assert_eq!(refusal.fix(&target(to), Some(&caller)), None, "{to}");
+        let why = refusal.no_fix(&target(to)).unwrap();
+        assert!(why.starts_with(&format!("no policy permits {}: ", target(to))), "{why}");
+    }
+    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:80").unwrap_err();
+    assert_eq!(refusal.no_fix(&target("a.test:80")), None);
+}
+
+#[test]
+fn a_refused_fetch_of_git_is_told_the_rule_for_it_and_that_permits_it() {
+    let endpoint =
+        |rules: &str| web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+    let permit = by_curl(&endpoint("access: read-only"), "a.test:1").unwrap();
+    let path = "/owner/repo.git/git-upload-pack";
+    let refusal = request::ask(&permit, "POST", path).unwrap_err();
+    let rule = "{method: POST, path: \"/**/git-upload-pack\"}";
+    let fix = refusal.fix(&target("a.test:1"), None).unwrap();
+    assert!(fix.contains(&format!("`- allow: {rule}`")) && fix.contains("git fetches by POST"), "{fix}");
+    let rules = format!("rules: [{{allow: {{method: GET, path: \"**\"}}}}, {{allow: {rule}}}]");
+    let permit = by_curl(&endpoint(&rules), "a.test:1").unwrap();
+    assert_eq!(asked(&permit, "POST", path), allowed("web"));
+    assert_eq!(asked(&permit, "GET", "/owner/repo.git/info/refs?service=git-upload-pack"), allowed("web"));
+    assert!(asked(&permit, "POST", "/owner/repo.git/git-receive-pack").is_err());
+}
+
+#[test]
 fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
     let odd = caller("/tmp/a, b: c", &[]);
     let fix = decide(&snapshot("{}"), vec![odd.clone()], "a.test:1").unwrap_err().fix(&target("a.test:1"), Some(&odd));

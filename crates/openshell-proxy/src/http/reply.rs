@@ -54,6 +54,8 @@ struct Content<'r> {
     nearest_rule: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
 }
 
 /// The answer to a refused request; the connection ends with it.
@@ -105,6 +107,7 @@ fn content(refusal: &Refusal, record: &Record) -> (Parts, Bytes) {
         binary: record.caller().map(|caller| caller.program.executable.as_str()),
         nearest_rule: refusal.nearest_rule(),
         fix: record.target().and_then(|target| refusal.fix(target, record.caller())),
+        hint: record.target().and_then(|target| refusal.no_fix(target)),
     };
     message(refusal, serde_json::to_vec(&content), (judged.and_then(|(policy, ..)| policy), true))
 }

@@ -4,6 +4,7 @@
 pub mod caller;
 mod fingerprint;
 mod proc;
+pub mod search;
 mod sock_diag;
 pub mod sweep;
 
@@ -12,11 +13,13 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
+use crate::context::Limits;
 use crate::refusal::Refusal;
 use caller::{Caller, Callers};
 use fingerprint::{Executable, Fingerprints, Untrusted};
 pub use proc::Processes;
 use proc::{Described, ProcError};
+use search::Search;
 use sock_diag::SockDiag;
 use sweep::Owner;
 
@@ -47,11 +50,11 @@ impl Identifier {
         Ok(Self { sockets: SockDiag::new(sockets, interface)?, processes, fingerprints: Fingerprints::default() })
     }
 
-    /// Every program that holds the client's end of `flow`. Blocks: it reads /proc.
+    /// Every program that holds the client's end of `flow`, as far as `search` goes. Blocks: it reads /proc.
     ///
     /// # Errors
     /// Nobody is found, or a look-up fails: each a refusal.
-    pub fn identify(&self, flow: Flow) -> Result<Identified, Refusal> {
+    pub fn identify(&self, flow: Flow, search: &Search) -> Result<Identified, Refusal> {
         let unknown = |what: String| Refusal::CallerUnknown(format!("failed to resolve peer binary: {what}"));
         let inode = self
             .sockets
@@ -59,9 +62,9 @@ impl Identifier {
             .map_err(|error| unknown(format!("socket {} is not established: {error}", flow.client)))?;
         let mut callers: Vec<Caller> = Vec::new();
         let mut evidence = Vec::new();
-        let owners = self.processes.owners_of(inode).map_err(|error| unknown(error.to_string()))?;
+        let owners = self.processes.owners_of(inode, search).map_err(|error| unknown(error.to_string()))?;
         for owner in owners.found {
-            match self.describe_owner(&owner, inode) {
+            match self.describe_owner(&owner, inode, search) {
                 Ok(Some(described)) => {
                     if !callers.iter().any(|known| known.program == described.caller.program) {
                         callers.push(described.caller);
@@ -87,8 +90,10 @@ impl Identifier {
     pub fn sweep(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
         let unknown = |error: ProcError| Refusal::CallerUnknown(format!("failed to look at all processes: {error}"));
         let mut found: HashMap<u32, Vec<Owner>> = HashMap::new();
-        for (owner, inode) in self.processes.sweep(inodes).map_err(unknown)? {
-            if let Some(Described { caller, executables }) = self.describe_owner(&owner, inode).map_err(unknown)? {
+        let search = Search::new(Limits::SWEPT_DESCRIPTORS, Limits::SWEEP_DEADLINE);
+        for (owner, inode) in self.processes.sweep(inodes, &search).map_err(unknown)? {
+            let described = self.describe_owner(&owner, inode, &search).map_err(unknown)?;
+            if let Some(Described { caller, executables }) = described {
                 found.entry(inode).or_default().push(Owner { caller, executables });
             }
         }
@@ -108,16 +113,22 @@ impl Identifier {
     #[must_use]
     pub fn sender(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<Caller> {
         let inode = self.sockets.udp_inode(local, remote).ok()?;
-        let owners = self.processes.owners_of(inode).ok()?;
-        owners.found.iter().find_map(|owner| Some(self.describe_owner(owner, inode).ok()??.caller))
+        let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::REPORT_DEADLINE);
+        let owners = self.processes.owners_of(inode, &search).ok()?;
+        owners.found.iter().find_map(|owner| Some(self.describe_owner(owner, inode, &search).ok()??.caller))
     }
 
     /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
-    fn describe_owner(&self, owner: &proc::Process, inode: u32) -> Result<Option<Described>, ProcError> {
+    fn describe_owner(
+        &self,
+        owner: &proc::Process,
+        inode: u32,
+        search: &Search,
+    ) -> Result<Option<Described>, ProcError> {
         let mut rounds = 0..proc::ROUNDS;
         loop {
             let described = self.processes.describe(owner);
-            match self.processes.holds(owner, inode) {
+            match self.processes.holds(owner, inode, search) {
                 Ok(true) => {}
                 Ok(false) | Err(ProcError::Gone(_)) => return Ok(None),
                 Err(error) => return Err(error),

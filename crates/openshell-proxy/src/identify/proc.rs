@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::context::Limits;
 use crate::identify::caller::{Caller, Program};
 use crate::identify::fingerprint::Executable;
+use crate::identify::search::{Exceeded, Search};
 
 /// A /proc in which the sandbox's processes are, and their init's number there.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(super) enum ProcError {
     Stranger(i32),
     #[error("process {0} or an ancestor of it changed while it was looked at")]
     Changed(i32),
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
 }
 
 impl ProcError {
@@ -116,11 +119,11 @@ impl Processes {
 
     /// The processes that hold the socket `inode`: all of them where there are few, else the first one found, most likely
     /// ones first. A complete search would take as long as there are processes.
-    pub(super) fn owners_of(&self, inode: u32) -> Result<Owners, ProcError> {
-        if let Some(owner) = self.likely_owner(inode)? {
+    pub(super) fn owners_of(&self, inode: u32, search: &Search) -> Result<Owners, ProcError> {
+        if let Some(owner) = self.likely_owner(inode, search)? {
             return Ok(Owners { found: vec![owner], is_complete: false });
         }
-        let found = self.sweep(&[inode])?.into_iter().map(|(owner, _)| owner).collect::<Vec<_>>();
+        let found = self.sweep(&[inode], search)?.into_iter().map(|(owner, _)| owner).collect::<Vec<_>>();
         if let Some(owner) = found.first() {
             self.remember(owner.pid, None);
         }
@@ -128,11 +131,11 @@ impl Processes {
     }
 
     /// Every process that holds one of the sockets `inodes`, with the socket.
-    pub(super) fn sweep(&self, inodes: &[u32]) -> Result<Vec<(Process, u32)>, ProcError> {
+    pub(super) fn sweep(&self, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
         let mut owners = Vec::new();
         let processes = self.list(0).map_err(ProcError::List)?;
         for (pid, _) in &processes {
-            match self.owner(*pid, inodes) {
+            match self.owner(*pid, inodes, search) {
                 Ok(found) => owners.extend(found),
                 Err(ProcError::Gone(_)) => {}
                 Err(error) => return Err(error),
@@ -143,7 +146,7 @@ impl Processes {
     }
 
     /// Where there are many processes: an owner among those found last, and among the newest.
-    fn likely_owner(&self, inode: u32) -> Result<Option<Process>, ProcError> {
+    fn likely_owner(&self, inode: u32, search: &Search) -> Result<Option<Process>, ProcError> {
         let (recent, newest) = {
             let hints = self.hints();
             if !hints.are_many {
@@ -152,7 +155,7 @@ impl Processes {
             (hints.recent.clone(), hints.newest)
         };
         for pid in recent {
-            match self.owner(pid, &[inode]).map(|found| found.first().copied()) {
+            match self.owner(pid, &[inode], search).map(|found| found.first().copied()) {
                 Ok(Some((owner, _))) => {
                     self.remember(pid, None);
                     return Ok(Some(owner));
@@ -164,7 +167,7 @@ impl Processes {
         }
         let new = self.list(newest).map_err(ProcError::List)?;
         for (pid, place) in new.into_iter().rev().take(Limits::RECENT_CALLERS) {
-            match self.owner(pid, &[inode]).map(|found| found.first().copied()) {
+            match self.owner(pid, &[inode], search).map(|found| found.first().copied()) {
                 Ok(Some((owner, _))) => {
                     self.remember(pid, Some(place));
                     return Ok(Some(owner));
@@ -209,32 +212,32 @@ impl Processes {
     }
 
     /// The process `pid`, once for each of `inodes` that it holds.
-    fn owner(&self, pid: i32, inodes: &[u32]) -> Result<Vec<(Process, u32)>, ProcError> {
+    fn owner(&self, pid: i32, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
         // Nobody outside the sandbox is passed over here: who holds its socket and does not descend from init is refused.
         if pid == self.init {
             return Ok(Vec::new());
         }
         let owner = Process { pid, start_time: self.stat(pid)?.start_time };
-        Ok(self.held(&owner, inodes)?.into_iter().map(|inode| (owner, inode)).collect())
+        Ok(self.held(&owner, inodes, search)?.into_iter().map(|inode| (owner, inode)).collect())
     }
 
     /// Whether `process` holds the socket `inode`.
-    pub(super) fn holds(&self, process: &Process, inode: u32) -> Result<bool, ProcError> {
-        Ok(!self.held(process, &[inode])?.is_empty())
+    pub(super) fn holds(&self, process: &Process, inode: u32, search: &Search) -> Result<bool, ProcError> {
+        Ok(!self.held(process, &[inode], search)?.is_empty())
     }
 
     /// Which of the sockets `inodes` the process holds. All threads of a process share one table, as the filter keeps them
     /// from having others; it is shown by the first thread while that lives, else by each of the rest.
-    fn held(&self, process: &Process, inodes: &[u32]) -> Result<Vec<u32>, ProcError> {
+    fn held(&self, process: &Process, inodes: &[u32], search: &Search) -> Result<Vec<u32>, ProcError> {
         let pid = process.pid;
         for _ in 0..ROUNDS {
             if self.stat(pid)?.is_zombie {
-                match self.held_by_threads(pid, inodes)? {
+                match self.held_by_threads(pid, inodes, search)? {
                     Some(held) => return Ok(held),
                     None => continue,
                 }
             }
-            let held = self.in_table(pid, &format!("{pid}/fd"), inodes)?;
+            let held = self.in_table(pid, &format!("{pid}/fd"), inodes, search)?;
             // A first thread that has ended meanwhile showed nothing.
             if !held.is_empty() || !self.stat(pid)?.is_zombie {
                 return Ok(held);
@@ -245,14 +248,14 @@ impl Processes {
 
     /// Which of the sockets are in the table of a process whose first thread has ended; `None` if a thread ended during the
     /// look, which then says nothing.
-    fn held_by_threads(&self, pid: i32, inodes: &[u32]) -> Result<Option<Vec<u32>>, ProcError> {
+    fn held_by_threads(&self, pid: i32, inodes: &[u32], search: &Search) -> Result<Option<Vec<u32>>, ProcError> {
         let folder = self.open_directory(pid, &format!("{pid}/task"))?;
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
             let Some(thread) = number(&entry.map_err(ProcError::reading(pid))?).filter(|thread| *thread != pid) else {
                 continue;
             };
             let task = format!("{pid}/task/{thread}");
-            match self.in_table(pid, &format!("{task}/fd"), inodes) {
+            match self.in_table(pid, &format!("{task}/fd"), inodes, search) {
                 Ok(held) if !held.is_empty() => return Ok(Some(held)),
                 Err(ProcError::Gone(_)) => return Ok(None),
                 Err(error) => return Err(error),
@@ -267,7 +270,7 @@ impl Processes {
         Ok(Some(Vec::new()))
     }
 
-    fn in_table(&self, pid: i32, table: &str, inodes: &[u32]) -> Result<Vec<u32>, ProcError> {
+    fn in_table(&self, pid: i32, table: &str, inodes: &[u32], search: &Search) -> Result<Vec<u32>, ProcError> {
         let folder = self.open_directory(pid, table)?;
         let mut held = Vec::new();
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
@@ -275,6 +278,7 @@ impl Processes {
             if number(&entry).is_none() {
                 continue;
             }
+            search.step()?;
             match rustix::fs::readlinkat(&folder, entry.file_name(), [0; 32]) {
                 Ok(target) => held
                     .extend(socket(target.as_bytes()).filter(|inode| inodes.contains(inode) && !held.contains(inode))),

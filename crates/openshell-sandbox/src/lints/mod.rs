@@ -3,9 +3,7 @@
 pub(crate) mod files;
 mod programs;
 
-use std::net::IpAddr;
-
-use openshell_policy::address::AddressClass;
+use openshell_policy::address::never_reachable;
 use openshell_policy::network::NetworkPolicy;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
@@ -74,26 +72,9 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Lints) {
     }
 }
 
-/// Names by which clouds serve their instances' metadata.
-const METADATA: &[&str] = &[
-    "instance-data",
-    "instance-data.ec2.internal",
-    "metadata",
-    "metadata.azure.internal",
-    "metadata.google.internal",
-    "metadata.goog",
-];
-
 fn of_host(host: &str, found: &mut Lints) {
-    let is_blocked = host.parse::<IpAddr>().is_ok_and(|address| AddressClass::of(address).is_always_blocked());
-    if is_blocked || host == "localhost" || host.ends_with(".localhost") {
-        found.warn(format!(
-            "{host} is never reachable, whatever a policy says; a server inside the sandbox needs no policy"
-        ));
-    } else if METADATA.contains(&host) {
-        found.warn(format!(
-            "{host} serves a cloud's instance metadata, which is never reachable, whatever a policy says"
-        ));
+    if let Some(why) = never_reachable(host) {
+        found.warn(format!("{host} is never reachable, whatever a policy says: {why}"));
     }
 }
 
@@ -113,7 +94,7 @@ mod tests {
         );
         let expected = [
             ("network_policies.a.binaries[0]: /no/such does not exist", "until it does"),
-            ("network_policies.a.endpoints[0]: 127.0.0.1 is never reachable", "needs no policy"),
+            ("network_policies.a.endpoints[0]: 127.0.0.1 is never reachable", "needs neither a proxy nor a policy"),
             ("network_policies.b: it has no binaries", "permits nothing"),
         ];
         assert_eq!(found.len(), expected.len(), "{found:?}");
