@@ -228,12 +228,16 @@ pub struct DenialSummary {
 #[derive(Clone, Debug, Default)]
 pub struct Denials {
     summaries: BTreeMap<(String, u16, String, bool), DenialSummary>,
+    /// Summaries of failures.
+    failures: usize,
     others: u64,
 }
 
 impl Denials {
     /// Summaries that are kept; what comes beyond them is only counted.
     pub const SUMMARIES: usize = 1024;
+    /// Summaries of failures among them, so that names without an address leave room for refusals.
+    pub const FAILURES: usize = 128;
     /// Bytes of a summary's ancestors that are kept, nearest first.
     pub const ANCESTOR_BYTES: usize = 4096;
     /// Different requests of a summary that are kept.
@@ -247,9 +251,12 @@ impl Denials {
             if known.requests.len() < Self::SAMPLES {
                 known.requests.extend(denial.could_be_allowed());
             }
-        } else if self.summaries.len() == Self::SUMMARIES {
+        } else if self.summaries.len() == Self::SUMMARIES
+            || (!denial.code.is_policy_denial() && self.failures == Self::FAILURES)
+        {
             self.others += 1;
         } else {
+            self.failures += usize::from(!denial.code.is_policy_denial());
             let mut room = Self::ANCESTOR_BYTES;
             denial.ancestors.retain(|ancestor| {
                 let rest = room.checked_sub(ancestor.len());
@@ -308,6 +315,17 @@ mod tests {
         let mut denials = Denials::default();
         denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") });
         assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
+    }
+
+    #[test]
+    fn failures_leave_room_for_refusals() {
+        let mut denials = Denials::default();
+        for n in 0..5000 {
+            denials.add(Denial { code: ReasonCode::DnsFailed, ..denial(&n.to_string(), "/1") });
+        }
+        denials.add(denial("0", "/1"));
+        let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
+        assert_eq!((refused.count(), denials.others()), (1, 5000 - 128));
     }
 
     #[test]

@@ -206,7 +206,7 @@ pub fn fragment(proposals: &[Proposal]) -> String {
 }
 
 /// First line of a fragment.
-pub const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n";
+const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n";
 
 /// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged, and
 /// `takes_encoded_slash` says whether their paths may hold an escaped slash.

@@ -52,7 +52,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     match args.credentials.as_ref().map(|path| (path, credentials::read_file(path, true))) {
         Some((path, Ok((specs, doubts)))) => {
             doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
-            let credentials = counted(specs.len(), "credential", "credentials");
+            let credentials = counted(specs.len() as u64, "credential", "credentials");
             answer(&format!("{}: {credentials}, {}", path.display(), counted_warnings(doubts.len())));
             warnings += doubts.len();
         }
@@ -73,7 +73,7 @@ fn on_this_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f P
 }
 
 fn counted_warnings(count: usize) -> String {
-    counted(count, "warning", "warnings")
+    counted(count as u64, "warning", "warnings")
 }
 
 /// Judges a connection as the proxy would, looks up its host as the proxy would, judges the request inside it if there is one,

@@ -54,8 +54,10 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     match &ended {
         Ok(code) => logging::lifecycle_event("END", "INFO", &format!("success [exit:{code}]")),
         Err(error) => {
-            let code = workload::code_of(error);
-            logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {error:#}"));
+            let (code, text) = (workload::code_of(error), format!("{error:#}"));
+            // Of an invalid policy the first line; standard error has every violation.
+            let reason = text.lines().next().unwrap_or_default();
+            logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {reason}"));
         }
     }
     ended.map(ExitCode::from)

@@ -112,7 +112,7 @@ impl Loaded {
 
 /// A number of network policies, in words.
 pub(crate) fn policies(count: usize) -> String {
-    logging::counted(count, "network policy", "network policies")
+    logging::counted(count as u64, "network policy", "network policies")
 }
 
 /// SHA-256 in hex digits, as `sha256sum` prints it.

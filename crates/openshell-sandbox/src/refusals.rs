@@ -48,11 +48,10 @@ impl Refusals {
         let (refused, failed): (Vec<_>, Vec<_>) =
             summaries.into_iter().partition(|summary| summary.first.code.is_policy_denial());
         let mut text = String::new();
-        for (title, summaries, others) in
-            [("refused by the policy:", refused, denials.others()), ("permitted, and failed:", failed, 0)]
-        {
-            write_section(&mut text, title, &summaries, others);
-        }
+        // Those that were not kept are of either kind.
+        let (others, rest) = if refused.is_empty() { (0, denials.others()) } else { (denials.others(), 0) };
+        write_section(&mut text, "refused by the policy:", &refused, others);
+        write_section(&mut text, "permitted, and failed:", &failed, rest);
         Some(text).filter(|text| !text.is_empty())
     }
 }

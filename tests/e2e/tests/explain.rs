@@ -237,7 +237,7 @@ fn an_observation_replaces_only_what_an_observation_wrote() {
         assert!(refused.stderr.contains("the file exists and was not written by --observe"), "{refused:?}");
         assert_eq!(std::fs::read_to_string(&policy).unwrap(), base());
     }
-    // An empty file, such as mktemp makes, is nobody's.
+    // An empty file, such as mktemp makes, holds nothing to lose.
     let file = lab.file("observed.yaml", "");
     for _ in 0..2 {
         assert_eq!(lab.sandbox(&base()).args(&["--observe", file.to_str().unwrap()]).sh("echo ran").ok(), "ran");

@@ -3,7 +3,8 @@
 use lab::Lab;
 
 /// Drives a shell on a terminal of its own: types each `send:` line, waits until each `expect:` text has been shown, and
-/// prints `ok`, or what was shown instead. `until:` waits too, and leaves what was shown to a following `absent:`.
+/// prints `ok`, or what was shown instead. `until:` waits too; a following `absent:` is
+/// about what was shown before its text.
 const DRIVER: &str = r#"
 import os, pty, select, sys, time
 steps = open(sys.argv[1]).read().splitlines()
@@ -18,7 +19,7 @@ for step in steps:
         os.write(terminal, text.encode().decode('unicode_escape').encode())
         continue
     if kind == 'absent':
-        if text in shown: sys.exit(f'{text!r} in {shown!r}')
+        if text in before: sys.exit(f'{text!r} in {before!r}')
         continue
     deadline = time.monotonic() + 60
     while text not in shown:
@@ -26,7 +27,8 @@ for step in steps:
         if not select.select([terminal], [], [], 1)[0]: continue
         try: shown += os.read(terminal, 4096).decode(errors='replace')
         except OSError: sys.exit(f'ended before {text!r}: {shown!r}')
-    if kind == 'expect': shown = shown.split(text, 1)[1]
+    before, after = shown.split(text, 1)
+    if kind == 'expect': shown = after
 print('ok')
 "#;
 
@@ -174,8 +176,8 @@ fn in_the_background_the_terminal_is_not_taken() {
     ]);
 }
 
-/// `steps` on a terminal while `helper`, a shell script with `SUPERVISOR` for the supervisor's number, runs beside the command:
-/// `BOX` sets up both. The helper begins when the command has made `ready`, and makes `go` at its end.
+/// `steps` on a terminal on which `command`, a shell script, runs in a sandbox. Beside it runs `helper`, a shell script on the host with
+/// `SUPERVISOR` for the supervisor's number: it begins when the command has made `ready`, and makes `go` at its end.
 #[track_caller]
 fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let lab = Lab::with_web();

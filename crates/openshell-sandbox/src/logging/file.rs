@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 
+use super::counted;
 use super::queue::{Line, Output, Priority};
 
 /// Days of files that are kept.
@@ -90,7 +91,8 @@ impl Output for DatedFile {
         match line.text.rsplit_once(' ').filter(|_| self.left_out > 0) {
             // The last word names the sandbox.
             Some((text, sandbox)) => {
-                self.pending.push_str(&format!("{text} [{} lines left out before] {sandbox}", self.left_out));
+                let lines = counted(self.left_out, "line", "lines");
+                self.pending.push_str(&format!("{text} [{lines} left out before] {sandbox}"));
                 self.left_out = 0;
             }
             None => self.pending.push_str(&line.text),
@@ -196,15 +198,15 @@ mod tests {
         log.file.written = BYTES - RESERVED - 1;
         assert_eq!(log.adds(Priority::Ordinary, "two sandbox=a"), 14);
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
-        assert_eq!(log.adds(Priority::Security, "denied sandbox=a"), 17 + " [1 lines left out before]".len() as u64);
+        assert_eq!(log.adds(Priority::Security, "denied sandbox=a"), 17 + " [1 line left out before]".len() as u64);
         log.file.written = BYTES;
         assert_eq!(log.adds(Priority::Security, "left out sandbox=a"), 0);
-        assert_eq!(log.adds(Priority::State, "ended sandbox=a"), 16 + " [1 lines left out before]".len() as u64);
+        assert_eq!(log.adds(Priority::State, "ended sandbox=a"), 16 + " [1 line left out before]".len() as u64);
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
         log.a_second_passes();
         log.adds(Priority::Ordinary, "last sandbox=a");
         let text = std::fs::read_to_string(log.path()).unwrap();
-        assert!(text.ends_with("\nlast [1 lines left out before] sandbox=a\n"), "{text}");
+        assert!(text.ends_with("\nlast [1 line left out before] sandbox=a\n"), "{text}");
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(crate) fn answer(line: &str) {
 pub(crate) fn hold() {
     if let Some(outputs) = OUTPUTS.get().filter(|_| std::io::stderr().is_terminal()) {
         *outputs.held() = Some(Held::default());
-        // None of those before comes late.
+        // Earlier lines are written before the command starts to draw.
         outputs.errors.flush(FINISH);
     }
 }
@@ -77,12 +77,13 @@ pub(crate) fn release() {
     let Some(outputs) = OUTPUTS.get() else { return };
     let Some(Held { count: count @ 1.., last }) = outputs.held().take() else { return };
     let which = if count > HELD as u64 { format!("; the last {HELD} of them") } else { String::new() };
-    say(&format!("openshell-sandbox: {count} lines held back while the command had the terminal{which}:"));
+    let lines = counted(count, "line", "lines");
+    say(&format!("openshell-sandbox: {lines} held back while the command had the terminal{which}:"));
     last.into_iter().for_each(|line| outputs.errors.push(line));
 }
 
 /// A count with its noun: `1 warning`, `2 warnings`.
-pub(crate) fn counted(count: usize, one: &str, more: &str) -> String {
+pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
@@ -173,7 +174,7 @@ struct StandardError;
 impl Output for StandardError {
     fn write(&mut self, mut line: Line, left_out: u64) {
         if left_out > 0 {
-            line.text = format!("{left_out} lines left out\n{}", line.text);
+            line.text = format!("{} left out\n{}", counted(left_out, "line", "lines"), line.text);
         }
         // Nobody may be listening; that keeps nothing from going on.
         let _ = writeln!(std::io::stderr(), "{}", line.text);

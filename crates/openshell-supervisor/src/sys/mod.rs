@@ -162,7 +162,7 @@ extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
         let before = *errno;
         // kill, tgkill and sigqueue have codes from 0 down (sigaction(2)).
         let by_kernel = u8::from((*info).si_code > 0);
-        // A full pipe holds more hang-ups than anybody needs to hear of.
+        // The write fails where the pipe is full of earlier ones, which ask for the same.
         libc::write(HANG_UPS.load(Ordering::Relaxed), (&raw const by_kernel).cast(), 1);
         *errno = before;
     }
