@@ -30,6 +30,7 @@ use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::made::Made;
 use openshell_supervisor::netlink::Protocol;
 use openshell_supervisor::netns::{Netns, firewall};
 use openshell_supervisor::run_as::{self, User};
@@ -57,6 +58,8 @@ use crate::workload;
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
+    /// What the start made on the host.
+    pub(crate) made: Made,
     /// What the supervisor is told meanwhile.
     pub(crate) signals: mpsc::Receiver<Received>,
     pub(crate) environment: Environment,
@@ -127,16 +130,19 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     check_directory(config)?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
     check_workdir(config, policy)?;
-    filesystem::prepare(writable(policy, config), &user.credentials)?;
     // From here on things are made that a signal must not keep from being removed. What comes before may wait for a slow
-    // file, and a signal ends it.
+    // file, and a signal ends it; so the folders are looked at here.
+    writable(policy, config).for_each(|path| drop(path.symlink_metadata()));
     let mut tasks = Tasks::default();
     let mut signals = workload::take_signals(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
+    let uses = writable(policy, config).chain([config.tls_dir.as_path()]);
+    let mut made = Made::none(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
+    filesystem::prepare(writable(policy, config), &user.credentials, &mut made)?;
     note_writable(config, run_dir.path(), &user, &landlock);
     // Both take some milliseconds, of different parts of the machine.
     let (network, tls) = std::thread::scope(|scope| {
-        let tls = scope.spawn(|| trust::Prepared::create(config, &run_dir));
+        let tls = scope.spawn(|| trust::Prepared::create(config, &run_dir, &mut made));
         (Network::create(config), tls.join())
     });
     let (network, mut tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
@@ -235,6 +241,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
     Ok(Sandbox {
         launcher,
+        made,
         signals,
         environment,
         streams: Some(streams),

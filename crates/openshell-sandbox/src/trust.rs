@@ -13,6 +13,7 @@ use openshell_supervisor::confine::Mount;
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
+use openshell_supervisor::made::Made;
 use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_dir::RunDir;
 
@@ -41,7 +42,7 @@ impl Prepared {
     ///
     /// # Errors
     /// There is no authority, or what the operator adds cannot be read. Files that cannot be written are a warning.
-    pub(crate) fn create(config: &Config, run_dir: &RunDir) -> anyhow::Result<Self> {
+    pub(crate) fn create(config: &Config, run_dir: &RunDir, made: &mut Made) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -51,7 +52,11 @@ impl Prepared {
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let has_java = has_java(&config.environment);
         let callers = Callers::read(&config.environment);
-        match write(config, run_dir, &authority, &Shown { bundles: &bundles, callers: &callers, has_java }) {
+        let place =
+            ensure_held(&config.tls_dir, made).with_context(|| format!("cannot make {}", config.tls_dir.display()));
+        match place.and_then(|place| {
+            write(place, run_dir, &authority, &Shown { bundles: &bundles, callers: &callers, has_java })
+        }) {
             Ok(mounts) => Ok(Self { authority: Some(authority), trust: Trust::new(bundles), mounts, has_java }),
             Err(error) => {
                 unavailable(&format!("{error:#}"));
@@ -155,9 +160,9 @@ struct Shown<'s> {
     has_java: bool,
 }
 
-/// Writes the files, and says where they are to be shown: in `--tls-dir`, and instead of the system's own bundle, which is all
+/// Writes the files, and says where they are to be shown: in `place`, which is `--tls-dir`, and instead of the system's own bundle, which is all
 /// that some programs read.
-fn write(config: &Config, run_dir: &RunDir, authority: &Authority, shown: &Shown<'_>) -> anyhow::Result<Vec<Mount>> {
+fn write(place: PathBuf, run_dir: &RunDir, authority: &Authority, shown: &Shown<'_>) -> anyhow::Result<Vec<Mount>> {
     let bundles = shown.bundles.iter().chain([&shown.callers.all]).map(Vec::as_slice);
     let bundles: Vec<&[u8]> = bundles.filter(|bundle| !bundle.is_empty()).collect();
     let folder = run_dir.path().join("tls");
@@ -172,7 +177,6 @@ fn write(config: &Config, run_dir: &RunDir, authority: &Authority, shown: &Shown
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o644))?;
     }
-    let place = ensure(&config.tls_dir).with_context(|| format!("cannot make {}", config.tls_dir.display()))?;
     let everything = folder.join(BUNDLE_FILE);
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> =
@@ -183,16 +187,27 @@ fn write(config: &Config, run_dir: &RunDir, authority: &Authority, shown: &Shown
     Ok(mounts)
 }
 
+/// The folder `path`, made if it is missing, and there for as long as the sandbox is.
+fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
+    loop {
+        let place = ensure(path, made)?;
+        // Another sandbox that ends may have removed it in this moment.
+        if made.hold(&place)? {
+            return Ok(place);
+        }
+    }
+}
+
 /// The folder `path`, made if it is missing.
-fn ensure(path: &Path) -> io::Result<PathBuf> {
+fn ensure(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
-            let made = ensure(parent)?.join(name);
-            match DirBuilder::new().mode(0o755).create(&made) {
+            let folder = ensure(parent, made)?.join(name);
+            match DirBuilder::new().mode(0o755).create(&folder) {
                 // Another sandbox was faster.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(made),
-                result => result.map(|()| made),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(folder),
+                result => result.and_then(|()| made.add(&folder)).map(|()| folder),
             }
         }
         result => result,

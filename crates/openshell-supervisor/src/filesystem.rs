@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 
+use crate::made::Made;
 use crate::run_as::Credentials;
 
 /// Why a directory could not be prepared.
@@ -23,16 +24,20 @@ pub enum PrepareError {
     Chown { path: PathBuf, source: io::Error },
 }
 
-/// Makes every path of `read_write` exist. What is created is a directory of mode 0755 that belongs to the workload;
-/// what exists is left as it is.
+/// Makes every path of `read_write` exist, and adds to `made` what was missing. What is created is a directory of mode 0755
+/// that belongs to the workload; what exists is left as it is.
 ///
 /// # Errors
 /// The first path that goes through a symlink or cannot be created.
-pub fn prepare<'p>(read_write: impl IntoIterator<Item = &'p Path>, owner: &Credentials) -> Result<(), PrepareError> {
-    read_write.into_iter().try_for_each(|path| prepare_one(path, owner))
+pub fn prepare<'p>(
+    read_write: impl IntoIterator<Item = &'p Path>,
+    owner: &Credentials,
+    made: &mut Made,
+) -> Result<(), PrepareError> {
+    read_write.into_iter().try_for_each(|path| prepare_one(path, owner, made))
 }
 
-fn prepare_one(path: &Path, owner: &Credentials) -> Result<(), PrepareError> {
+fn prepare_one(path: &Path, owner: &Credentials, made: &mut Made) -> Result<(), PrepareError> {
     let inspect = |source: io::Error| PrepareError::Inspect { path: path.to_owned(), source };
     let (deepest, missing) = match existing_ancestor(path) {
         Ok(found) => found,
@@ -43,8 +48,12 @@ fn prepare_one(path: &Path, owner: &Credentials) -> Result<(), PrepareError> {
         Err(errno) => return Err(inspect(errno.into())),
     };
     let mut directory = deepest;
+    let above = path.ancestors().nth(missing.len()).unwrap_or(path);
+    let mut reached = above.to_owned();
     for name in missing {
         directory = create(&directory, name, owner, path)?;
+        reached.push(name);
+        made.add(&reached).map_err(|source| PrepareError::Create { path: reached.clone(), source })?;
     }
     Ok(())
 }
@@ -85,8 +94,10 @@ fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> R
 #[cfg(test)]
 mod tests {
     use super::{PrepareError, prepare};
+    use crate::made::Made;
     use crate::run_as::Credentials;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use crate::run_dir::RunDir;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
 
     fn nobody() -> Credentials {
@@ -94,7 +105,13 @@ mod tests {
     }
 
     fn prepare_one(path: &Path) -> Result<(), PrepareError> {
-        prepare([path], &nobody())
+        let place = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap();
+        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let mut made = Made::none(&run_dir, std::iter::once(path)).unwrap();
+        let result = prepare([path], &nobody(), &mut made);
+        // Or its end would remove what the test looks at.
+        std::mem::forget(made);
+        result
     }
 
     #[test]

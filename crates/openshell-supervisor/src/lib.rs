@@ -7,6 +7,7 @@ pub mod run_as;
 
 pub mod environment;
 pub mod filesystem;
+pub mod made;
 pub mod run_dir;
 
 mod cover;

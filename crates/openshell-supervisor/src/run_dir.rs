@@ -124,7 +124,7 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
 }
 
 /// Whether a sandbox made this folder.
-fn is_ours(path: &Path) -> bool {
+pub(crate) fn is_ours(path: &Path) -> bool {
     let digits = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
     let is_named =
         digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -152,6 +152,8 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
         Ok(lock) => {
             // Held until the folder is gone, so that nobody takes it meanwhile.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            // What is not empty stays, and there is nobody to say so to.
+            let _ = crate::made::remove_recorded(path);
             remove(path)
         }
         // Its supervisor was killed before there was a lock, so it is empty; a folder that is not is none of ours.

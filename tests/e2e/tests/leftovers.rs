@@ -201,3 +201,62 @@ fn a_process_that_locks_the_network_namespace_holds_up_no_start() {
     let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
 }
+
+#[test]
+fn folders_that_a_start_made_end_with_it_where_they_are_empty_and_are_named_where_not() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("host");
+    let path = folder.display();
+    let policy = format!("{}filesystem_policy: {{read_write: [{path}/new/deep, {path}/there]}}\n", crate::policy("{}"));
+    std::fs::create_dir(folder.join("there")).unwrap();
+    let tls = format!("{path}/tls/deep");
+    let run = |script: &str| lab.sandbox(&policy).args(&["--tls-dir", &tls]).sh(script);
+    assert_eq!(
+        run(&format!("ls -d {path}/new/deep && echo $SSL_CERT_FILE")).ok(),
+        format!("{path}/new/deep\n{tls}/ca-bundle.pem")
+    );
+    assert_eq!(lab.shell(&format!("ls {path}")), "there\n", "what was there stays, empty or not");
+    let left = run(&format!("touch {path}/new/deep/file"));
+    assert_eq!(lab.shell(&format!("ls {path}; ls {path}/new/deep")), "new\nthere\nfile\n");
+    for name in ["new/deep", "new"] {
+        assert_eq!(
+            left.logged(&format!("CONFIG:LEFT [INFO] left {path}/{name}, which the start made")).len(),
+            1,
+            "{}",
+            left.log
+        );
+    }
+    assert_eq!(lab.shell(&format!("rm -r {path}/new")), "");
+    assert_eq!(lab.sandbox(&policy).args(&["--tls-dir", &tls]).run(&["no-such-command"]).code(), 127);
+    assert_eq!(lab.shell(&format!("ls {path}")), "there\n", "a command that never ran leaves no folder either");
+}
+
+#[test]
+fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("host");
+    let path = folder.display();
+    let tls = format!("{path}/tls");
+    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared]}}\n", crate::policy("{}"));
+    let begin = |name: &str| {
+        let started = lab.sandbox(&policy).args(&["--tls-dir", &tls]).start(&[
+            "sh",
+            "-c",
+            &format!("touch /tmp/e2e-{name}; while ! rm /tmp/e2e-{name}-go 2>/dev/null; do sleep 0.01; done; \
+                      openssl x509 -noout -in {tls}/openshell-ca.pem && echo x > {path}/shared/file && rm {path}/shared/file && echo used"),
+        ]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::fs::remove_file(format!("/tmp/e2e-{name}")).is_err() {
+            assert!(Instant::now() < deadline, "the command did not start");
+        }
+        started
+    };
+    let unique = std::process::id();
+    let names = [format!("one-{unique}"), format!("two-{unique}")];
+    let started = [begin(&names[0]), begin(&names[1])];
+    for (name, started) in names.iter().zip(started) {
+        std::fs::write(format!("/tmp/e2e-{name}-go"), "").unwrap();
+        std::os::unix::fs::chown(format!("/tmp/e2e-{name}-go"), Some(lab::host::UID), None).unwrap();
+        assert_eq!(started.wait().ok(), "used");
+    }
+}

@@ -1,0 +1,236 @@
+//! Folders that a start made on the host, and their end: those that are empty are removed with the sandbox.
+//!
+//! Sandboxes with run directories in one place know of each other: each writes down what it uses before it looks for it, and
+//! removes only what no other has written down, both under a lock of that place.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
+
+use crate::run_dir::{self, RunDir};
+
+/// The files in a run directory that hold what its sandbox made and uses, each path followed by a NUL.
+const MADE: &str = "made";
+const USES: &str = "uses";
+
+/// How long another sandbox may hold the lock; it does for less than a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The folders that one sandbox made.
+#[derive(Debug)]
+pub struct Made {
+    run_dir: PathBuf,
+    /// Folders that no other sandbox removes, wherever its run directory is.
+    held: Vec<File>,
+}
+
+impl Made {
+    /// None so far. From now on no other sandbox removes a folder of `uses`, which are made if they are missing.
+    ///
+    /// # Errors
+    /// The run directory cannot be written.
+    pub fn none<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
+        let run_dir = run_dir.path().to_owned();
+        // Without the lock a folder may be gone in a moment, which is no reason not to start.
+        let _lock = run_dir.parent().map(|place| lock(place, FlockOperation::NonBlockingLockExclusive));
+        let list: Vec<u8> = uses.flat_map(line).collect();
+        std::fs::write(run_dir.join(USES), list)?;
+        Ok(Self { run_dir, held: Vec::new() })
+    }
+
+    /// Keeps other sandboxes from removing `folder` by a lock on the folder itself, so it must be one that no workload sees.
+    /// False if it has been removed meanwhile.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
+        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        // Whoever else holds it, and is no sandbox that removes it now, could keep nobody from starting.
+        let held = match lock(folder, FlockOperation::NonBlockingLockShared) {
+            Err(error) if is_gone(&error) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            held => held?,
+        };
+        let is_same = std::fs::metadata(folder)
+            .is_ok_and(|now| held.metadata().is_ok_and(|then| (now.dev(), now.ino()) == (then.dev(), then.ino())));
+        self.held.push(held);
+        Ok(is_same)
+    }
+
+    /// Writes down that `folder` was made; what leads to it comes before it.
+    ///
+    /// # Errors
+    /// The run directory cannot be written.
+    pub fn add(&mut self, folder: &Path) -> io::Result<()> {
+        let mut file = File::options().create(true).append(true).open(self.run_dir.join(MADE))?;
+        file.write_all(&line(folder))
+    }
+
+    /// Removes the folders, and returns those that it left: they are not empty, or another sandbox uses them.
+    pub fn remove(&mut self) -> Vec<PathBuf> {
+        self.held.clear();
+        remove_recorded(&self.run_dir)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // Those of a start that failed. Nothing is left to be said to.
+        let _ = self.remove();
+    }
+}
+
+/// Removes the folders that the sandbox of `run_dir` made, once, and returns those that are left.
+pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
+    let made = paths(&run_dir.join(MADE));
+    let (Some(place), false) = (run_dir.parent(), made.is_empty()) else { return Vec::new() };
+    let Ok(_lock) = lock(place, FlockOperation::NonBlockingLockExclusive) else { return made };
+    let uses = used_by_others(place, run_dir);
+    let is_left = |folder: &PathBuf| {
+        let is_used = uses.iter().any(|path| path.starts_with(folder));
+        is_used || remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT)
+    };
+    let left = made.into_iter().rev().filter(is_left).collect();
+    // Said once; a file that stays is looked at again by the next start.
+    let _ = std::fs::remove_file(run_dir.join(MADE));
+    left
+}
+
+/// What the other sandboxes with run directories in `place` use.
+fn used_by_others(place: &Path, own: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+    let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let others = others.filter(|path| path != own && run_dir::is_ours(path));
+    others.flat_map(|path| paths(&path.join(USES))).collect()
+}
+
+fn line(path: &Path) -> Vec<u8> {
+    [path.as_os_str().as_bytes(), &[0]].concat()
+}
+
+fn paths(file: &Path) -> Vec<PathBuf> {
+    let list = std::fs::read(file).unwrap_or_default();
+    let lines = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
+}
+
+/// Removes a folder without going through a symlink, as the workload may have put one on the way to it.
+fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+    rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+/// A lock of `place`, which ends with the result.
+fn lock(place: &Path, operation: FlockOperation) -> io::Result<File> {
+    let folder = File::open(place)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&folder, operation) {
+            // Where /tmp is the place, anybody may hold it.
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result.map(|()| folder).map_err(Into::into),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::Path;
+
+    use super::Made;
+    use crate::run_dir::RunDir;
+
+    fn place() -> tempfile::TempDir {
+        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+    }
+
+    fn make(made: &mut Made, folder: &Path) {
+        std::fs::create_dir(folder).unwrap();
+        made.add(folder).unwrap();
+    }
+
+    #[test]
+    fn empty_folders_are_removed_and_others_are_named() {
+        let place = place();
+        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let [outer, inner, full] = ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
+        let mut made = Made::none(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
+        [&outer, &inner, &full].into_iter().for_each(|folder| make(&mut made, folder));
+        std::fs::write(full.join("file"), "").unwrap();
+        assert_eq!(made.remove(), std::slice::from_ref(&full));
+        assert!(!outer.exists() && full.exists());
+        assert!(made.remove().is_empty(), "said once");
+    }
+
+    #[test]
+    fn what_another_sandbox_uses_stays_until_that_one_is_gone_too() {
+        let place = place();
+        let folder = place.path().join("shared");
+        let [one, other] = [0, 1].map(|_| RunDir::create(Some(place.path())).unwrap());
+        let mut made = Made::none(&one, [folder.as_path()].into_iter()).unwrap();
+        make(&mut made, &folder);
+        let others = Made::none(&other, [folder.as_path()].into_iter()).unwrap();
+        assert_eq!(made.remove(), std::slice::from_ref(&folder));
+        assert!(folder.exists());
+        drop((others, other));
+        made.add(&folder).unwrap();
+        drop(made);
+        assert!(!folder.exists(), "a start that failed removes what it made");
+    }
+
+    #[test]
+    fn a_folder_that_is_held_stays_whatever_run_directory_its_holder_has() {
+        let [here, there] = [place(), place()];
+        let folder = here.path().join("shared");
+        let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path())).unwrap());
+        let [mut made, mut others] = [&one, &other].map(|run_dir| Made::none(run_dir, std::iter::empty()).unwrap());
+        make(&mut made, &folder);
+        assert!(made.hold(&folder).unwrap() && others.hold(&folder).unwrap());
+        assert_eq!(made.remove(), std::slice::from_ref(&folder));
+        made.add(&folder).unwrap();
+        drop(others);
+        assert!(made.remove().is_empty() && !folder.exists());
+        assert!(!made.hold(&folder).unwrap(), "it is gone");
+    }
+
+    #[test]
+    fn the_next_start_removes_what_a_killed_one_made() {
+        let place = place();
+        let folder = place.path().join("made");
+        let killed = place.path().join("openshell-0123456789abcdef");
+        std::fs::create_dir_all(&killed).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(killed.join("lock"), "").unwrap();
+        std::fs::write(killed.join("made"), super::line(&folder)).unwrap();
+        drop(RunDir::create(Some(place.path())).unwrap());
+        assert!(!folder.exists() && !killed.exists());
+    }
+
+    #[test]
+    fn a_symlink_on_the_way_leads_nowhere() {
+        let place = place();
+        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let [way, inner, elsewhere] = ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
+        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        [&way, &inner].into_iter().for_each(|folder| make(&mut made, folder));
+        std::fs::remove_dir_all(&way).unwrap();
+        std::fs::create_dir_all(elsewhere.join("inner")).unwrap();
+        symlink(&elsewhere, &way).unwrap();
+        assert_eq!(made.remove(), [inner, way]);
+        assert!(elsewhere.join("inner").exists());
+    }
+}
