@@ -56,8 +56,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     drop(terminal);
     flush(&mut sandbox).await;
     for folder in sandbox.made.remove() {
-        let message =
-            format!("left {}, which the start made: it is not empty, or another sandbox uses it", folder.display());
+        let message = format!("left {}, which the start made: it is not empty", folder.display());
         logging::config_event("LEFT", "INFO", &message);
     }
     for reports in std::mem::take(&mut sandbox.reports) {

@@ -51,9 +51,12 @@ fn prepare_one(path: &Path, owner: &Credentials, made: &mut Made) -> Result<(), 
     let above = path.ancestors().nth(missing.len()).unwrap_or(path);
     let mut reached = above.to_owned();
     for name in missing {
-        directory = create(&directory, name, owner, path)?;
+        let (folder, is_new) = create(&directory, name, owner, path)?;
+        directory = folder;
         reached.push(name);
-        made.add(&reached).map_err(|source| PrepareError::Create { path: reached.clone(), source })?;
+        if is_new {
+            made.add(&reached).map_err(|source| PrepareError::Create { path: reached.clone(), source })?;
+        }
     }
     Ok(())
 }
@@ -80,15 +83,22 @@ fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> 
     Err(rustix::io::Errno::NOENT)
 }
 
-fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> Result<OwnedFd, PrepareError> {
+/// Makes `name` in `parent`, and says whether it did: another sandbox that starts may have been faster.
+fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> Result<(OwnedFd, bool), PrepareError> {
     let failed = |errno: rustix::io::Errno| PrepareError::Create { path: path.to_owned(), source: errno.into() };
-    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).map_err(failed)?;
+    let is_new = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => false,
+        result => result.map(|()| true).map_err(failed)?,
+    };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(failed)?;
+    if !is_new {
+        return Ok((made, false));
+    }
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
         .map_err(|errno| PrepareError::Chown { path: path.to_owned(), source: errno.into() })?;
-    Ok(made)
+    Ok((made, true))
 }
 
 #[cfg(test)]

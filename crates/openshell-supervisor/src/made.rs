@@ -1,7 +1,7 @@
 //! Folders that a start made on the host, and their end: those that are empty are removed with the sandbox.
 //!
 //! Sandboxes with run directories in one place know of each other: each writes down what it uses before it looks for it, and
-//! removes only what no other has written down, both under a lock of that place.
+//! leaves what another has written down to that one, both under a lock of that place.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -68,11 +68,10 @@ impl Made {
     /// # Errors
     /// The run directory cannot be written.
     pub fn add(&mut self, folder: &Path) -> io::Result<()> {
-        let mut file = File::options().create(true).append(true).open(self.run_dir.join(MADE))?;
-        file.write_all(&line(folder))
+        record(&self.run_dir, folder)
     }
 
-    /// Removes the folders, and returns those that it left: they are not empty, or another sandbox uses them.
+    /// Removes the folders, and returns those that it left, as they are not empty. One that another sandbox uses is left to it.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
         remove_recorded(&self.run_dir)
@@ -88,26 +87,39 @@ impl Drop for Made {
 
 /// Removes the folders that the sandbox of `run_dir` made, once, and returns those that are left.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
-    let made = paths(&run_dir.join(MADE));
-    let (Some(place), false) = (run_dir.parent(), made.is_empty()) else { return Vec::new() };
-    let Ok(_lock) = lock(place, FlockOperation::NonBlockingLockExclusive) else { return made };
-    let uses = used_by_others(place, run_dir);
-    let is_left = |folder: &PathBuf| {
-        let is_used = uses.iter().any(|path| path.starts_with(folder));
-        is_used || remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT)
-    };
-    let left = made.into_iter().rev().filter(is_left).collect();
-    // Said once; a file that stays is looked at again by the next start.
-    let _ = std::fs::remove_file(run_dir.join(MADE));
-    left
+    let Some(place) = run_dir.parent() else { return Vec::new() };
+    let lock = lock(place, FlockOperation::NonBlockingLockExclusive);
+    let mut made = paths(&run_dir.join(MADE));
+    // From here on it uses nothing, and what another one makes is not its to remove. Both files go with the directory too.
+    for name in [USES, MADE] {
+        let _ = std::fs::remove_file(run_dir.join(name));
+    }
+    if lock.is_err() {
+        return made;
+    }
+    // What leads to a folder comes after it.
+    made.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+    let others = others(place, run_dir);
+    made.retain(|folder| match others.iter().find(|(_, uses)| uses.iter().any(|path| path.starts_with(folder))) {
+        // Who uses it removes it.
+        Some((other, _)) => record(other, folder).is_err(),
+        None => remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
+    });
+    made
 }
 
-/// What the other sandboxes with run directories in `place` use.
-fn used_by_others(place: &Path, own: &Path) -> Vec<PathBuf> {
+/// The run directories in `place` but `own`, and what each sandbox uses.
+fn others(place: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let others = others.filter(|path| path != own && run_dir::is_ours(path));
-    others.flat_map(|path| paths(&path.join(USES))).collect()
+    others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
+}
+
+/// Writes down that the sandbox of `run_dir` has to remove `folder`.
+fn record(run_dir: &Path, folder: &Path) -> io::Result<()> {
+    let mut file = File::options().create(true).append(true).open(run_dir.join(MADE))?;
+    file.write_all(&line(folder))
 }
 
 fn line(path: &Path) -> Vec<u8> {
@@ -177,19 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn what_another_sandbox_uses_stays_until_that_one_is_gone_too() {
+    fn what_another_sandbox_uses_is_left_to_that_one() {
         let place = place();
         let folder = place.path().join("shared");
         let [one, other] = [0, 1].map(|_| RunDir::create(Some(place.path())).unwrap());
         let mut made = Made::none(&one, [folder.as_path()].into_iter()).unwrap();
         make(&mut made, &folder);
         let others = Made::none(&other, [folder.as_path()].into_iter()).unwrap();
-        assert_eq!(made.remove(), std::slice::from_ref(&folder));
+        assert!(made.remove().is_empty(), "it is the other's now");
         assert!(folder.exists());
-        drop((others, other));
-        made.add(&folder).unwrap();
-        drop(made);
-        assert!(!folder.exists(), "a start that failed removes what it made");
+        drop(others);
+        assert!(!folder.exists(), "a start that failed removes what is its own too");
     }
 
     #[test]
