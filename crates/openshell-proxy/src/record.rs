@@ -214,7 +214,8 @@ impl Record {
     pub fn echo(&self, watched: &[Arc<Credential>]) -> Echo {
         let target = self.target.as_ref().map(ToString::to_string).unwrap_or_default();
         let names: Vec<_> = watched.iter().map(|credential| credential.name()).collect();
-        Echo { request: self.request.clone(), target, credentials: names.join(",") }
+        let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
+        Echo { request: self.request.clone(), target, credentials }
     }
 
     /// Notes that the connection is another one from here on.

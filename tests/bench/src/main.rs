@@ -65,6 +65,7 @@ const ROWS: &[Row] = &[
     ("http2: p99 beside a slow stream / without", beside),
     ("credential: request with one / without, plain", |name| credential(name, "plain")),
     ("credential: request with one / without, TLS", |name| credential(name, "tls")),
+    ("searched: 1 GiB down for a secret, TLS / not", searched),
     ("scanned: 1 GiB up, speed / not, plain", |name| scanned(name, "plain")),
     ("scanned: 1 GiB up, speed / not, TLS", |name| scanned(name, "tls")),
     ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
@@ -267,22 +268,35 @@ fn tls_bytes(name: &str) {
     pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
 }
 
+/// Runs a task inside, with a credential that is bound to `hosts`.
+fn with_credential(lab: &Lab, hosts: &str, task: &[&str]) -> f64 {
+    let secret = lab.file("secret", "a-secret-that-is-as-long-as-keys-are-in-our-days");
+    let text = format!("credentials: {{KEY: {{file: {}, hosts: [{hosts}]}}}}", secret.display());
+    let file = lab.file("credentials.yaml", text);
+    for file in [&secret, &file] {
+        std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let words = ["--upstream-ca-file", &certificate(lab), "--credentials", file.to_str().unwrap()];
+    let finished = lab.sandbox(&judged(10)).args(&words).run(&[&[&this(), "client"], task].concat());
+    finished.ok().lines().last().unwrap().parse().unwrap()
+}
+
+const BOUND: &str = "\"10.99.0.1:8080\", \"10.99.0.1:8443\"";
+const BOUND_ELSEWHERE: &str = "other.test";
+
 fn credential(name: &str, how: &str) {
     let (lab, _server) = host();
-    let secret = lab.file("secret", "a-secret-that-is-as-long-as-keys-are-in-our-days");
-    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-    let text = format!(
-        "credentials: {{KEY: {{file: {}, hosts: [\"10.99.0.1:8080\", \"10.99.0.1:8443\"]}}}}",
-        secret.display()
-    );
-    let file = lab.file("credentials.yaml", text).display().to_string();
-    let ask = |value: &str| {
-        let sandbox =
-            lab.sandbox(&judged(10)).args(&["--upstream-ca-file", &certificate(&lab), "--credentials", &file]);
-        let finished = sandbox.run(&[&this(), "client", "paths", how, "10000", "1", &format!("X-Key: {value}")]);
-        finished.ok().lines().last().unwrap().parse().unwrap()
+    let ask = |hosts: &str, value: &str| {
+        with_credential(&lab, hosts, &["paths", how, "10000", "1", &format!("X-Key: {value}")])
     };
-    pairs(name, MILLI, || ask("a-value-that-is-no-placeholder"), || ask("openshell:resolve:env:KEY"));
+    let placeholder = "openshell:resolve:env:KEY";
+    pairs(name, MILLI, || ask(BOUND_ELSEWHERE, "a-value-that-is-no-placeholder"), || ask(BOUND, placeholder));
+}
+
+fn searched(name: &str) {
+    let (lab, _server) = host();
+    let down = |hosts: &str| with_credential(&lab, hosts, &["tls-bytes", "1073741824"]).recip();
+    pairs(name, 1.0, || down(BOUND_ELSEWHERE), || down(BOUND));
 }
 
 /// Runs a task inside, where the models are the bench's server behaving as `base` says.
