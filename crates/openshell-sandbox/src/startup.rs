@@ -58,14 +58,14 @@ use crate::workload;
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
-    /// What the start made on the host.
+    /// Folders that the start made on the host.
     pub(crate) made: Made,
     /// What the supervisor is told meanwhile.
     pub(crate) signals: mpsc::Receiver<Received>,
     pub(crate) environment: Environment,
-    /// What the command reads and writes; taken at its end.
+    /// The command's standard streams; taken at its end.
     pub(crate) streams: Option<Streams>,
-    /// What the command may do with files.
+    /// The file rules, for messages about a command that cannot run.
     pub(crate) granted: Request,
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
@@ -375,9 +375,9 @@ async fn bind_proxy(address: SocketAddrV4) -> anyhow::Result<Listener> {
     Ok(listener)
 }
 
-/// What this sandbox alone has.
+/// Folders of this sandbox's own.
 struct Own {
-    /// Whether the host's /run is replaced.
+    /// True if the host's /run is replaced.
     run: bool,
     /// The home, where the user has none that can be used.
     home: Option<PathBuf>,

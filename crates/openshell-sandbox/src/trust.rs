@@ -129,7 +129,7 @@ impl Callers {
 }
 
 fn read_named(path: &Path) -> io::Result<Vec<u8>> {
-    // Nobody waits for a pipe.
+    // Opening a FIFO would wait for its writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
@@ -153,7 +153,7 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// What the files are made from, besides the authority.
+/// Input for the trust files, besides the authority.
 struct Shown<'s> {
     bundles: &'s [Vec<u8>],
     callers: &'s Callers,

@@ -190,7 +190,7 @@ struct Life<'c> {
     reload: Arc<Notify>,
     /// Where the command should start.
     start_dir: Option<&'c PathBuf>,
-    /// What the command has in its environment, and may do with files.
+    /// The command's environment and file rules.
     environment: &'c Environment,
     granted: &'c Request,
     /// `None` until it is known to run.
@@ -259,7 +259,7 @@ impl Life<'_> {
         } else {
             std::env::split_paths(self.environment.get("PATH")?).map(|folder| folder.join(word)).find(is_program)
         };
-        // What is granted is out of reach for another reason.
+        // A path that is granted is out of reach for another reason.
         let found = std::fs::canonicalize(found?).ok().filter(|found| !self.granted.grants_reading(found))?;
         let (path, folder) = (found.display(), found.parent()?.display());
         Some(format!(

@@ -78,11 +78,11 @@ enum Origin {
     Host,
     /// A service that listens in the host's network, and belongs to another user.
     Service,
-    /// Anybody.
+    /// Any user, workloads included.
     Anybody,
 }
 
-/// What has to be covered.
+/// An entry that has to be covered.
 #[derive(Clone, Debug)]
 struct Found {
     path: PathBuf,
@@ -352,12 +352,12 @@ mod tests {
     #[test]
     fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
         let (folder, _sockets) = tree();
-        // Of the host: nobody else may make anything in it.
+        // The host's: no other user may make entries in it.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let shared = folder.path().join("seen/shared");
         std::fs::create_dir(&shared).unwrap();
         std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
-        // Left by an earlier run: socket files that nobody listens at any more.
+        // Left by an earlier run: socket files without a listener.
         for n in 0..super::COVERS + 100 {
             drop(UnixListener::bind(shared.join(n.to_string())).unwrap());
         }

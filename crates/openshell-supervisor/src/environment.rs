@@ -64,7 +64,7 @@ pub struct Inputs<'i> {
     pub user: &'i User,
     /// Its home directory, as [`home`] chose it.
     pub home: &'i Path,
-    /// Whether a folder is one for temporary files: it may be written, by the policy and by Unix permissions.
+    /// Tells whether temporary files can be written to a folder, by the policy and by Unix permissions.
     pub is_scratch: &'i dyn Fn(&Path) -> bool,
     /// The host's own name.
     pub host_name: &'i str,
@@ -98,7 +98,7 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     }
     environment.set("OPENSHELL_SANDBOX", "1");
     set_scratch(&mut environment, inputs);
-    // Programs ask for their own host by name, and its servers are inside. What is no host name could say something else.
+    // Programs ask for their own host by name, and its servers are inside. Text that is no host name is left out, as it could hold further entries.
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
     let host_name = Some(inputs.host_name).filter(|name| !name.is_empty() && is_name(name));
     if let Some(proxy) = inputs.proxy {

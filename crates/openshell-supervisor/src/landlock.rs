@@ -188,19 +188,19 @@ impl Request {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
-    /// Whether the policy lists `path` or a path beneath it. Everything lies beneath the root, which says nothing.
+    /// Returns true if the policy lists `path` or a path beneath it. Everything lies beneath the root, which says nothing.
     #[must_use]
     pub fn lists_beneath(&self, path: &Path) -> bool {
         path != Path::new("/") && self.grants.iter().any(|grant| grant.listed && grant.path.starts_with(path))
     }
 
-    /// Whether the host's /run can be replaced in the sandbox, as nothing that holds the sandbox's own folder is granted.
+    /// Returns true if the host's /run can be replaced in the sandbox: no grant holds the sandbox's own folder.
     #[must_use]
     pub fn replaces_run(&self) -> bool {
         crate::own_run::is_possible(self.resolve().iter().flat_map(Resolved::visible))
     }
 
-    /// Whether something that the kernel or the covers cannot enforce ends the start.
+    /// Returns true under `hard_requirement`: a rule that cannot be enforced ends the start.
     pub(crate) fn is_hard(&self) -> bool {
         self.hard_requirement
     }

@@ -51,7 +51,7 @@ impl Made {
     /// It cannot be opened.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        // Whoever else holds it, and is no sandbox that removes it now, could keep nobody from starting.
+        // A sandbox holds it exclusively for less than a millisecond; a process of another user must not stop the start by it.
         let held = match lock(folder, FlockOperation::NonBlockingLockShared) {
             Err(error) if is_gone(&error) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -80,7 +80,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // Those of a start that failed. Nothing is left to be said to.
+        // After a start that failed there is no log line for what stays.
         let _ = self.remove();
     }
 }
@@ -97,11 +97,11 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     if lock.is_err() {
         return made;
     }
-    // What leads to a folder comes after it.
+    // Parents come after their children.
     made.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
     let others = others(place, run_dir);
     made.retain(|folder| match others.iter().find(|(_, uses)| uses.iter().any(|path| path.starts_with(folder))) {
-        // Who uses it removes it.
+        // The sandbox that uses it removes it.
         Some((other, _)) => record(other, folder).is_err(),
         None => remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
     });
@@ -149,7 +149,7 @@ fn lock(place: &Path, operation: FlockOperation) -> io::Result<File> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match rustix::fs::flock(&folder, operation) {
-            // Where /tmp is the place, anybody may hold it.
+            // Where /tmp is the place, any process may hold it.
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -21,13 +21,13 @@ const RUN: &str = "/run";
 /// The sandbox's own folder in it.
 const OWN: &str = "/run/openshell";
 
-/// A file that nobody but root may write, and that no rule grants.
+/// A file that root alone may write, and that no rule grants.
 pub const PROOF: &str = "/run/openshell/proof";
 
 /// A home of the run's own.
 pub const HOME: &str = "/run/openshell/home";
 
-/// Whether /run can be replaced: it is a directory of the root's, and no path of `visible` holds the sandbox's own folder.
+/// Returns true if /run is a directory and no path of `visible` holds the sandbox's own folder.
 pub(crate) fn is_possible(visible: impl IntoIterator<Item = PathBuf>) -> bool {
     let is_directory = std::fs::symlink_metadata(RUN).is_ok_and(|data| data.is_dir());
     is_directory && !visible.into_iter().any(|path| Path::new(OWN).starts_with(path))
@@ -67,7 +67,7 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
 fn keep(path: &Path) -> io::Result<Option<Kept>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // A path that goes through a link of somebody's grants nothing, so there is nothing to show.
+        // A path through a symlink of another user grants nothing, so there is nothing to show.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
         opened => opened?,
     };

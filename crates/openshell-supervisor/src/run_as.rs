@@ -19,7 +19,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether owner, group and mode let the user enter the folder `path` and what leads to it.
+    /// Returns true if owner, group and mode let the user enter the folder `path` and its ancestors.
     #[must_use]
     pub fn may_enter(&self, path: &Path) -> bool {
         path.ancestors().all(|folder| self.has_mode(folder, 0o1))
@@ -31,7 +31,7 @@ impl Credentials {
         self.may_enter(path) && self.has_mode(path, 0o2)
     }
 
-    /// Whether the three bits that count for the user hold `bits`.
+    /// Returns true if the three mode bits that count for the user hold `bits`.
     fn has_mode(&self, path: &Path, bits: u32) -> bool {
         let Ok(data) = std::fs::metadata(path) else { return false };
         let shift = match (data.uid() == self.uid, self.groups.contains(&data.gid())) {

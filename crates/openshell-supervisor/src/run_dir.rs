@@ -89,7 +89,7 @@ impl RunDir {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
-        // Whoever knows its name may pass to what is open to them in it, as a home is; nobody may list it.
+        // Users may pass through it, to a home for example, and may not list it.
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
         let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -152,7 +152,7 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
         Ok(lock) => {
             // Held until the folder is gone, so that nobody takes it meanwhile.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            // What is not empty stays, and there is nobody to say so to.
+            // Folders that are not empty stay.
             let _ = crate::made::remove_recorded(path);
             remove(path)
         }

@@ -261,7 +261,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 #[test]
 fn a_crash_runs_no_handler_of_the_host_whatever_the_workload_sets() {
     let lab = Lab::with_web();
-    // At 1, and at no other value, the kernel runs nobody (core(5)).
+    // At 1, and at no other value, the kernel runs no handler (core(5)).
     let finished = lab.sandbox(&crate::policy("{}")).python(CORE, &[]);
     assert_eq!(finished.ok(), "(1, 1)\n0 (1, 1)\n(99, 99)");
     // A crash ends as one.

@@ -28,7 +28,7 @@ if len(got) > 1000: got = b'%d bytes of %s' % (len(got), bytes(sorted(set(got)))
 print('peer:', got.decode(), 'code:', run.returncode, 'output:', (output or b'').decode(), 'errors:', (errors or b'').decode())
 "#;
 
-/// What [`CALLER`] prints for a sandbox that runs `words`.
+/// The output of [`CALLER`] for a sandbox that runs `words`.
 fn called(lab: &Lab, how: &str, words: &[&str]) -> String {
     let caller = lab.file("caller.py", CALLER);
     let policy = lab.file("policy.yaml", crate::policy("{}"));

@@ -27,7 +27,7 @@ pub struct Confinement {
     pub landlock: Request,
     /// What is shown inside elsewhere than it lies.
     pub mounts: Vec<Mount>,
-    /// Whether the sandbox has a /run of its own.
+    /// True if the sandbox has a /run of its own.
     pub own_run: bool,
     /// Where it has a home of its own, if it has one.
     pub home: Option<PathBuf>,
@@ -254,7 +254,7 @@ impl Confinement {
     /// Each command's part: from init's root to a process that may only become the command.
     pub(crate) fn drop_into(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
-        // What is said about the workload's memory stays in it. No file is as small as 1 byte, and 1 is the value at which
+        // The workload's memory stays in it. No file is as small as 1 byte, and 1 is the value at which
         // the kernel does not run the program of a piped `kernel.core_pattern` either, which 0 does not keep it from. The
         // filter keeps the workload from changing it.
         let no_core = Rlimit { current: Some(1), maximum: Some(1) };

@@ -128,7 +128,7 @@ const AT_ONCE: u32 = 256 * 1024;
 
 /// Creates a veth pair whose one end is here, named after the subnet, and whose other is born inside `namespace` as
 /// `eth0`, and gives the end here its address. False where a link of that name exists: of two starts that choose the same
-/// subnet at once the kernel lets one have it, without a lock that anybody could hold.
+/// subnet at once the kernel lets one have it, without a lock that any process could hold.
 pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<bool> {
     let name = format!("{NAME_PREFIX}{:08x}", u32::from(subnet.supervisor()) & !0xff);
     // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is

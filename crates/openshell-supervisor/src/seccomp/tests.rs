@@ -56,7 +56,7 @@ fn scp_01_03_04_05_every_row_is_refused_with_its_answer() {
     }
 }
 
-/// What a caller gets.
+/// The result of a call that the row refuses.
 fn answer(row: &Row) -> Result<libc::c_long, i32> {
     match row.answer.errno() {
         0 => Ok(0),

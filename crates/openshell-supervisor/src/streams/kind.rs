@@ -139,15 +139,15 @@ pub(super) struct Facts<'f> {
     pub(super) file_type: FileType,
     /// Major and minor number of a device.
     pub(super) device: (u32, u32),
-    /// Whether the file has no name any more.
+    /// True if the file has no name any more.
     pub(super) is_nameless: bool,
-    /// Whether it answers TCGETS.
+    /// True if it answers TCGETS.
     pub(super) is_terminal: bool,
     /// Magic number of the file system (statfs(2)).
     pub(super) file_system: u64,
     /// The target of its link in /proc/self/fd.
     pub(super) name: &'f [u8],
-    /// What the socket options say of a socket.
+    /// Socket options, for a socket.
     pub(super) socket: Option<Socket>,
 }
 
@@ -212,7 +212,7 @@ fn of_file(facts: &Facts<'_>) -> Kind {
     if facts.name.starts_with(b"anon_inode:") {
         return Kind::Anonymous;
     }
-    // What lies on a mounted file system has a path.
+    // Files on a mounted file system have a path.
     if KERNEL_OBJECTS.contains(&facts.file_system) || !facts.name.starts_with(b"/") {
         return Kind::KernelObject;
     }

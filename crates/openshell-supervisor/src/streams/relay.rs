@@ -147,7 +147,7 @@ impl Relay {
         self.commands.as_fd()
     }
 
-    /// Lets go of the command's end, which has to be the last one. What was written to it is still copied; the receiver is
+    /// Closes the command's end, which has to be the last one. Bytes that were written to it are still copied; the receiver is
     /// disconnected when that is done.
     pub(super) fn end(self) -> mpsc::Receiver<()> {
         self.has_ended.store(true, Ordering::Release);
@@ -213,7 +213,7 @@ fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     None
 }
 
-/// What the command said by shutdown(2): a socket whose other end is closed for both directions polls as hung up.
+/// The directions that the command has shut down: a socket whose other end is closed for both directions polls as hung up.
 fn commands_shutdown(inner: &End) -> Shutdown {
     let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
