@@ -396,7 +396,10 @@ const WORKLOAD: &[Row] = &[
         "fast open makes sockets that are bound to a connection without a packet, which hides who has it; TCP_ULP loads protocols; TCP_REPAIR forges state"
     ),
     other_options!(UDP, "UDP_ENCAP: IPsec and L2TP inside of datagrams"),
-    other_options!(IP, "IP_TRANSPARENT, options in headers, IPsec policies, the tables of iptables"),
+    other_options!(
+        IP,
+        "addresses of others (IP_TRANSPARENT, IP_FREEBIND), options in headers, IPsec policies, the tables of iptables"
+    ),
     other_options!(IPV6, "IPV6_ADDRFORM, extension headers, IPsec policies, the tables of ip6tables"),
     other_options!(NETLINK, "rarely used kernel code"),
     row!(SYS_setsockopt, &other_levels(), NoOption, "TLS in the kernel, MPTCP, AF_ALG, packet sockets and the like"),
