@@ -191,7 +191,7 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let start = lab.file(
         "start.sh",
         format!(
-            "sh {} & echo $$ > {work}/pid; exec {} --policy-data {} --workdir {work} -- sh {}",
+            "timeout --kill-after=1 100 sh {} & echo $$ > {work}/pid; exec {} --policy-data {} --workdir {work} -- sh {}",
             helper.display(),
             lab::sandbox::binary().display(),
             policy.display(),
