@@ -96,11 +96,13 @@ impl Forms {
         Self { plain: Needle::new(Zeroizing::new(secret.to_vec())), base64: base64.collect() }
     }
 
-    /// Bytes of its longest form.
+    /// Bytes of the longest form that encoders write: six for a letter or digit (`\u0061`, `&#x61;`), nine for anything else
+    /// (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
         let base64 = self.base64.iter().map(|needle| needle.bytes.len()).max().unwrap_or(0);
-        base64.max(self.plain.bytes.len() * ESCAPE_BYTES)
+        let escaped = self.plain.bytes.iter().map(|byte| if byte.is_ascii_alphanumeric() { 6 } else { 9 });
+        base64.max(escaped.sum())
     }
 
     /// Whether the name of a field, which has no case, holds the secret. What is short is met by chance.
