@@ -103,6 +103,12 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// Whether it may go to `host`, at whichever port.
+    #[must_use]
+    pub fn includes_host(&self, host: &Host) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.pattern.is_simple_match(host)))
+    }
+
     /// Whether it may go to `host` at `port`.
     #[must_use]
     pub fn includes(&self, host: &Host, port: u16) -> bool {

@@ -103,6 +103,8 @@ impl Limits {
     pub const WINDOWS_KIB: usize = 192 * 1024;
     /// KiB of the heads of HTTP/2 requests that are not answered: two thousand of the largest that are let through.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
+    /// KiB that are held back of all answers that are searched for secrets: of a key of 50 bytes some 100,000 answers.
+    pub const SEARCHED_KIB: usize = 128 * 1024;
     /// Bytes of a stream that wait to be sent.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
     /// Requests that a connection's client has given up before their answers, until it is ended if they are the most of all.

@@ -104,6 +104,16 @@ impl AddressClass {
     }
 }
 
+/// The IPv4 addresses that `address` is or may stand for, in the notations that embed one.
+#[must_use]
+pub fn ipv4_forms(address: IpAddr) -> Vec<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => vec![address],
+        IpAddr::V6(address) if matches!(address.segments(), [0x0064, 0xff9b, 1, ..]) => translated(address).collect(),
+        IpAddr::V6(address) => embedded(address).into_iter().collect(),
+    }
+}
+
 /// The IPv4 address that an IPv6 address stands for: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64
 /// (RFC 6052), 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
@@ -215,7 +225,7 @@ fn unmapped(range: IpNet) -> IpNet {
     }
 }
 
-fn always_blocked() -> [IpNet; 10] {
+fn always_blocked() -> [IpNet; 9] {
     let v4 = |address: [u8; 4], prefix| IpNet::V4(Ipv4Net::new_assert(address.into(), prefix));
     let v6 = |segments: [u16; 8], prefix| IpNet::V6(Ipv6Net::new_assert(segments.into(), prefix));
     [
@@ -228,7 +238,6 @@ fn always_blocked() -> [IpNet; 10] {
         v6([0, 0, 0, 0, 0, 0, 0, 1], 128),
         v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
         v6([0, 0, 0, 0, 0, 0xffff, 0x7f00, 0], 104),
-        v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254], 128),
     ]
 }
 

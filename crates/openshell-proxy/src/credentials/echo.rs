@@ -15,6 +15,7 @@ use crate::credentials::matcher::Matcher;
 use crate::credentials::vault::Credential;
 use crate::http::head;
 use crate::record::Echo;
+use crate::share::Share;
 
 /// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
 const MASK: u8 = b'*';
@@ -202,6 +203,17 @@ pub struct Scrubbed<B> {
     is_over: bool,
     /// Reports the first.
     echo: Option<Echo>,
+    /// Its part of the memory that such bodies may take together.
+    _room: Option<Share>,
+}
+
+impl<B> Scrubbed<B> {
+    /// Keeps `room` for as long as the body lasts.
+    #[must_use]
+    pub fn holding(mut self, room: Option<Share>) -> Self {
+        self._room = room;
+        self
+    }
 }
 
 /// `response`, to a call of gRPC's if it `is_call`, without the secrets of `credentials`, which `echo` reports where there are any.
@@ -235,7 +247,7 @@ pub fn scrubbed<B>(
     if is_found {
         echo.take().into_iter().for_each(Echo::report);
     }
-    response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, echo })
+    response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, echo, _room: None })
 }
 
 /// Masks what stands in values, and removes what stands in names. What says how long a message is stays.

@@ -1,15 +1,14 @@
 //! The secrets, by what stands for them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use openshell_policy::credential::{Binding, CredentialName};
+use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 
-use crate::context::Limits;
 use crate::credentials::matcher::Forms;
-use crate::intake::Target;
 
 /// A secret, and where it may go.
 #[derive(Debug)]
@@ -80,16 +79,16 @@ impl Vault {
     }
 }
 
-/// Credentials that answers are searched for.
-pub type Watched = Arc<[Arc<Credential>]>;
-
-/// The secrets in force, and where secrets went in this run. A request takes those of its moment.
+/// The secrets in force, and those that were before. A request takes those of its moment.
 #[derive(Debug, Default)]
 pub struct CurrentVault {
     vault: ArcSwap<Vault>,
-    /// What went where, bounded by [`Limits::LEAVES`] targets; kept when a newer vault comes into force.
-    sent: Mutex<HashMap<Target, Watched>>,
+    /// Credentials that a newer vault has replaced, the last [`RETIRED`]: what was stored of them may still come back.
+    retired: ArcSwap<Vec<Arc<Credential>>>,
 }
+
+/// Replaced credentials that are kept: as many as a vault may hold.
+const RETIRED: usize = 1_000;
 
 impl CurrentVault {
     /// Those in force.
@@ -100,45 +99,65 @@ impl CurrentVault {
 
     /// Puts `vault` in force at once.
     pub fn replace(&self, vault: Vault) {
-        self.vault.store(Arc::new(vault));
+        let vault = Arc::new(vault);
+        let (before, retired) = (self.vault.swap(Arc::clone(&vault)), self.retired.load());
+        let mut kept: Vec<Arc<Credential>> = Vec::new();
+        for credential in before.0.values().chain(retired.iter()) {
+            let is_same = |other: &&Arc<Credential>| {
+                other.binding == credential.binding && other.secret.ct_eq(&credential.secret)
+            };
+            let is_known = vault.0.values().chain(&kept).any(|other| is_same(&other));
+            if !is_known && kept.len() < RETIRED {
+                kept.push(Arc::clone(credential));
+            }
+        }
+        self.retired.store(Arc::new(kept));
     }
 
-    /// The credentials that answers of `target` are searched for, whichever request they answer: those that are bound to it, and those
-    /// that went there in this run, as what one request has stored another may read back.
+    /// The credentials that answers of `host` are searched for, at any port and whichever request they answer, as what one request has
+    /// stored another may read back: those that may go there, which those without hosts may everywhere.
     #[must_use]
-    pub fn watched(&self, target: &Target) -> Watched {
-        let (vault, sent) = (self.vault.load(), self.sent());
-        let went = sent.get(target).cloned().unwrap_or_default();
-        let is_new = |credential: &&Arc<Credential>| !went.iter().any(|known| Arc::ptr_eq(known, credential));
-        let is_full = sent.len() >= Limits::LEAVES && went.is_empty();
-        let bound = |credential: &&Arc<Credential>| {
-            // Where nobody remembers what went there, anything may have.
-            is_full || credential.binding.hosts.is_some() && credential.binding.includes(&target.host, target.port)
-        };
-        let mut more = vault.0.values().filter(bound).filter(is_new).peekable();
-        if more.peek().is_none() {
-            return went;
-        }
-        went.iter().chain(more).cloned().collect()
+    pub fn watched(&self, host: &Host) -> Vec<Arc<Credential>> {
+        let (vault, retired) = (self.vault.load(), self.retired.load());
+        let may_hold = |credential: &&Arc<Credential>| credential.binding.includes_host(host);
+        vault.0.values().chain(retired.iter()).filter(may_hold).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::credential::{Binding, BoundHost, CredentialName};
+    use openshell_policy::network::host::Host;
+    use openshell_policy::secret::Secret;
+
+    use super::{CurrentVault, Vault};
+
+    fn vault(credentials: &[(&str, &str, Option<&str>)]) -> Vault {
+        Vault::new(credentials.iter().map(|(name, secret, host)| {
+            let hosts = host.map(|host| vec![BoundHost::parse(host).unwrap()]);
+            let binding = Binding { hosts, ..Binding::default() };
+            (CredentialName::parse(name).unwrap(), Secret::new(secret.as_bytes().to_vec()), binding)
+        }))
     }
 
-    /// Remembers that `used` go to `target`, whose answers are searched for `watched` so far, and returns what they are searched for now.
-    #[must_use]
-    pub fn note_sent(&self, target: &Target, watched: Watched, used: &[Arc<Credential>]) -> Watched {
-        let is_known = |used: &Arc<Credential>| watched.iter().any(|known| Arc::ptr_eq(known, used));
-        if used.iter().all(is_known) {
-            return watched;
-        }
-        let all: Watched = watched.iter().chain(used.iter().filter(|used| !is_known(used))).cloned().collect();
-        let mut sent = self.sent();
-        if sent.len() < Limits::LEAVES || sent.contains_key(target) {
-            sent.insert(target.clone(), Arc::clone(&all));
-        }
-        all
+    fn watched(vault: &CurrentVault, host: &str) -> Vec<String> {
+        let watched = vault.watched(&Host::parse(host).unwrap());
+        let mut secrets: Vec<_> =
+            watched.iter().map(|known| String::from_utf8(known.secret().expose().to_vec()).unwrap()).collect();
+        secrets.sort();
+        secrets
     }
 
-    /// What is behind the lock is whole at every moment.
-    fn sent(&self) -> MutexGuard<'_, HashMap<Target, Watched>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    #[test]
+    fn answers_are_searched_for_what_may_go_to_their_host_at_any_port_also_when_it_was_replaced() {
+        let current = CurrentVault::default();
+        current.replace(vault(&[("A", "bound", Some("a.test:8443")), ("B", "unbound", None)]));
+        assert_eq!(watched(&current, "a.test"), ["bound", "unbound"]);
+        assert_eq!(watched(&current, "b.test"), ["unbound"]);
+        // What a newer file has for the same names is searched for beside what was stored before.
+        for _ in 0..3 {
+            current.replace(vault(&[("A", "newer", Some("a.test")), ("B", "unbound", None)]));
+        }
+        assert_eq!(watched(&current, "a.test"), ["bound", "newer", "unbound"]);
     }
 }

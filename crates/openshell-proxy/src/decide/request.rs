@@ -183,11 +183,17 @@ impl RequestRules {
     }
 }
 
-/// What servers may take the canonical `path` for: as it is and percent-decoded with repeated slashes folded, each with and without a
-/// slash at its end.
+/// What servers may take the canonical `path` for: as it is; percent-decoded; and that without parameters, and without dots and blanks at
+/// the end of segments. Repeated slashes are folded, and each is with and without a slash at its end.
 fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
-    for reading in [path.to_owned(), folded(&decoded(path))] {
+    let whole = decoded(path);
+    let bare = |segment: &str| {
+        let name = segment.split(';').next().unwrap_or_default();
+        name.trim_end_matches([' ', '.']).to_owned()
+    };
+    let bare: Vec<_> = whole.split('/').map(bare).collect();
+    for reading in [path.to_owned(), folded(&whole), folded(&bare.join("/"))] {
         let bare = reading.trim_end_matches('/');
         for reading in [bare.to_owned(), format!("{bare}/")] {
             if !reading.is_empty() && !all.contains(&reading) {

@@ -368,6 +368,10 @@ fn a_deny_rule_matches_every_reading_of_a_path() {
         "/admin;x/users;y=1",
         "/admin%3Bx/users%3b",
         "/admin%2Fusers%3Bx",
+        "/admin;a%2Fusers",
+        "/admin%3ba%2Fusers",
+        "/admin%2F%3bx%2Fusers",
+        "/admin./users%20",
     ] {
         assert_eq!(asked(&admin, "GET", path), refused, "{path}");
     }

@@ -104,11 +104,12 @@ impl Admitted {
     ) -> Result<Response<Body>, NotAnswered> {
         let outgoing = head::outgoing(request, body, &self.target, self.upgrade.as_ref());
         let outgoing = outgoing.map_err(|error| NotAnswered::Failed(Refusal::Target(error)))?;
-        let watched = ctx.vault.watched(target);
+        let watched = ctx.vault.watched(&target.host);
+        let program = record.caller().map_or("-", |caller| caller.program.executable.as_str());
+        let room = ctx.http2_memory.searching(program, &watched).map_err(NotAnswered::Failed)?;
         let released = release(outgoing, (scheme, target), &ctx.vault.load(), !watched.is_empty());
         let released = released.map_err(NotAnswered::Failed)?;
         record.carries(released.used().iter().map(|credential| credential.name().to_owned()));
-        let watched = ctx.vault.note_sent(target, watched, released.used());
         let answered = upstream.send(released, self.upgrade.as_ref()).await;
         let mut response = answered.map_err(|error| match error {
             NotAnswered::Failed(_) if session.take_misplaced() => NotAnswered::Failed(body::in_body()),
@@ -127,7 +128,8 @@ impl Admitted {
             true => response.map(|body| Either::Right(Either::Left(body))),
             false => {
                 let is_call = upstream.is_shared() && head::is_call(request);
-                scrubbed(response, &watched, (record.echo(&watched), is_call)).map(reply::altered)
+                let scrubbed = scrubbed(response, &watched, (record.echo(&watched), is_call));
+                scrubbed.map(|body| reply::altered(body.holding(room)))
             }
         })
     }

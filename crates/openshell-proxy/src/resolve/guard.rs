@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use openshell_policy::address::AddressClass;
+use openshell_policy::address::{AddressClass, ipv4_forms};
 use openshell_policy::denial::ReasonCode;
 
 use crate::decide::connection::Permit;
@@ -36,12 +36,9 @@ pub struct OwnAddresses {
 
 impl OwnAddresses {
     fn contain(&self, address: IpAddr, port: u16) -> bool {
-        let address = address.to_canonical();
-        let is_on_link = match address {
-            IpAddr::V4(address) => (self.is_on_link)(address),
-            IpAddr::V6(_) => false,
-        };
-        is_on_link || self.listeners.contains(&SocketAddr::new(address, port))
+        ipv4_forms(address).into_iter().any(|address| {
+            (self.is_on_link)(address) || self.listeners.contains(&SocketAddr::new(IpAddr::V4(address), port))
+        })
     }
 }
 

@@ -107,11 +107,20 @@ fn control_plane_ports_are_nobodys() {
 
 #[test]
 fn what_the_supervisor_listens_on_and_the_links_of_sandboxes_are_never_reachable() {
-    let endpoint = |port: u16| format!("{{host: web.test, port: {port}, allowed_ips: [10.0.0.0/8]}}");
+    let endpoint = |port: u16| {
+        format!("{{host: web.test, port: {port}, allowed_ips: [10.0.0.0/8, \"64:ff9b::/96\", \"2002::/16\"]}}")
+    };
     let code = |port, address: &str| {
         guard(&endpoint(port), "web.test", port, &[address]).map(drop).map_err(|refusal| refusal.code())
     };
-    for (port, address) in [(3128, "10.1.1.1"), (3128, "::ffff:10.1.1.1"), (22, "10.200.7.1"), (80, "10.200.7.2")] {
+    for (port, address) in [
+        (3128, "10.1.1.1"),
+        (3128, "::ffff:10.1.1.1"),
+        (22, "10.200.7.1"),
+        (80, "10.200.7.2"),
+        (22, "64:ff9b::10.200.7.1"),
+        (22, "2002:ac8:701::1"),
+    ] {
         assert_eq!(code(port, address), Err(ReasonCode::AlwaysBlockedAddress), "{address}:{port}");
     }
     for (port, address) in [(3129, "10.1.1.1"), (22, "10.200.8.1")] {

@@ -70,6 +70,13 @@ impl Needle {
                     None => at = text.len() - (length - 1),
                 }
             }
+            if matched == 0 {
+                let rest = text.get(at..).unwrap_or_default();
+                match self.bytes.first().and_then(|first| memchr(*first, rest)) {
+                    Some(offset) => at += offset,
+                    None => return 0,
+                }
+            }
             matched = self.step(matched, text.get(at).copied());
             at += 1;
             if matched == length {
@@ -84,25 +91,30 @@ impl Needle {
 /// A secret, prepared to be found.
 #[derive(Debug)]
 pub struct Forms {
-    plain: Needle,
-    base64: Vec<Needle>,
+    /// The secret itself first, then its forms in Base64.
+    needles: Vec<Needle>,
 }
 
 impl Forms {
     /// Those of `secret`.
     #[must_use]
     pub fn of(secret: &[u8]) -> Self {
-        let base64 = base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES).map(Needle::new);
-        Self { plain: Needle::new(Zeroizing::new(secret.to_vec())), base64: base64.collect() }
+        let base64 = base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES);
+        Self { needles: std::iter::once(Zeroizing::new(secret.to_vec())).chain(base64).map(Needle::new).collect() }
     }
 
     /// Bytes of the longest form that encoders write: six for a letter or digit (`\u0061`, `&#x61;`), nine for anything else
     /// (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
-        let base64 = self.base64.iter().map(|needle| needle.bytes.len()).max().unwrap_or(0);
-        let escaped = self.plain.bytes.iter().map(|byte| if byte.is_ascii_alphanumeric() { 6 } else { 9 });
-        base64.max(escaped.sum())
+        let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
+        // Of Base64 the few signs are escaped and nothing else is.
+        let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
+        let length = |(place, needle): (usize, &Needle)| match place {
+            0 => needle.bytes.iter().map(escaped).sum::<usize>(),
+            _ => needle.bytes.iter().map(in_base64).sum(),
+        };
+        self.needles.iter().enumerate().map(length).max().unwrap_or(0)
     }
 
     /// Whether the name of a field, which has no case, holds the secret. What is short is met by chance.
@@ -114,15 +126,16 @@ impl Forms {
             lower.len() >= BASE64_BYTES && memmem::find(text, &lower).is_some()
         };
         let texts = [name.as_bytes(), &decoded];
-        texts.iter().any(|text| is_in(text, &self.plain)) || self.base64.iter().any(|form| is_in(name.as_bytes(), form))
+        texts.iter().any(|text| self.needles.iter().any(|needle| is_in(text, needle)))
     }
 }
 
 /// How far each form of a secret is matched at the end of what came.
 #[derive(Debug)]
 pub struct Matcher {
-    plain: usize,
-    base64: Vec<usize>,
+    /// As it comes…
+    plain: Vec<usize>,
+    /// …and with each kind of escapes undone.
     escaped: [Decoder; 4],
 }
 
@@ -130,26 +143,23 @@ impl Matcher {
     /// For the secret with these `forms`, before anything came.
     #[must_use]
     pub fn new(forms: &Forms) -> Self {
-        let escaped = [Escapes::Percent, Escapes::Form, Escapes::Backslash, Escapes::Reference].map(Decoder::new);
-        Self { plain: 0, base64: vec![0; forms.base64.len()], escaped }
+        let escapes = [Escapes::Percent, Escapes::Form, Escapes::Backslash, Escapes::Reference];
+        Self { plain: vec![0; forms.needles.len()], escaped: escapes.map(|escapes| Decoder::new(escapes, forms)) }
     }
 
     /// Calls `found` with the place of each form of the secret that ends in `part`, which comes next and begins at `at`.
     pub fn push(&mut self, forms: &Forms, part: &[u8], at: usize, mut found: impl FnMut(Range<usize>)) {
-        let before = self.plain;
-        let length = forms.plain.bytes.len();
-        self.plain = forms.plain.ends_in(part, before, |end| found((at + end).saturating_sub(length)..at + end));
-        for (needle, matched) in forms.base64.iter().zip(&mut self.base64) {
+        let before = self.plain.clone();
+        for (needle, matched) in forms.needles.iter().zip(&mut self.plain) {
             let length = needle.bytes.len();
             *matched = needle.ends_in(part, *matched, |end| found((at + end).saturating_sub(length)..at + end));
         }
         for decoder in &mut self.escaped {
             // Without an escape nearby it would find the same.
-            if decoder.is_idle() && decoder.matched == before && decoder.escapes.next(part).is_none() {
-                decoder.matched = self.plain;
-                decoder.decoded += part.len() as u64;
+            if decoder.is_idle(&before) && decoder.escapes.next(part).is_none() {
+                decoder.skip(part.len(), &self.plain);
             } else {
-                decoder.push(&forms.plain, part, at, &mut found);
+                decoder.push(forms, part, at, &mut found);
             }
         }
     }
@@ -341,48 +351,98 @@ const NAMES: &[(&str, char)] = &[
     ("vert", '|'),
 ];
 
-/// Finds a text in what it stands for where it is escaped in one way.
+/// Finds texts in what it stands for where it is escaped in one way.
 #[derive(Debug)]
 struct Decoder {
     escapes: Escapes,
-    /// How much of the text is matched.
-    matched: usize,
+    /// How far each text is matched.
+    matches: Vec<Match>,
     /// The beginning of an escape, until what it is is known: less than [`ESCAPE_BYTES`].
     begun: Vec<u8>,
     /// How many bytes came, decoded.
     decoded: u64,
-    /// The escapes among the last ones, as many as the text may hold: behind which byte, and how many more bytes each took than it
-    /// stands for.
-    recent: VecDeque<(u64, usize)>,
+}
+
+/// How far a text is matched.
+#[derive(Debug, Default)]
+struct Match {
+    matched: usize,
+    /// The escapes in what is matched: behind which byte, and how many more bytes each took than it stands for…
+    escapes: VecDeque<(u64, usize)>,
+    /// …and the sum of these.
+    longer: usize,
+}
+
+impl Match {
+    /// Forgets the escapes up to `decoded`.
+    fn forget(&mut self, decoded: u64) {
+        while let Some((_, longer)) = self.escapes.front().copied().filter(|(end, _)| *end <= decoded) {
+            self.longer -= longer;
+            self.escapes.pop_front();
+        }
+    }
+
+    /// Goes on by `bytes`, decoded, in front of which `decoded` came and which begin at `at`; `longer` is what their escape took more.
+    fn advance(
+        &mut self,
+        needle: &Needle,
+        (bytes, longer): (&[u8], usize),
+        (decoded, at): (u64, isize),
+        found: &mut impl FnMut(Range<usize>),
+    ) {
+        let (length, end) = (needle.bytes.len(), decoded + bytes.len() as u64);
+        if longer > 0 {
+            self.escapes.push_back((end, longer));
+            self.longer += longer;
+        }
+        let mut ends = Vec::new();
+        self.matched = needle.ends_in(bytes, self.matched, |end| ends.push(end));
+        for end in ends {
+            self.forget((decoded + end as u64).saturating_sub(length as u64));
+            let end = at + end.cast_signed();
+            let begin = end - (length + self.longer).cast_signed();
+            // What was sent on already cannot be masked any more.
+            found(usize::try_from(begin).unwrap_or(0)..usize::try_from(end).unwrap_or(0));
+        }
+        self.forget(end.saturating_sub(self.matched as u64));
+    }
 }
 
 impl Decoder {
-    fn new(escapes: Escapes) -> Self {
-        Self { escapes, matched: 0, begun: Vec::new(), decoded: 0, recent: VecDeque::new() }
+    fn new(escapes: Escapes, forms: &Forms) -> Self {
+        let matches = forms.needles.iter().map(|_| Match::default()).collect();
+        Self { escapes, matches, begun: Vec::new(), decoded: 0 }
     }
 
-    /// Whether nothing escaped is under way.
-    fn is_idle(&self) -> bool {
-        self.begun.is_empty() && (self.recent.is_empty() || self.matched == 0)
+    /// Whether nothing escaped is under way, and each text is matched as far as `plain` says.
+    fn is_idle(&self, plain: &[usize]) -> bool {
+        let same = |(own, plain): (&Match, &usize)| own.matched == *plain && own.escapes.is_empty();
+        self.begun.is_empty() && self.matches.iter().zip(plain).all(same)
     }
 
-    fn push(&mut self, needle: &Needle, part: &[u8], at: usize, found: &mut impl FnMut(Range<usize>)) {
+    /// Goes on by `length` bytes without an escape, behind which each text is matched as far as `plain` says.
+    fn skip(&mut self, length: usize, plain: &[usize]) {
+        self.matches.iter_mut().zip(plain).for_each(|(own, plain)| own.matched = *plain);
+        self.decoded += length as u64;
+    }
+
+    fn push(&mut self, forms: &Forms, part: &[u8], at: usize, found: &mut impl FnMut(Range<usize>)) {
         let at = at.cast_signed();
         let begun = std::mem::take(&mut self.begun);
         let mut read = 0;
         if !begun.is_empty() {
             // Far enough for what has begun to be decided.
             let joined = [&begun, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
-            read = self.run(needle, &joined, (at - begun.len().cast_signed(), begun.len()), found) - begun.len();
+            read = self.run(forms, &joined, (at - begun.len().cast_signed(), begun.len()), found) - begun.len();
         }
         let rest = part.get(read..).unwrap_or_default();
-        self.run(needle, rest, (at + read.cast_signed(), rest.len()), found);
+        self.run(forms, rest, (at + read.cast_signed(), rest.len()), found);
     }
 
     /// Reads `text`, which begins at `at`, up to `until` in it or further, to the end of an escape, and says how far.
     fn run(
         &mut self,
-        needle: &Needle,
+        forms: &Forms,
         text: &[u8],
         (at, until): (isize, usize),
         found: &mut impl FnMut(Range<usize>),
@@ -393,28 +453,23 @@ impl Decoder {
             let rest = text.get(read..).unwrap_or_default();
             let plain = self.escapes.next(rest).unwrap_or(rest.len()).min(until - read);
             if plain > 0 {
-                self.advance(needle, rest.get(..plain).unwrap_or_default(), here, found);
+                self.advance(forms, (rest.get(..plain).unwrap_or_default(), 0), here, found);
                 read += plain;
                 continue;
             }
             match self.escapes.read(rest) {
                 Escape::Whole { length, bytes } => {
                     let longer = length.saturating_sub(bytes.len());
-                    self.recent.push_back((self.decoded + bytes.len() as u64, longer));
                     // What it stands for ends where it ends.
-                    self.advance(needle, &bytes, here + longer.cast_signed(), found);
+                    self.advance(forms, (&bytes, longer), here + longer.cast_signed(), found);
                     read += length;
-                    let kept = self.decoded.saturating_sub(needle.bytes.len() as u64);
-                    while self.recent.front().is_some_and(|(end, _)| *end < kept) {
-                        self.recent.pop_front();
-                    }
                 }
                 Escape::Begun => {
                     self.begun = rest.to_vec();
                     return text.len();
                 }
                 Escape::None => {
-                    self.advance(needle, rest.get(..1).unwrap_or_default(), here, found);
+                    self.advance(forms, (rest.get(..1).unwrap_or_default(), 0), here, found);
                     read += 1;
                 }
             }
@@ -423,17 +478,11 @@ impl Decoder {
     }
 
     /// Goes on by `bytes`, decoded, which begin at `at`.
-    fn advance(&mut self, needle: &Needle, bytes: &[u8], at: isize, found: &mut impl FnMut(Range<usize>)) {
-        let (decoded, recent, length) = (self.decoded, &self.recent, needle.bytes.len());
-        self.matched = needle.ends_in(bytes, self.matched, |end| {
-            let begins = (decoded + end as u64).saturating_sub(length as u64);
-            let longer: usize = recent.iter().filter(|(end, _)| *end > begins).map(|(_, longer)| longer).sum();
-            let end = at + end.cast_signed();
-            let begin = end - (length + longer).cast_signed();
-            // What was sent on already cannot be masked any more.
-            found(usize::try_from(begin).unwrap_or(0)..usize::try_from(end).unwrap_or(0));
-        });
-        self.decoded += bytes.len() as u64;
+    fn advance(&mut self, forms: &Forms, bytes: (&[u8], usize), at: isize, found: &mut impl FnMut(Range<usize>)) {
+        for (needle, own) in forms.needles.iter().zip(&mut self.matches) {
+            own.advance(needle, bytes, (self.decoded, at), found);
+        }
+        self.decoded += bytes.0.len() as u64;
     }
 }
 

@@ -85,6 +85,37 @@ fn a_secret_of_escapes_is_found_as_it_is_and_escaped() {
 }
 
 #[test]
+fn base64_is_found_as_it_is_escaped() {
+    let secret = "s3cret?>Value~~42/??>";
+    let whole = "dXNlOnMzY3JldD8+VmFsdWV+fjQyLz8/Pg==";
+    for form in [
+        whole.to_owned(),
+        whole.replace('/', r"\/"),
+        whole.replace('+', r"\u002B").replace('/', r"\u002f"),
+        whole.replace('+', "%2B").replace('/', "%2f").replace('=', "%3D"),
+        whole.replace('+', "&#x2B;").replace('/', "&#x2F;").replace('=', "&#x3D;"),
+    ] {
+        for at in 0..=form.len() {
+            let (one, other) = form.as_bytes().split_at(at);
+            let masked = masked(secret, &[one, other]);
+            // At its ends a character holds bits of its neighbours.
+            let left: String = masked.chars().filter(|c| *c != '*').collect();
+            assert!(
+                left.len() <= form.len() - 26 && !left.contains("Y3Jl") && !left.contains("VmFs"),
+                "{form} cut at {at}: {masked}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_secret_that_repeats_itself_takes_time_by_the_length_of_the_text() {
+    let (secret, text) = ("a".repeat(4096), "%61".repeat(200_000));
+    let masked = masked(&secret, &[text.as_bytes()]);
+    assert!(masked.bytes().all(|byte| byte == b'*'));
+}
+
+#[test]
 fn what_only_looks_like_an_escape_hides_nothing() {
     for (text, expected) in [
         ("%hunter2%", "%*******%"),

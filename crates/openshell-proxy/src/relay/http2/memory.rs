@@ -1,11 +1,13 @@
-//! The memory that HTTP/2 connections may take together: windows, which peers can fill without anything being read, and heads of
-//! requests that wait for their turn.
+//! The memory that connections may take together: windows of HTTP/2, which peers can fill without anything being read, heads of
+//! its requests that wait for their turn, and what is held back of answers that are searched for secrets.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::context::Limits;
+use crate::credentials::vault::Credential;
+use crate::refusal::Refusal;
 use crate::share::{Share, Shares};
 
 /// What all connections share.
@@ -13,6 +15,7 @@ use crate::share::{Share, Shares};
 pub struct Memory {
     windows: Arc<Semaphore>,
     heads: Arc<Shares>,
+    searched: Arc<Shares>,
 }
 
 impl Default for Memory {
@@ -20,6 +23,7 @@ impl Default for Memory {
         Self {
             windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
             heads: Arc::new(Shares::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
+            searched: Arc::new(Shares::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
         }
     }
 }
@@ -46,6 +50,22 @@ impl Memory {
     #[must_use]
     pub fn head(&self, program: &str, bytes: usize) -> Option<Share> {
         self.heads.take_many(program, bytes.div_ceil(1024))
+    }
+}
+
+impl Memory {
+    /// Room for what is held back of an answer to `program` that is searched for `credentials`, until it is dropped; `None` where there
+    /// are none.
+    ///
+    /// # Errors
+    /// Too many such answers are on their way already, the program's or all.
+    pub fn searching(&self, program: &str, credentials: &[Arc<Credential>]) -> Result<Option<Share>, Refusal> {
+        let Some(longest) = credentials.iter().map(|credential| credential.forms().longest()).max() else {
+            return Ok(None);
+        };
+        // Each byte with a mark of its own.
+        let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
+        room.map(Some).ok_or(Refusal::LimitReached("too many answers at once that are searched for secrets"))
     }
 }
 
