@@ -448,6 +448,14 @@ fn a_mock_streams_in_the_events_of_each_interface() {
 }
 
 #[test]
+fn a_key_that_is_no_secret_leaves_answers_as_they_are() {
+    let lab = Lab::with_web();
+    let _backend = Backend::start(&lab);
+    let finished = curl(&lab, &format!("[{}]", route("ok", "").replace("sk-of-the-operator", "e")), &[CHAT]);
+    assert!(finished.ok().contains("Hello there."), "{finished:?}");
+}
+
+#[test]
 fn a_backend_that_tells_its_key_is_not_heard() {
     let lab = Lab::with_web();
     let _backend = Backend::start(&lab);

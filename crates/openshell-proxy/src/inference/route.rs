@@ -16,6 +16,9 @@ use zeroize::Zeroizing;
 use crate::context::Limits;
 use crate::credentials::vault::Credential;
 
+/// Bytes of the shortest key that is a secret. Backends that want none are given one such as `none` or `x`, which stands in any answer.
+const SECRET_BYTES: usize = 8;
+
 /// How long a backend may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -43,7 +46,7 @@ pub struct Route {
     pub timeouts: Timeouts,
     /// The header value that holds the key.
     key: Option<HeaderValue>,
-    /// The same, to know it again in an answer.
+    /// The same, to know it again in an answer, if it is long enough to be a secret.
     credential: Option<Arc<Credential>>,
     budget: Budget,
     requests: AtomicU64,
@@ -73,7 +76,9 @@ impl Route {
                 value.set_sensitive(true);
                 value
             }),
-            credential: key.map(|key| Arc::new(Credential::of(format!("route {}", spec.name), key))),
+            credential: key
+                .filter(|key| key.expose().len() >= SECRET_BYTES)
+                .map(|key| Arc::new(Credential::of(format!("route {}", spec.name), key))),
             name: spec.name,
             backend: spec.backend,
             model: spec.model,
@@ -96,7 +101,7 @@ impl Route {
         self.key.as_ref()
     }
 
-    /// The key, to know it again in an answer.
+    /// The key, to know it again in an answer, if it is long enough to be a secret.
     #[must_use]
     pub fn credential(&self) -> Option<&Arc<Credential>> {
         self.credential.as_ref()
