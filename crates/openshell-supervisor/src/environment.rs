@@ -1,12 +1,14 @@
 //! The workload's environment, computed once: the caller's less what is ours or dangerous, then what the sandbox adds.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::landlock::Request;
-use crate::run_as::User;
+use crate::run_as::{Credentials, User};
 
 /// Names and values, in no particular order, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,19 +159,24 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
     options
 }
 
-/// The home of `user` in a sandbox with the rights of `landlock`: the user's own, where it may be entered and is granted, or
-/// where the policy lists something beneath it; else `/sandbox`, where the user may write to it. `None` if there is neither,
-/// for which the sandbox has a folder of its own: others' files would decide what programs do that read settings there.
+/// The home of `user` in a sandbox with the rights of `landlock`: the user's own, where it is granted or the policy lists
+/// something beneath it; else `/sandbox`, where that is granted for writing. `None` if neither is a folder that only the user
+/// can write to; the sandbox then has one of its own, as others' files would decide what programs do that read settings there.
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
-    let credentials = &user.credentials;
-    let is_own = |path: &&Path| {
-        let is_whole = landlock.grants_reading(path) && credentials.may_write(path);
-        credentials.may_enter(path) && (is_whole || landlock.lists_beneath(path))
-    };
-    let is_usable = |path: &&Path| credentials.may_write(path) && landlock.grants_writing(path);
-    let own = user.home.as_deref().filter(is_own);
-    own.or_else(|| Some(Path::new("/sandbox")).filter(is_usable)).map(Path::to_owned)
+    let is_own = |path: &&Path| is_users_alone(path, &user.credentials);
+    let is_granted = |path: &&Path| landlock.grants_reading(path) || landlock.lists_beneath(path);
+    let is_writable = |path: &&Path| landlock.grants_writing(path);
+    let own = user.home.as_deref().filter(is_granted).filter(is_own);
+    own.or_else(|| Some(Path::new("/sandbox")).filter(is_writable).filter(is_own)).map(Path::to_owned)
+}
+
+/// Returns true if `path` is a folder that belongs to the user, that the user can write to and no other user can, and if no
+/// symlink leads there: the symlink's target could be changed, and the file rules are about the path as it is written.
+fn is_users_alone(path: &Path, credentials: &Credentials) -> bool {
+    let is_direct = std::fs::canonicalize(path).is_ok_and(|real| real == path);
+    let is_private = |data: Metadata| data.uid() == credentials.uid && data.mode() & 0o022 == 0;
+    is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && credentials.may_write(path)
 }
 
 /// Where commands are looked for if the caller does not say.
@@ -377,6 +384,11 @@ mod tests {
         std::fs::create_dir_all(own.join("part")).unwrap();
         assert_eq!(chosen(&own, &[]), None, "it is not granted");
         assert_eq!(chosen(&own, &[&path]), None, "it is granted with others, and the user cannot write to it");
+        assert_eq!(
+            chosen(&own, &[&own.join("part")]),
+            None,
+            "a part of it is granted, and the user cannot write to it"
+        );
         std::os::unix::fs::chown(&own, Some(900), None).unwrap();
         assert_eq!(chosen(&own, &[&path]), Some(own.clone()));
         assert_eq!(chosen(&own, &[&own]), Some(own.clone()));
@@ -386,5 +398,37 @@ mod tests {
         assert_eq!(chosen(Path::new("/"), &[&own]), None, "everything lies beneath the root");
         assert_eq!(chosen(Path::new("/usr/sbin"), &[]), None, "a daemon's is a folder of programs");
         assert_eq!(chosen(Path::new("/nonexistent"), &[]), None);
+        assert_eq!(chosen(Path::new("/tmp"), &[Path::new("/tmp")]), None, "everybody's");
+        assert_eq!(chosen(Path::new("/dev/shm"), &[]), None, "everybody's");
+    }
+
+    #[test]
+    fn a_home_that_others_may_write_to_or_that_a_symlink_leads_to_is_not_used() {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
+        let folder = folder.path();
+        let listed = GrantedPath::parse(folder.to_str().unwrap()).unwrap();
+        let request = Request::new(&Filesystem { read_write: vec![listed], ..Filesystem::default() }, None);
+        let request = request.without("/sandbox");
+        let chosen = |home: &Path| home_of(&User { home: Some(home.to_owned()), ..user() }, &request).is_some();
+        let owned = |name: &str, owner: u32, mode: u32| {
+            let path = folder.join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::os::unix::fs::chown(&path, Some(owner), Some(900)).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        let own = owned("own", 900, 0o755);
+        assert!(chosen(&own) && chosen(&owned("private", 900, 0o700)));
+        assert!(!chosen(&owned("group", 900, 0o770)), "its group may write to it");
+        assert!(!chosen(&owned("others", 900, 0o707)), "all others may write to it");
+        assert!(!chosen(&owned("sticky", 900, 0o1777)));
+        assert!(!chosen(&owned("another", 901, 0o777)), "it is another user's");
+        assert!(!chosen(&owned("root", 0, 0o775)), "the user may write to it as one of its group");
+        assert!(!chosen(&owned("closed", 900, 0o555)), "the user may not write to it");
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        std::fs::create_dir(own.join("inner")).unwrap();
+        std::os::unix::fs::chown(own.join("inner"), Some(900), None).unwrap();
+        assert!(chosen(&own.join("inner")) && !chosen(&link) && !chosen(&link.join("inner")), "a symlink on the way");
     }
 }

@@ -318,3 +318,26 @@ fn home_is_the_users_own_also_where_parts_of_it_are_granted() {
     assert_eq!(of(&format!("[{home}/project]")), home);
     assert_eq!(of("[]"), "/run/openshell/home", "out of sight, its own home is none");
 }
+
+#[test]
+fn a_home_that_others_may_write_to_is_none() {
+    let lab = Lab::with_web();
+    let shared = lab.folder("shared");
+    let folder = shared.parent().unwrap().display();
+    let made = format!("chown 61191 {0}/shared && chmod 777 {0}/shared && ln -s {0}/shared {0}/link", folder);
+    assert_eq!(lab.shell(&made), "");
+    let passwd = lab.file("passwd", "");
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", passwd.display())), "");
+    let of = |home: &str, listed: &str| {
+        let entries = format!("root:x:0:0::/root:/bin/sh\nbuilder:x:61190:61190::{home}:/bin/sh\n");
+        std::fs::write(&passwd, entries).unwrap();
+        let policy = format!(
+            "process: {{run_as_user: builder}}\nfilesystem_policy: {{read_write: [{listed}]}}\nnetwork_policies: {{}}\n"
+        );
+        lab.sandbox(&policy).sh("echo $HOME").ok().to_owned()
+    };
+    let (link, shared) = (format!("{folder}/link"), shared.to_str().unwrap());
+    for (home, listed) in [("/tmp", ""), ("/dev/shm", ""), (shared, shared), (&link, shared), ("/var", "/var/tmp")] {
+        assert_eq!(of(home, listed), "/run/openshell/home", "{home} with {listed}");
+    }
+}
