@@ -13,7 +13,7 @@ use openshell_supervisor::confine::Mount;
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
-use openshell_supervisor::made::Made;
+use openshell_supervisor::made::{HELD_MODE, Made};
 use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_dir::RunDir;
 
@@ -190,7 +190,7 @@ fn write(place: PathBuf, run_dir: &RunDir, authority: &Authority, shown: &Shown<
 /// The folder `path`, made if it is missing, and there for as long as the sandbox is.
 fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
     loop {
-        let place = ensure(path, made)?;
+        let place = ensure(path, HELD_MODE, made)?;
         // Another sandbox that ends may have removed it in this moment.
         if made.hold(&place)? {
             return Ok(place);
@@ -198,13 +198,13 @@ fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
     }
 }
 
-/// The folder `path`, made if it is missing.
-fn ensure(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
+/// The folder `path`, made with `mode` if it is missing. What is shown inside is a mount on it, with a mode of its own.
+fn ensure(path: &Path, mode: u32, made: &mut Made) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
-            let folder = ensure(parent, made)?.join(name);
-            match DirBuilder::new().mode(0o755).create(&folder) {
+            let folder = ensure(parent, 0o755, made)?.join(name);
+            match DirBuilder::new().mode(mode).create(&folder) {
                 // Another sandbox was faster.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(folder),
                 result => result.and_then(|()| made.add(&folder)).map(|()| folder),

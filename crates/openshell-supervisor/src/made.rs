@@ -2,10 +2,13 @@
 //!
 //! Sandboxes with run directories in one place know of each other: each writes down what it uses before it looks for it, and
 //! leaves what another has written down to that one, both under a lock of that place.
+//!
+//! Any process may lock what it can open, so each lock here is on a file or folder that root alone can open.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +22,14 @@ use crate::run_dir::{self, RunDir};
 const MADE: &str = "made";
 const USES: &str = "uses";
 
+/// The file that is locked for a place that others than root can open; it is there while it is locked.
+const LOCK: &str = ".openshell-lock";
+
 /// How long another sandbox may hold the lock; it does for less than a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The mode of a folder that [`Made::hold`] can hold.
+pub const HELD_MODE: u32 = 0o700;
 
 /// The folders that one sandbox made.
 #[derive(Debug)]
@@ -38,27 +47,29 @@ impl Made {
     pub fn none<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
         let run_dir = run_dir.path().to_owned();
         // Without the lock a folder may be gone in a moment, which is no reason not to start.
-        let _lock = run_dir.parent().map(|place| lock(place, FlockOperation::NonBlockingLockExclusive));
+        let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         std::fs::write(run_dir.join(USES), list)?;
         Ok(Self { run_dir, held: Vec::new() })
     }
 
     /// Keeps other sandboxes from removing `folder` by a lock on the folder itself, so it must be one that no workload sees.
-    /// False if it has been removed meanwhile.
+    /// One that others than root can open was not made by a sandbox, with [`HELD_MODE`], and is removed by none: it is not held.
+    /// False if the folder has been removed meanwhile.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, or root holds a lock on it for longer than any sandbox does.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
-        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        // A sandbox holds it exclusively for less than a millisecond; a process of another user must not stop the start by it.
-        let held = match lock(folder, FlockOperation::NonBlockingLockShared) {
-            Err(error) if is_gone(&error) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-            held => held?,
+        let held = match File::open(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            opened => opened?,
         };
-        let is_same = std::fs::metadata(folder)
-            .is_ok_and(|now| held.metadata().is_ok_and(|then| (now.dev(), now.ino()) == (then.dev(), then.ino())));
+        let data = held.metadata()?;
+        if !is_roots_alone(&data) {
+            return Ok(true);
+        }
+        wait_for(&held, FlockOperation::NonBlockingLockShared)?;
+        let is_same = std::fs::metadata(folder).is_ok_and(|now| (now.dev(), now.ino()) == (data.dev(), data.ino()));
         self.held.push(held);
         Ok(is_same)
     }
@@ -88,7 +99,7 @@ impl Drop for Made {
 /// Removes the folders that the sandbox of `run_dir` made, once, and returns those that are left.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     let Some(place) = run_dir.parent() else { return Vec::new() };
-    let lock = lock(place, FlockOperation::NonBlockingLockExclusive);
+    let lock = lock(place);
     let mut made = paths(&run_dir.join(MADE));
     // From here on it uses nothing, and what another one makes is not its to remove. Both files go with the directory too.
     for name in [USES, MADE] {
@@ -139,21 +150,64 @@ fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
     let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-    rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+    let held = File::from(held);
+    if held.metadata().is_ok_and(|data| is_roots_alone(&data)) {
+        rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+    }
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// A lock of `place`, which ends with the result.
-fn lock(place: &Path, operation: FlockOperation) -> io::Result<File> {
+/// Returns true if no process but root's can open what `data` describes, and so hold a lock on it.
+fn is_roots_alone(data: &Metadata) -> bool {
+    data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o066 == 0
+}
+
+/// A lock of a place, which ends with this value.
+struct Lock {
+    _held: File,
+    /// The file that was made for it.
+    file: Option<PathBuf>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Still locked: those who wait for it see that it is gone, and make another.
+        let _ = self.file.take().map(std::fs::remove_file);
+    }
+}
+
+/// Locks `place` against other sandboxes.
+fn lock(place: &Path) -> io::Result<Lock> {
     let folder = File::open(place)?;
+    if is_roots_alone(&folder.metadata()?) {
+        wait_for(&folder, FlockOperation::NonBlockingLockExclusive)?;
+        return Ok(Lock { _held: folder, file: None });
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let held = File::from(rustix::fs::openat(&folder, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
+        let data = held.metadata()?;
+        // In /tmp any user may have made a file of this name.
+        if !data.is_file() || !is_roots_alone(&data) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        wait_for(&held, FlockOperation::NonBlockingLockExclusive)?;
+        if held.metadata()?.nlink() > 0 {
+            return Ok(Lock { _held: held, file: Some(place.join(LOCK)) });
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+fn wait_for(file: impl AsFd, operation: FlockOperation) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match rustix::fs::flock(&folder, operation) {
-            // Where /tmp is the place, any process may hold it.
+        match rustix::fs::flock(&file, operation) {
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            result => return result.map(|()| folder).map_err(Into::into),
+            result => return Ok(result?),
         }
     }
 }
@@ -209,12 +263,73 @@ mod tests {
         let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path())).unwrap());
         let [mut made, mut others] = [&one, &other].map(|run_dir| Made::none(run_dir, std::iter::empty()).unwrap());
         make(&mut made, &folder);
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(super::HELD_MODE)).unwrap();
         assert!(made.hold(&folder).unwrap() && others.hold(&folder).unwrap());
         assert_eq!(made.remove(), std::slice::from_ref(&folder));
         made.add(&folder).unwrap();
         drop(others);
         assert!(made.remove().is_empty() && !folder.exists());
         assert!(!made.hold(&folder).unwrap(), "it is gone");
+    }
+
+    #[test]
+    fn a_lock_that_others_may_hold_delays_nothing_and_keeps_nothing() {
+        let place = place();
+        std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let [shown, made_one] = ["shown", "made"].map(|name| place.path().join(name));
+        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        std::fs::create_dir(&shown).unwrap();
+        make(&mut made, &made_one);
+        // As any process can that may open them.
+        let locked = [place.path(), &shown, &made_one].map(|folder| {
+            let folder = std::fs::File::open(folder).unwrap();
+            rustix::fs::flock(&folder, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+            folder
+        });
+        let start = std::time::Instant::now();
+        assert!(made.hold(&shown).unwrap());
+        drop(Made::none(&run_dir, [shown.as_path()].into_iter()).unwrap());
+        make(&mut made, &place.path().join("later"));
+        assert!(made.remove().is_empty(), "what was made is removed");
+        assert!(start.elapsed() < super::PATIENCE);
+        drop((locked, made, run_dir));
+        let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["shown"]);
+    }
+
+    #[test]
+    fn a_lock_file_that_another_user_made_is_none_and_a_lock_that_root_holds_too_long_is_said() {
+        let place = place();
+        std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        let [folder, file] = ["made", super::LOCK].map(|name| place.path().join(name));
+        make(&mut made, &folder);
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::chown(&file, Some(900), None).unwrap();
+        assert_eq!(made.remove(), std::slice::from_ref(&folder), "left, as nothing keeps others from using it");
+        assert!(file.exists());
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(super::HELD_MODE)).unwrap();
+        let locked = std::fs::File::open(&folder).unwrap();
+        rustix::fs::flock(&locked, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(made.hold(&folder).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_lock_file_is_held_by_one_at_a_time() {
+        let place = place();
+        std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        let ordering = std::sync::atomic::Ordering::SeqCst;
+        let enter = || {
+            let lock = super::lock(place.path()).unwrap();
+            assert_eq!(inside.fetch_add(1, ordering), 0);
+            assert_eq!(inside.fetch_sub(1, ordering), 1);
+            drop(lock);
+        };
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| enter())))));
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -202,6 +202,33 @@ fn a_process_that_locks_the_network_namespace_holds_up_no_start() {
     assert_eq!(finished.ok(), "ran");
 }
 
+/// Locks the folders in `argv[1:]` as a user without any rights, and holds them.
+const LOCKER: &str = "
+import fcntl, os, sys, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = [os.open(folder, os.O_RDONLY) for folder in sys.argv[1:]]
+for folder in held: fcntl.flock(folder, fcntl.LOCK_EX)
+print('locked', flush=True)
+time.sleep(600)
+";
+
+#[test]
+fn a_folder_that_a_process_of_another_user_locks_holds_up_no_start_and_no_end() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("host").display().to_string();
+    assert_eq!(
+        lab.shell(&format!("mkdir {folder}/tls; mkdir -m 755 /run/place; chown 0 {folder}; chmod 755 {folder}")),
+        ""
+    );
+    let _holder = lab.program(&["/usr/bin/python3", "-c", LOCKER, "/run/place", &format!("{folder}/tls")]);
+    let policy = format!("{}filesystem_policy: {{read_write: [{folder}/new]}}\n", crate::policy("{}"));
+    let tls = format!("{folder}/tls");
+    let finished = lab.sandbox(&policy).args(&["--run-dir", "/run/place", "--tls-dir", &tls]).sh("ls $SSL_CERT_FILE");
+    assert_eq!(finished.ok(), format!("{tls}/ca-bundle.pem"));
+    assert_eq!(finished.logged("CONFIG:LEFT"), Vec::<&str>::new());
+    assert_eq!(lab.shell(&format!("ls -A {folder} /run/place")), format!("/run/place:\n\n{folder}:\ntls\n"));
+}
+
 #[test]
 fn folders_that_a_start_made_end_with_it_where_they_are_empty_and_are_named_where_not() {
     let lab = Lab::with_web();
