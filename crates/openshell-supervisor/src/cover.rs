@@ -24,7 +24,7 @@ const COVERS: usize = 1024;
 
 /// File systems of the kernel's own: no socket can be made there, and covering their hundreds of folders gains nothing.
 /// proc, sysfs, cgroup, cgroup2, devpts, debugfs, tracefs, securityfs, bpf.
-const KERNEL_FILE_SYSTEMS: &[u64] =
+pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
 
 /// Covers everything but `visible`, what lies beneath it, and the way there, from the user `uid`. To be called in a mount

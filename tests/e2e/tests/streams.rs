@@ -125,6 +125,9 @@ kinds = {
     'stream': lambda: unix(socket.SOCK_STREAM),
     'seqpacket': lambda: unix(socket.SOCK_SEQPACKET),
     'memfd': memory,
+    'status': lambda: os.open('/proc/self/status', os.O_RDONLY),
+    'memory of the caller': lambda: os.open('/proc/self/mem', os.O_RDWR),
+    'clear_refs': lambda: os.open('/proc/self/clear_refs', os.O_WRONLY),
     'pair of datagrams': lambda: unix(socket.SOCK_DGRAM),
     'unix': lambda: socket.socket(socket.AF_UNIX),
     'tcp': lambda: socket.socket(),
@@ -150,6 +153,29 @@ for name, make in kinds.items():
     print(name, run.returncode, run.stdout.decode().strip(), run.stderr.decode().strip())
 "#;
 
+/// Starts the command in `argv[1:]` with its own memory as standard input, at the place of a text; prints the text afterwards.
+const MEMORY: &str = r#"
+import ctypes, os, subprocess, sys
+text = ctypes.create_string_buffer(b'as it was')
+memory = os.open('/proc/self/mem', os.O_RDWR)
+os.lseek(memory, ctypes.addressof(text), 0)
+subprocess.run(sys.argv[1:], stdin=memory)
+print(text.value.decode())
+"#;
+
+#[test]
+fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
+    let lab = Lab::with_web();
+    let (caller, policy) = (lab.file("memory.py", MEMORY), lab.file("policy.yaml", crate::policy("{}")));
+    let by = |sandbox: &str| {
+        lab.shell(&format!("/usr/bin/python3 {} {sandbox} sh -c 'printf changed >&0'", caller.display()))
+    };
+    assert!(by("").contains("changed"), "the twin without a sandbox");
+    let shown = by(&format!("{} --policy-data {} --", lab::sandbox::binary().display(), policy.display()));
+    assert!(shown.ends_with("as it was\n"), "{shown}");
+    assert!(shown.contains("could control a process or the kernel by it"), "{shown}");
+}
+
 #[test]
 fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
     let lab = Lab::with_web();
@@ -160,8 +186,10 @@ fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
         lab::sandbox::binary().display(),
         policy.display()
     ));
-    let passed = ["null", "file", "pipe", "slave", "stream", "seqpacket", "memfd"];
+    let passed = ["null", "file", "pipe", "slave", "stream", "seqpacket", "memfd", "status"];
     let refused = [
+        ("memory of the caller", "a file of the kernel's (in /proc or /sys), opened for writing"),
+        ("clear_refs", "a file of the kernel's (in /proc or /sys), opened for writing"),
         ("pair of datagrams", "a Unix socket that can still be connected"),
         ("unix", "a Unix socket that can still be connected"),
         ("tcp", "a stream socket that is not connected"),

@@ -11,6 +11,8 @@ use rustix::fs::{FileType, OFlags};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
 
+use crate::cover::KERNEL_FILE_SYSTEMS;
+
 /// Treatment of a standard stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
@@ -41,6 +43,10 @@ pub(super) enum Kind {
     ConnectedStream,
     /// A file of memfd_create(2).
     MemoryFile,
+    /// A file that the kernel makes up as it is read (proc, sysfs, cgroup and the like), opened for reading alone.
+    KernelText,
+    /// The same, opened for writing.
+    KernelControl,
     /// An AF_UNIX socket that can still be connected or bound.
     UnconnectedUnix,
     /// A listening socket of any family.
@@ -86,6 +92,8 @@ impl Kind {
             Self::ConnectedUnix => "a connected Unix socket",
             Self::ConnectedStream => "a connected stream socket",
             Self::MemoryFile => "a memory file",
+            Self::KernelText => "a file of the kernel's, opened for reading",
+            Self::KernelControl => "a file of the kernel's (in /proc or /sys), opened for writing",
             Self::UnconnectedUnix => "a Unix socket that can still be connected",
             Self::Listener => "a listening socket",
             Self::UnconnectedStream => "a stream socket that is not connected",
@@ -113,6 +121,9 @@ impl Kind {
             Self::ConnectedStream => RelaySocket,
             // Executing it would run a program that the file rules do not know.
             Self::MemoryFile => RelayFile,
+            // Its offset chooses what is read (/proc/PID/mem), and it may take ioctls.
+            Self::KernelText => RelayFile,
+            Self::KernelControl => Refuse("the command could control a process or the kernel by it"),
             Self::UnconnectedUnix => Refuse("the command could connect it to any service of the host"),
             Self::Listener => Refuse("the command would accept connections on the host's network"),
             Self::UnconnectedStream | Self::Datagram | Self::Packet | Self::OtherSocket => {
@@ -162,6 +173,21 @@ pub(super) struct Socket {
 
 /// File systems of kernel objects: nsfs, mqueue, dmabuf, secretmem, anon_inode, bpf.
 const KERNEL_OBJECTS: &[u64] = &[0x6e73_6673, 0x1980_0202, 0x444d_4142, 0x5345_434d, 0x0904_1934, 0xcafe_4a11];
+
+/// Further file systems whose files are interfaces of the kernel: configfs, efivarfs, selinuxfs, smackfs, pstore,
+/// binfmt_misc, resctrl, fusectl, nfsd, xenfs.
+const INTERFACES: &[u64] = &[
+    0x6265_6570,
+    0xde5e_81e4,
+    0xf97c_ff8c,
+    0x4341_5d53,
+    0x6165_676c,
+    0x4249_4e4d,
+    0x0765_5821,
+    0x6573_5543,
+    0x6e66_7364,
+    0xabba_1974,
+];
 
 /// The file system of pidfds, where the kernel has one (Linux 6.9).
 const PIDFS: u64 = 0x5049_4446;
@@ -215,6 +241,10 @@ fn of_file(facts: &Facts<'_>) -> Kind {
     // Files on a mounted file system have a path.
     if KERNEL_OBJECTS.contains(&facts.file_system) || !facts.name.starts_with(b"/") {
         return Kind::KernelObject;
+    }
+    if [KERNEL_FILE_SYSTEMS, INTERFACES].iter().any(|list| list.contains(&facts.file_system)) {
+        let is_readable_alone = facts.flags & OFlags::RWMODE == OFlags::RDONLY;
+        return if is_readable_alone { Kind::KernelText } else { Kind::KernelControl };
     }
     let is_memory = facts.is_nameless && facts.name.starts_with(b"/memfd:") && facts.name.ends_with(b" (deleted)");
     if is_memory { Kind::MemoryFile } else { Kind::RegularFile }

@@ -31,10 +31,14 @@ fn real_descriptors_of_each_kind_are_known() {
     drop(peer);
     let icmp = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP)).unwrap();
     let itself = rustix::process::getpid();
-    let kinds: [(OwnedFd, Kind); 24] = [
+    let kinds: [(OwnedFd, Kind); 28] = [
         (rustix::pipe::pipe().unwrap().0, Kind::Pipe),
         (open("/etc/passwd", OFlags::RDONLY), Kind::RegularFile),
-        (open("/proc/self/status", OFlags::RDONLY), Kind::RegularFile),
+        (open("/proc/self/status", OFlags::RDONLY), Kind::KernelText),
+        (open("/proc/self/mem", OFlags::RDWR), Kind::KernelControl),
+        (open("/proc/self/clear_refs", OFlags::WRONLY), Kind::KernelControl),
+        (open("/proc/self/oom_score_adj", OFlags::RDWR), Kind::KernelControl),
+        (open("/sys/kernel/notes", OFlags::RDONLY), Kind::KernelText),
         (tempfile::tempfile().unwrap().into(), Kind::RegularFile),
         (open("/dev/null", OFlags::RDWR), Kind::PlainDevice),
         (open("/dev/urandom", OFlags::RDONLY), Kind::PlainDevice),
@@ -94,6 +98,21 @@ fn a_memory_file_is_copied_as_it_was_opened() {
     assert_eq!(&text[..7], b"one two", "in their order");
 }
 
+#[test]
+fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
+    let (null, version) = (open("/dev/null", OFlags::RDWR), open("/proc/version", OFlags::RDONLY));
+    let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()]).unwrap().open().unwrap();
+    let [input, ..] = streams.as_fds();
+    assert_eq!(rustix::fs::seek(input, rustix::fs::SeekFrom::Start(0)), Err(rustix::io::Errno::SPIPE));
+    let mut text = [0; 5];
+    assert_eq!(rustix::io::read(input, &mut text).unwrap(), 5);
+    assert_eq!(&text, b"Linux");
+    assert!(streams.finish(std::time::Duration::from_secs(60)));
+}
+
+/// The file system of /proc.
+const PROC: u64 = 0x9fa0;
+
 /// A descriptor's properties, made of any bytes.
 fn facts(bytes: &[u8]) -> Facts<'_> {
     let byte = |index: usize| u32::from(bytes.get(index).copied().unwrap_or_default());
@@ -110,7 +129,7 @@ fn facts(bytes: &[u8]) -> Facts<'_> {
         device: (byte(2), byte(3)),
         is_nameless: byte(0) & 2 == 2,
         is_terminal: byte(0) & 4 == 4,
-        file_system: if byte(0) & 8 == 8 { 0x5049_4446 } else { u64::from(byte(7)) },
+        file_system: if byte(0) & 8 == 8 { [0x5049_4446, PROC][byte(7) as usize % 2] } else { u64::from(byte(7)) },
         name: bytes.get(9..).unwrap_or_default(),
         socket: (byte(0) & 16 == 16).then_some(socket),
     }
@@ -138,7 +157,9 @@ fn fuzzed_descriptors_are_passed_only_where_they_carry_no_right() {
                 assert!(matches!(socket.kind, 1 | 5), "{facts:?}");
             }
             FileType::CharacterDevice => assert!(facts.is_terminal || facts.device.0 == 1, "{facts:?}"),
-            FileType::RegularFile => assert!(facts.name.starts_with(b"/"), "{facts:?}"),
+            FileType::RegularFile => {
+                assert!(facts.name.starts_with(b"/") && facts.file_system != PROC, "{facts:?}");
+            }
             FileType::Fifo => {}
             other => panic!("{other:?} passed: {facts:?}"),
         }
