@@ -204,3 +204,54 @@ fn a_run_logs_its_start_its_network_its_policy_and_its_end() {
     let end = "LIFECYCLE:END [MED] openshell-sandbox failure [exit:127] command not found: /no/such";
     assert_eq!(failed.last().unwrap(), end, "{failed:?}");
 }
+
+/// Makes as many refused connections as its first argument says, waits for room (its second and third argument are the pipes that
+/// ask for it and tell of it), and makes three more.
+const REFUSED_WITHOUT_ROOM: &str = r"
+import os, socket, sys
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+def ask(count):
+    for n in range(count):
+        s = socket.create_connection((host, int(port)))
+        s.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\n\r\n')
+        assert b' 403 ' in s.recv(4096)
+ask(int(sys.argv[1]))
+open(sys.argv[2], 'w').close()
+open(sys.argv[3]).close()
+ask(3)
+";
+
+#[test]
+fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
+    let lab = Lab::with_web();
+    let (logs, pipes) = (lab.folder("logs"), lab.folder("pipes"));
+    let [logs, pipes] = [&logs, &pipes].map(|path| path.to_str().unwrap());
+    let uid = lab::host::UID;
+    let prepared = lab.shell(&format!(
+        "mount -t tmpfs -o size=16k,mode=755 logs {logs} && mkfifo {pipes}/full {pipes}/room && chown {uid} {pipes}/*"
+    ));
+    assert_eq!(prepared, "");
+    let policy = format!("{}filesystem_policy: {{read_write: [{pipes}]}}\n", policy("{}"));
+    let (full, room) = (format!("{pipes}/full"), format!("{pipes}/room"));
+    let words = ["/usr/bin/python3", "-c", REFUSED_WITHOUT_ROOM, "300", &full, &room];
+    let running = lab.sandbox(&policy).args(&["--log-dir", logs, "--log-level", "info"]).start(&words);
+    assert_eq!(lab.shell(&format!("cat {full} && mount -o remount,size=1m {logs} && : > {room}")), "");
+    let finished = running.wait();
+    assert_eq!(finished.ok(), "");
+    let text = lab.shell(&format!("cat {logs}/openshell.*.log"));
+    let id = text.lines().last().unwrap().rsplit_once(' ').unwrap().1;
+    let (whole, torn): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.ends_with(&format!(" {id}")));
+    assert!(torn.len() <= 1, "{torn:?}");
+    let left_out = whole.iter().filter_map(|line| {
+        let count = line.strip_suffix(&format!(" left out before] {id}"))?.rsplit_once('[')?.1;
+        count.split(' ').next()?.parse::<usize>().ok()
+    });
+    let left_out: usize = left_out.sum();
+    assert!(left_out > 0, "the disk was never full: {text}");
+    // Standard error has every line.
+    let made = finished.stderr.lines().filter(|line| line.ends_with(&format!(" {id}"))).count();
+    assert_eq!(whole.len() + left_out, made, "{text}");
+    let of_each = whole.iter().map(|line| line.matches(" OCSF ").count());
+    assert!(of_each.max() == Some(1), "{text}");
+    assert_eq!(finished.stderr.matches("cannot be written (No space left on device").count(), 1, "{}", finished.stderr);
+}

@@ -39,8 +39,12 @@ pub(super) struct DatedFile {
     written: u64,
     /// Lines that are not written yet.
     pending: String,
+    /// Each of those lines: where it ends in [`Self::pending`], and the count of lines left out that it carries.
+    ends: Vec<(usize, u64)>,
     /// Lines left out since the last one that was written.
     left_out: u64,
+    /// Whether a write has failed, which is said once.
+    has_failed: bool,
     /// Times of the last ordinary line and of the last line of security.
     last: [Instant; 2],
 }
@@ -52,7 +56,8 @@ impl DatedFile {
         remove_old(folder);
         let (is_full, folder) = (is_full(&file), folder.to_owned());
         let last = [Instant::now(); 2];
-        Ok(Self { is_full, folder, day, file, written: 0, pending: String::new(), left_out: 0, last })
+        let (pending, ends) = (String::new(), Vec::new());
+        Ok(Self { is_full, folder, day, file, written: 0, pending, ends, left_out: 0, has_failed: false, last })
     }
 
     /// Whether a line of `priority` is one too many.
@@ -64,6 +69,35 @@ impl DatedFile {
         };
         is_spent && self.last[lane(priority)].elapsed() < Duration::from_secs(1)
     }
+
+    /// Counts the pending lines that are not among the `done` bytes that were written, and says that they are missing.
+    fn not_written(&mut self, done: usize, error: &io::Error) {
+        // A line that lacks its line feed alone is whole once that is written.
+        let missing = self.ends.iter().filter(|(end, _)| *end > done + 1);
+        self.left_out += missing.map(|(_, carried)| 1 + carried).sum::<u64>();
+        self.written = self.written.saturating_sub((self.pending.len() - done) as u64);
+        if !std::mem::replace(&mut self.has_failed, true) {
+            let folder = self.folder.display();
+            super::say(&format!(
+                "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are left out until it can, and counted \
+                 in the next one; make room there, or name another folder with --log-dir"
+            ));
+        }
+    }
+}
+
+/// Appends `bytes`. An error comes with the number of those that were written.
+fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match file.write(rest) {
+            Ok(0) => return Err((done, io::ErrorKind::WriteZero.into())),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((done, error)),
+        }
+    }
+    Ok(())
 }
 
 /// Index into [`DatedFile::last`].
@@ -72,13 +106,15 @@ fn lane(priority: Priority) -> usize {
 }
 
 impl Output for DatedFile {
-    /// Appends `line`; where that fails, there is no better place to say so than the other output, which has it too.
+    /// Takes `line`, to be written with the next flush.
     fn write(&mut self, line: Line, left_out: u64) {
         let day = line.made.date();
         if self.day != day
             && let Ok(file) = open(&self.folder, day)
         {
             self.flush();
+            // The end of a torn line belongs to the file that holds its beginning.
+            self.pending.clear();
             (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
             remove_old(&self.folder);
         }
@@ -87,7 +123,7 @@ impl Output for DatedFile {
             self.left_out += 1;
             return;
         }
-        let before = self.pending.len();
+        let (before, carried) = (self.pending.len(), self.left_out);
         match line.text.rsplit_once(' ').filter(|_| self.left_out > 0) {
             // The last word names the sandbox.
             Some((text, sandbox)) => {
@@ -98,6 +134,7 @@ impl Output for DatedFile {
             None => self.pending.push_str(&line.text),
         }
         self.pending.push('\n');
+        self.ends.push((self.pending.len(), carried - self.left_out));
         self.written += (self.pending.len() - before) as u64;
         self.last[lane(line.priority)] = Instant::now();
         if self.pending.len() >= AT_ONCE {
@@ -106,11 +143,24 @@ impl Output for DatedFile {
     }
 
     fn flush(&mut self) {
-        if !self.pending.is_empty() {
-            let _ = self.file.write_all(self.pending.as_bytes());
-            self.pending.clear();
-            self.is_full = is_full(&self.file);
+        if self.pending.is_empty() {
+            return;
         }
+        let mut is_torn = false;
+        if let Err((done, error)) = append(&self.file, self.pending.as_bytes()) {
+            is_torn = match done.checked_sub(1) {
+                Some(last) => self.pending.as_bytes().get(last) != Some(&b'\n'),
+                // Begins with the end of a line that an earlier write tore.
+                None => self.pending.starts_with('\n'),
+            };
+            self.not_written(done, &error);
+        }
+        self.pending.clear();
+        self.ends.clear();
+        if is_torn {
+            self.pending.push('\n');
+        }
+        self.is_full = is_full(&self.file);
     }
 }
 
@@ -207,6 +257,23 @@ mod tests {
         log.adds(Priority::Ordinary, "last sandbox=a");
         let text = std::fs::read_to_string(log.path()).unwrap();
         assert!(text.ends_with("\nlast [1 line left out before] sandbox=a\n"), "{text}");
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_does_not_take_are_counted_in_the_next_one() {
+        let mut log = Log::new("disk");
+        log.file.written = BYTES - RESERVED;
+        assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let whole = std::mem::replace(&mut log.file.file, full);
+        for priority in [Priority::Security, Priority::State, Priority::Security] {
+            assert_eq!(log.adds(priority, "not written sandbox=a"), 0);
+        }
+        log.file.file = whole;
+        assert_eq!(log.file.written, BYTES - RESERVED, "what is not written is not counted as written");
+        log.adds(Priority::Security, "denied sandbox=a");
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(text, "denied [4 lines left out before] sandbox=a\n");
     }
 
     #[test]
