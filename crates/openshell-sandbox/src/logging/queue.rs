@@ -2,12 +2,16 @@
 //! and nobody who judges, ends or serves it may wait for that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
-/// Lines that wait; more than that wait for nobody's disk.
+/// Ordinary lines that wait for a slow output; more are left out.
 const LINES: usize = 8_192;
+/// Places beyond those for denials and findings, so that a flood of permitted requests hides none of them.
+const SECURITY_LINES: usize = 2_048;
+/// Places beyond all others for the sandbox's own state, of which a run makes a few lines.
+const STATE_LINES: usize = 1_024;
 /// How long a full queue holds up who writes to it, before lines are left out.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -38,8 +42,19 @@ pub(super) enum Priority {
     Ordinary,
     /// Denials and findings.
     Security,
-    /// The sandbox's own state and its command's life: a few lines a run, never left out.
+    /// The sandbox's own state and its command's life: a few lines a run, for which there is always room.
     State,
+}
+
+impl Priority {
+    /// How many messages may wait for an output where one of this priority is added.
+    const fn places(self) -> usize {
+        match self {
+            Self::Ordinary => LINES,
+            Self::Security => LINES + SECURITY_LINES,
+            Self::State => LINES + SECURITY_LINES + STATE_LINES,
+        }
+    }
 }
 
 enum Message {
@@ -50,6 +65,8 @@ enum Message {
 /// The way to one output, which a thread of its own writes to.
 pub(super) struct Queue {
     sender: SyncSender<Message>,
+    /// Messages on their way, at least as many as are in the channel.
+    waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
     /// The output was waited for in vain, and has not caught up since.
     is_stuck: Arc<AtomicBool>,
@@ -57,16 +74,20 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(name: &str, mut output: impl Output) -> std::io::Result<Self> {
-        let (sender, receiver) = mpsc::sync_channel(LINES);
+        let (sender, receiver) = mpsc::sync_channel(Priority::State.places());
+        let waiting = Arc::new(AtomicUsize::new(0));
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
-        let (missing, caught_up) = (Arc::clone(&left_out), Arc::clone(&is_stuck));
+        let (missing, caught_up, taken) = (Arc::clone(&left_out), Arc::clone(&is_stuck), Arc::clone(&waiting));
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let write = |output: &mut dyn Output, message| match message {
-                Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
-                Message::Flush(done) => {
-                    output.flush();
-                    drop(done);
+            let write = |output: &mut dyn Output, message| {
+                taken.fetch_sub(1, Ordering::Relaxed);
+                match message {
+                    Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
+                    Message::Flush(done) => {
+                        output.flush();
+                        drop(done);
+                    }
                 }
             };
             let (mut woken, mut quickly) = (Instant::now(), 0);
@@ -85,12 +106,13 @@ impl Queue {
                 }
             }
         })?;
-        Ok(Self { sender, left_out, is_stuck })
+        Ok(Self { sender, waiting, left_out, is_stuck })
     }
 
     /// Hands over a line; leaves it out, counted, if the output takes none.
     pub(super) fn push(&self, line: Line) {
-        if self.send(Message::Line(line)).is_err() {
+        let priority = line.priority;
+        if !self.send(Message::Line(line), priority) {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -98,26 +120,29 @@ impl Queue {
     /// Waits until everything before is written, or for `patience`.
     pub(super) fn flush(&self, patience: Duration) {
         let (done, written) = mpsc::sync_channel(0);
-        if self.send(Message::Flush(done)).is_ok() {
+        if self.send(Message::Flush(done), Priority::State) {
             // An error is the thread's dropping its end.
             let _ = written.recv_timeout(patience);
         }
     }
 
-    fn send(&self, mut message: Message) -> Result<(), Message> {
+    /// Hands over `message` where there is a place for `priority`, after a wait for one unless the output is stuck.
+    fn send(&self, message: Message, priority: Priority) -> bool {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.sender.try_send(message) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Full(back)) => message = back,
-                Err(TrySendError::Disconnected(back)) => return Err(back),
-            }
+        while !self.takes(priority) {
             if self.is_stuck.load(Ordering::Relaxed) || Instant::now() >= deadline {
                 self.is_stuck.store(true, Ordering::Relaxed);
-                return Err(message);
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.sender.try_send(message).is_ok()
+    }
+
+    /// Takes a place for a message of `priority`, if there is one.
+    fn takes(&self, priority: Priority) -> bool {
+        let one_more = |waiting| (waiting < priority.places()).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 }
 
@@ -126,7 +151,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::{Duration, Instant};
 
-    use super::{LINES, Line, Output, Priority, Queue};
+    use super::{LINES, Line, Output, Priority, Queue, SECURITY_LINES};
 
     /// Writes when it is told to, and says what.
     struct Gate {
@@ -142,7 +167,11 @@ mod tests {
     }
 
     fn line(text: impl ToString) -> Line {
-        Line { made: time::OffsetDateTime::UNIX_EPOCH, priority: Priority::Ordinary, text: text.to_string() }
+        of_priority(Priority::Ordinary, text)
+    }
+
+    fn of_priority(priority: Priority, text: impl ToString) -> Line {
+        Line { made: time::OffsetDateTime::UNIX_EPOCH, priority, text: text.to_string() }
     }
 
     #[test]
@@ -163,6 +192,25 @@ mod tests {
         queue.push(line("after"));
         let rest: u64 = lines.iter().take(2).map(|(_, left_out)| left_out).sum();
         assert_eq!(left_out + rest, 999);
+    }
+
+    #[test]
+    fn a_flood_leaves_room_for_denials_and_one_of_denials_for_the_sandboxs_state() {
+        let ((open, gate), (written, lines)) = (channel(), channel());
+        let queue = Queue::new("test", Gate { open: gate, written }).unwrap();
+        for n in 0..LINES + 10 {
+            queue.push(line(n));
+        }
+        (0..SECURITY_LINES + 10).for_each(|n| queue.push(of_priority(Priority::Security, format!("denied {n}"))));
+        (0..10).for_each(|n| queue.push(of_priority(Priority::State, format!("state {n}"))));
+        // The output holds one, in whose place another one went.
+        let all = LINES + SECURITY_LINES + 1 + 10;
+        (0..all).for_each(|_| open.send(()).unwrap());
+        let next = || lines.recv_timeout(Duration::from_secs(10)).ok();
+        let written: Vec<_> = std::iter::from_fn(next).take(all).map(|(text, _)| text).collect();
+        assert_eq!(written[written.len() - 10..], (0..10).map(|n| format!("state {n}")).collect::<Vec<_>>());
+        let denied = written.iter().filter(|text| text.starts_with("denied")).count();
+        assert!(denied >= SECURITY_LINES, "{denied}");
     }
 
     #[test]
