@@ -81,6 +81,38 @@ print('never')
     assert!(same.contains("same same"), "{same}");
 }
 
+/// Runs the command in `argv[2:]` with a TCP connection that its peer has reset as the standard stream `argv[1]`, as inetd does
+/// when a client goes at once. Prints the exit code and what the others got.
+const RESET: &str = r#"
+import select, socket, struct, subprocess, sys
+server = socket.create_server(('10.99.0.1', 7001))
+peer = socket.create_connection(('10.99.0.1', 7001))
+given, _ = server.accept()
+peer.sendall(b'last words')
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+peer.close()
+hung_up = select.poll()
+hung_up.register(given, 0)
+hung_up.poll()
+streams = [given if number == int(sys.argv[1]) else subprocess.PIPE for number in range(3)]
+run = subprocess.Popen(sys.argv[2:], stdin=streams[0], stdout=streams[1], stderr=streams[2])
+output, errors = run.communicate(timeout=60)
+print('code:', run.returncode, 'output:', (output or b'').decode(), 'errors:', (errors or b'').decode())
+"#;
+
+#[test]
+fn a_peer_that_is_gone_before_the_start_keeps_no_command_from_running() {
+    let lab = Lab::with_web();
+    let (caller, policy) = (lab.file("reset.py", RESET), lab.file("policy.yaml", crate::policy("{}")));
+    let called = |stream: &str, script: &str| {
+        let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+        lab.shell(&format!("/usr/bin/python3 {} {stream} {sandbox} -- sh -c '{script}'", caller.display()))
+    };
+    assert_eq!(called("0", "cat; exit 3"), "code: 3 output: last words errors: \n");
+    let written = called("1", "yes 2>/dev/null; echo ended >&2");
+    assert_eq!(written, "code: 0 output:  errors: ended\n\n", "by SIGPIPE or an error, as on the connection itself");
+}
+
 #[test]
 fn everything_that_a_command_wrote_last_is_sent() {
     let lab = Lab::with_web();

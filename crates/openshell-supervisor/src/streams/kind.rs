@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, OFlags};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
@@ -41,6 +42,8 @@ pub(super) enum Kind {
     ConnectedUnix,
     /// A stream socket of another family (TCP, MPTCP, vsock) that is connected.
     ConnectedStream,
+    /// The same after its connection has ended, by a reset for example.
+    EndedStream,
     /// A file of memfd_create(2).
     MemoryFile,
     /// A file that the kernel makes up as it is read (proc, sysfs, cgroup and the like), opened for reading alone.
@@ -91,6 +94,7 @@ impl Kind {
             Self::PlainDevice => "a device without state",
             Self::ConnectedUnix => "a connected Unix socket",
             Self::ConnectedStream => "a connected stream socket",
+            Self::EndedStream => "a stream socket whose connection has ended",
             Self::MemoryFile => "a memory file",
             Self::KernelText => "a file of the kernel's, opened for reading",
             Self::KernelControl => "a file of the kernel's (in /proc or /sys), opened for writing",
@@ -118,7 +122,8 @@ impl Kind {
         use Passage::{Pass, Refuse, RelayFile, RelaySocket};
         match self {
             Self::Pipe | Self::RegularFile | Self::Terminal | Self::PlainDevice | Self::ConnectedUnix => Pass,
-            Self::ConnectedStream => RelaySocket,
+            // An ended one could be connected anew. The relay reads what came before the end, and then passes the end on.
+            Self::ConnectedStream | Self::EndedStream => RelaySocket,
             // Executing it would run a program that the file rules do not know.
             Self::MemoryFile => RelayFile,
             // Its offset chooses what is read (/proc/PID/mem), and it may take ioctls.
@@ -168,6 +173,8 @@ pub(super) struct Socket {
     pub(super) family: u16,
     pub(super) kind: u32,
     pub(super) is_connected: bool,
+    /// True if nothing more will be received.
+    pub(super) has_ended: bool,
     pub(super) is_listening: bool,
 }
 
@@ -261,10 +268,19 @@ fn of_socket(socket: Socket) -> Kind {
         AddressFamily::UNIX if socket.is_connected && (is_stream || is_packets) => Kind::ConnectedUnix,
         AddressFamily::UNIX => Kind::UnconnectedUnix,
         _ if is_stream && socket.is_connected => Kind::ConnectedStream,
+        // One that was never connected has no end of input.
+        _ if is_stream && socket.has_ended => Kind::EndedStream,
         _ if is_stream => Kind::UnconnectedStream,
         _ if kind == SocketType::DGRAM => Kind::Datagram,
         _ => Kind::OtherSocket,
     }
+}
+
+/// Returns true if a socket has met the end of its input.
+fn has_ended(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let mut state = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    rustix::event::poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(state.iter().any(|socket| socket.revents().contains(PollFlags::RDHUP)))
 }
 
 /// Observes `stream` and classifies it.
@@ -280,6 +296,7 @@ pub(super) fn of(stream: BorrowedFd<'_>) -> io::Result<Kind> {
             family: socket_domain(stream)?.as_raw(),
             kind: socket_type(stream)?.as_raw(),
             is_connected: rustix::net::getpeername(stream).is_ok(),
+            has_ended: has_ended(stream)?,
             // Families that cannot listen may not know the option.
             is_listening: socket_acceptconn(stream).unwrap_or(false),
         }),

@@ -2,7 +2,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::PidfdFlags;
@@ -18,6 +18,34 @@ fn socket(family: AddressFamily, kind: SocketType) -> OwnedFd {
     rustix::net::socket(family, kind, None).unwrap()
 }
 
+/// A connection to `listener` on which the other side sent `bytes`, and which it then reset.
+fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let own = ours.local_addr().unwrap();
+    let mut peer = std::iter::repeat_with(|| listener.accept().unwrap()).find(|(_, from)| *from == own).unwrap().0;
+    std::io::Write::write_all(&mut peer, bytes).unwrap();
+    rustix::net::sockopt::set_socket_linger(&peer, Some(std::time::Duration::ZERO)).unwrap();
+    drop(peer);
+    let mut state = [PollFd::new(&ours, PollFlags::empty())];
+    assert_eq!(rustix::event::poll(&mut state, None), Ok(1), "it hangs up");
+    ours
+}
+
+#[test]
+fn a_connection_that_was_reset_before_is_an_ended_stream() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (socket, null) = (reset(&listener, b"before"), open("/dev/null", OFlags::RDWR));
+    let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()]).unwrap().open().unwrap();
+    let [input, output, _] = streams.as_fds();
+    let mut text = [0; 16];
+    assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
+    assert_eq!(rustix::io::read(input, &mut text).unwrap(), 0, "its end");
+    // Some writes may be taken before the relay meets the end. SIGPIPE is ignored here.
+    let written = std::iter::repeat_with(|| rustix::io::write(output, b"x")).find_map(Result::err);
+    assert!(matches!(written, Some(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET)), "{written:?}");
+    assert!(streams.finish(std::time::Duration::from_secs(60)));
+}
+
 #[test]
 fn real_descriptors_of_each_kind_are_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -31,7 +59,7 @@ fn real_descriptors_of_each_kind_are_known() {
     drop(peer);
     let icmp = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP)).unwrap();
     let itself = rustix::process::getpid();
-    let kinds: [(OwnedFd, Kind); 28] = [
+    let kinds: [(OwnedFd, Kind); 29] = [
         (rustix::pipe::pipe().unwrap().0, Kind::Pipe),
         (open("/etc/passwd", OFlags::RDONLY), Kind::RegularFile),
         (open("/proc/self/status", OFlags::RDONLY), Kind::KernelText),
@@ -45,6 +73,7 @@ fn real_descriptors_of_each_kind_are_known() {
         (unix.into(), Kind::ConnectedUnix),
         (packets.0, Kind::ConnectedUnix),
         (connected.into(), Kind::ConnectedStream),
+        (reset(&listener, b"").into(), Kind::EndedStream),
         (rustix::fs::memfd_create("x", MemfdFlags::empty()).unwrap(), Kind::MemoryFile),
         (socket(AddressFamily::UNIX, SocketType::STREAM), Kind::UnconnectedUnix),
         (UnixDatagram::pair().unwrap().0.into(), Kind::UnconnectedUnix),
@@ -121,6 +150,7 @@ fn facts(bytes: &[u8]) -> Facts<'_> {
         family: u16::try_from(families[byte(4) as usize % families.len()]).unwrap(),
         kind: byte(5) % 12,
         is_connected: byte(6) & 1 == 1,
+        has_ended: byte(6) & 4 == 4,
         is_listening: byte(6) & 2 == 2,
     };
     Facts {
