@@ -90,9 +90,12 @@ struct Found {
     origin: Origin,
 }
 
-/// Entries of shared folders that are looked at, and how deep: where programs keep their sockets.
+/// Entries of shared folders that are looked at, and how deep: where programs keep their sockets. More of them is a problem.
 const SHARED_ENTRIES: usize = 50_000;
 const SHARED_DEPTH: usize = 3;
+
+/// Entries that are looked at further down, the nearer first. Trees of files there are common, so more of them is no problem.
+const DEEP_ENTRIES: usize = 10_000;
 
 /// Sockets in folders that are granted and that everybody may write to: those that the host's network namespace knows of, and
 /// those that are found there; with why there may be more of the latter.
@@ -101,18 +104,12 @@ fn sockets_of_others(visible: &BTreeSet<PathBuf>, uid: u32) -> (Vec<Found>, Opti
         std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
     };
     let shared: BTreeSet<_> = visible.iter().filter(|path| is_shared(path)).collect();
-    let (bound, mut problem) = match bound_sockets(visible, &shared) {
+    let (bound, unknown) = match bound_sockets(visible, &shared) {
         Ok(bound) => (bound, None),
         Err(error) => (BTreeSet::new(), Some(error)),
     };
-    let mut left = SHARED_ENTRIES;
-    let mut all = BTreeSet::new();
-    for folder in &shared {
-        find_sockets(folder, visible, SHARED_DEPTH, &mut left, &mut all);
-    }
-    if left == 0 {
-        problem = Some(io::Error::other(format!("more than {SHARED_ENTRIES} entries in them")));
-    }
+    let (mut all, unseen) = find_sockets(&shared, visible);
+    let problem = unseen.or(unknown);
     let is_anothers = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|data| data.uid() != uid);
     let services: BTreeSet<_> = bound.iter().filter(|path| is_anothers(path)).cloned().collect();
     all.extend(bound);
@@ -139,14 +136,38 @@ fn bound_sockets(visible: &BTreeSet<PathBuf>, shared: &BTreeSet<&PathBuf>) -> io
     Ok(bound.filter(is_covered).filter(is_socket).collect())
 }
 
-/// Adds the sockets beneath `folder` that are not listed by themselves or with their folder.
-fn find_sockets(
+/// The sockets beneath the `shared` folders that are not listed by themselves or with their folder; with why there may be more.
+fn find_sockets(shared: &BTreeSet<&PathBuf>, visible: &BTreeSet<PathBuf>) -> (BTreeSet<PathBuf>, Option<io::Error>) {
+    let mut found = BTreeSet::new();
+    let mut level: Vec<PathBuf> = shared.iter().map(|folder| folder.to_path_buf()).collect();
+    let mut left = SHARED_ENTRIES;
+    for depth in 1.. {
+        if depth == SHARED_DEPTH + 1 {
+            left = DEEP_ENTRIES;
+        }
+        let mut next = Vec::new();
+        level.iter().for_each(|folder| find_in(folder, visible, &mut left, (&mut found, &mut next)));
+        if left == 0 && depth <= SHARED_DEPTH {
+            return (found, Some(io::Error::other(format!("more than {SHARED_ENTRIES} entries in them"))));
+        }
+        if left == 0 || next.is_empty() {
+            break;
+        }
+        level = next;
+    }
+    (found, None)
+}
+
+/// Adds the sockets and the folders in `folder` that are not listed, of as many entries as are `left`.
+fn find_in(
     folder: &Path,
     visible: &BTreeSet<PathBuf>,
-    depth: usize,
     left: &mut usize,
-    found: &mut BTreeSet<PathBuf>,
+    (sockets, folders): (&mut BTreeSet<PathBuf>, &mut Vec<PathBuf>),
 ) {
+    if *left == 0 {
+        return;
+    }
     // What cannot be read by root is somebody's own file system, and out of reach to others.
     let Ok(entries) = open(folder, OFlags::RDONLY | OFlags::DIRECTORY).and_then(|folder| Dir::read_from(&folder))
     else {
@@ -163,9 +184,9 @@ fn find_sockets(
         }
         match entry.file_type() {
             FileType::Socket => {
-                found.insert(path);
+                sockets.insert(path);
             }
-            FileType::Directory if depth > 1 => find_sockets(&path, visible, depth - 1, left, found),
+            FileType::Directory => folders.push(path),
             _ => {}
         }
     }
@@ -396,6 +417,33 @@ mod tests {
         let reaches = || UnixStream::connect(shared.join("service")).is_ok();
         assert!(apart(|| (), reaches), "the twin without covers");
         assert!(!apart(covered, reaches));
+    }
+
+    #[test]
+    fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
+        let (folder, _sockets) = tree();
+        let shared = folder.path().join("seen/shared");
+        let deep = shared.join("1/2/3/4/5");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let socket = deep.join("socket");
+        let bind = || {
+            #[expect(deprecated, reason = "the objection is to a split descriptor table, which stays whole here")]
+            rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();
+            UnixListener::bind(&socket).unwrap()
+        };
+        let _service = std::thread::scope(|scope| scope.spawn(bind).join().unwrap());
+        open_to_all(&socket);
+        let covered = || assert_eq!(cover([folder.path().join("seen"), shared.clone()], UID), Vec::<String>::new());
+        let reaches = || UnixStream::connect(&socket).is_ok();
+        // Before anything connects from here: the kernel's table would then name the socket.
+        assert!(!apart(covered, reaches));
+        assert!(apart(|| (), reaches), "the twin without covers");
+        // Many files, deeper still, are no reason not to start.
+        for n in 0..super::DEEP_ENTRIES {
+            std::fs::File::create(deep.join(n.to_string())).unwrap();
+        }
+        apart(covered, || ());
     }
 
     #[test]
