@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -121,6 +121,13 @@ impl Config {
             observe_merge: args.observe_merge,
             environment: if args.clear_env { environment.cleared() } else { environment },
         })
+    }
+
+    /// The files that the run depends on, each with what it is.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&str, &Path)> {
+        let rules = self.policy.rules.as_deref().map(|rules| ("policy rules", rules));
+        let secrets = self.secret_files.iter().map(|(what, path)| (*what, path.as_path()));
+        [("policy", self.policy.data.as_path())].into_iter().chain(rules).chain(secrets)
     }
 }
 

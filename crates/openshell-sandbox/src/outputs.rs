@@ -51,10 +51,14 @@ impl Results {
     /// # Errors
     /// A file cannot be written.
     pub(crate) fn prepare(config: &Config, started: &Policy, resolver: Arc<Resolver>) -> anyhow::Result<Self> {
-        let open = |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| Output::open(flag, path)).transpose();
+        let open = |flag: &str, path: &Option<PathBuf>| {
+            let output = path.as_ref().map(|path| Output::open(flag, path)).transpose()?;
+            output.iter().try_for_each(|output| output.check_inputs(flag, config))?;
+            anyhow::Ok(output)
+        };
         let observed = match open("--observe", &config.observe)? {
             Some(mut output) => {
-                let before = earlier(&mut output, config.observe_merge)?;
+                let before = earlier(&mut output, started, config.observe_merge)?;
                 Some(Observed { output, observations: Arc::default(), before })
             }
             None => None,
@@ -92,11 +96,16 @@ impl Results {
 /// Beginning of the first line of an observed policy.
 const OBSERVED: &str = "# Observed, not reviewed: ";
 
+/// Beginnings of the comments of an observed policy, which merging does not keep.
+const INCOMPLETE: &str = "# Incomplete: ";
+const LEFT_OUT: &str = "# Left out: ";
+const PATHS: &str = "# paths: ";
+
 /// Endpoints that an earlier observation wrote to `output`, if they are to be kept.
 ///
 /// # Errors
-/// The file was written by something else, or changed so that writing it again would lose something.
-fn earlier(output: &mut Output, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
+/// The file was written by something else, or changed so that writing it again under `started` would lose something.
+fn earlier(output: &mut Output, started: &Policy, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
     let path = output.path.display().to_string();
     let text = output.read()?;
     if text.is_empty() {
@@ -121,7 +130,24 @@ fn earlier(output: &mut Output, is_merged: bool) -> anyhow::Result<Vec<Observati
             })?);
         }
     }
+    let all = united(all, Vec::new());
+    if let Some(line) = first_difference(text, &observed_policy(started, all.clone(), true)) {
+        bail!(
+            "--observe-merge {path}: line {line} is not as --observe writes it under this policy, and would be lost; name another \
+             file, or leave --observe-merge out to replace this one"
+        );
+    }
     Ok(all)
+}
+
+/// The number of the first line of `text` that is not in its place in `written`, the comments of an observed policy apart.
+fn first_difference(text: &str, written: &str) -> Option<usize> {
+    let is_comment = |line: &str| [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS].iter().any(|known| line.starts_with(known));
+    let content = |line: &&str| !is_comment(line.trim_start());
+    let mut written = written.lines().filter(content);
+    let mut there = text.lines().enumerate().filter(|(_, line)| content(line));
+    let changed = there.find(|(_, line)| written.next() != Some(line)).map(|(index, _)| index + 1);
+    changed.or_else(|| written.next().map(|_| text.lines().count()))
 }
 
 /// An observed endpoint of `program`, one for each port; `None` if it holds what is never observed.
@@ -225,6 +251,23 @@ impl Output {
         Ok(Self { path, file })
     }
 
+    /// Refuses a file that the run itself depends on.
+    ///
+    /// # Errors
+    /// It is one, by whatever name.
+    fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
+        let ours = self.file.metadata()?;
+        let is_ours =
+            |path: &Path| std::fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
+        if let Some((what, _)) = config.inputs().find(|(_, path)| is_ours(path)) {
+            bail!(
+                "{flag} {}: the file is the {what} of this run and would be overwritten; name another one",
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+
     /// Reads what is in it, as far as it can be a policy document.
     ///
     /// # Errors
@@ -263,7 +306,7 @@ fn observed_endpoint(seen: &Observation) -> String {
         format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash));
     if !seen.paths.is_empty() {
         let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
-        text.push_str(&format!("        # paths: {}\n", paths.join(" ")));
+        text.push_str(&format!("        {PATHS}{}\n", paths.join(" ")));
     }
     text
 }
@@ -274,11 +317,11 @@ fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -
     let mut text =
         format!("{OBSERVED}what was used while nothing was refused. Look at each line before you enforce it.\n");
     if !is_complete {
-        text.push_str("# Incomplete: the run used more endpoints than are kept.\n");
+        text.push_str(&format!("{INCOMPLETE}the run used more endpoints than are kept.\n"));
     }
     let (all, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|seen| is_one_program(&seen.program));
     if !others.is_empty() {
-        text.push_str("# Left out: programs whose paths hold a `*`, which would mean others too.\n");
+        text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
     }
     let parts = document(started, &|_| None);
     for key in ["filesystem_policy", "landlock", "process"] {
@@ -305,4 +348,44 @@ fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -
         text.push_str(&format!("    binaries:\n      - {{path: {}}}\n", quoted(program)));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Seek, Write};
+
+    use openshell_policy::yaml;
+    use openshell_proxy::observe::Observation;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::{Output, earlier, observed_policy, united};
+
+    #[test]
+    fn merging_takes_all_that_observing_writes() {
+        let seen = |program: &str, host: &str, internal: &[&str], methods: &[&str]| Observation {
+            program: program.to_owned(),
+            host: host.to_owned(),
+            port: 8080,
+            internal: internal.iter().map(|address| address.parse().unwrap()).collect(),
+            methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+            paths: methods.iter().map(|method| format!("/{method} #\n\"")).collect(),
+            has_encoded_slash: methods.len() > 1,
+        };
+        let all = vec![
+            seen("/usr/bin/curl", "a.test", &[], &["POST", "GET"]),
+            seen("/usr/bin/curl", "10.9.0.1", &["10.9.0.1"], &[]),
+            seen("/usr/local/bin/curl", "fd00::7", &["fd00::7"], &["M-SEARCH"]),
+            seen("/opt/a \"b\"", "b.test", &["192.168.0.9", "10.0.0.2", "fd00::1"], &["GET"]),
+            seen("/opt/*", "left-out.test", &[], &[]),
+        ];
+        let started =
+            "process: {run_as_user: \"1000\"}\nfilesystem_policy: {read_only: [/usr], read_write: [/tmp/b, /tmp/a]}\n";
+        let (started, _) = yaml::policy(started).unwrap();
+        let mut file = File::from(memfd_create("observed", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(observed_policy(&started, united(Vec::new(), all), false).as_bytes()).unwrap();
+        file.rewind().unwrap();
+        let mut output = Output { path: "observed.yaml".into(), file };
+        assert_eq!(earlier(&mut output, &started, true).unwrap().len(), 4);
+    }
 }

@@ -509,11 +509,8 @@ fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
 
 /// Warns about what the sandbox relies on and its workload can change.
 fn note_writable(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
-    let rules = config.policy.rules.as_deref().map(|rules| ("policy rules", rules));
     let folders = [("log folder", config.log_dir.as_path()), ("run folder", run_dir)];
-    let files = [("policy", config.policy.data.as_path())].into_iter().chain(rules).chain(folders);
-    let files = files.chain(config.secret_files.iter().map(|(what, path)| (*what, path.as_path())));
-    for line in lints::files::writable(files, &user.credentials, landlock) {
+    for line in lints::files::writable(config.inputs().chain(folders), &user.credentials, landlock) {
         logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
     }
 }

@@ -272,6 +272,55 @@ fn an_observation_that_is_merged_lets_both_runs_pass() {
     assert!(refused.stderr.contains("holds more than --observe writes"), "{refused:?}");
 }
 
+/// Runs `echo ran` with `flags`, which is to be refused for a reason that holds `reason`, and leaves the file at `path` as it is.
+fn is_refused_and_keeps(lab: &Lab, flags: &[&str], path: &str, reason: &str) {
+    let before = std::fs::read_to_string(path).unwrap();
+    let refused = Sandbox::bare(lab).args(flags).sh("echo ran");
+    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{flags:?}: {refused:?}");
+    assert!(refused.stderr.contains(reason), "{flags:?}: {}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before, "{flags:?}");
+}
+
+#[test]
+fn an_observation_does_not_replace_the_policy_that_it_runs_under() {
+    let lab = Lab::with_web();
+    let file = lab.file("observed.yaml", "");
+    let observed = file.to_str().unwrap();
+    assert_eq!(lab.sandbox(&base()).args(&["--observe", observed]).sh("echo ran").ok(), "ran");
+    let link = file.with_file_name("link.yaml");
+    std::fs::hard_link(&file, &link).unwrap();
+    for policy in [observed, link.to_str().unwrap()] {
+        let flags = ["--policy-data", policy, "--observe", observed, "--observe-merge"];
+        is_refused_and_keeps(&lab, &flags[..4], observed, "the file is the policy of this run");
+        is_refused_and_keeps(&lab, &flags, observed, "the file is the policy of this run");
+    }
+}
+
+#[test]
+fn what_was_changed_by_hand_is_not_lost_by_merging() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let (started, file) = (lab.file("policy.yaml", base()), lab.file("observed.yaml", ""));
+    let [started, path] = [&started, &file].map(|path| path.to_str().unwrap());
+    let merge = ["--policy-data", started, "--observe", path, "--observe-merge"];
+    for _ in 0..2 {
+        assert_eq!(Sandbox::bare(&lab).args(&merge).python(ASK, &["web.test:8080"]).ok(), PERMITTED);
+    }
+    let observed = std::fs::read_to_string(&file).unwrap();
+    let changes = [
+        ("\"read_only\":[", "\"read_only\":[\"/opt/mine\",", "line 2 "),
+        ("_1:\n", "_1:\n    name: mine\n", "line 7 "),
+        ("_1:\n", "_handmade:\n", "line 6 "),
+        ("    binaries:", "    # Asked for by the web team.\n    binaries:", "line 9 "),
+    ];
+    for (from, to, line) in changes {
+        let changed = observed.replacen(from, to, 1);
+        assert_ne!(changed, observed, "{from}");
+        std::fs::write(&file, changed).unwrap();
+        is_refused_and_keeps(&lab, &merge, path, &format!("{path}: {line}is not as --observe writes it"));
+    }
+}
+
 #[test]
 fn check_reads_several_files_and_may_deny_warnings() {
     let lab = Lab::with_web();
