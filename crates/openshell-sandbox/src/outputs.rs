@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read, Seek, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
 use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
-use openshell_policy::proposal::{endpoint, is_one_program, quoted};
+use openshell_policy::proposal::{self, endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
 use openshell_proxy::decide::document::document;
 use openshell_proxy::observe::{Observation, Observations};
@@ -67,7 +67,15 @@ impl Results {
             let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
             logging::config_event("DEGRADED", "HIGH", message);
         }
-        let proposals = open("--proposals", &config.proposals)?;
+        let proposals = match open("--proposals", &config.proposals)? {
+            Some(mut output) => {
+                let empty = proposal::fragment(&[]);
+                let first = empty.split_once('\n').map_or(empty.as_str(), |(first, _)| first);
+                output.written_by("--proposals", first)?;
+                Some(output)
+            }
+            None => None,
+        };
         Ok(Self { resolver, proposals, observed, started: started.clone() })
     }
 
@@ -106,18 +114,11 @@ const PATHS: &str = "# paths: ";
 /// # Errors
 /// The file was written by something else, or changed so that writing it again under `started` would lose something.
 fn earlier(output: &mut Output, started: &Policy, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
-    let path = output.path.display().to_string();
-    let text = output.read()?;
-    if text.is_empty() {
+    let text = output.written_by("--observe", OBSERVED)?;
+    if text.is_empty() || !is_merged {
         return Ok(Vec::new());
     }
-    let text = std::str::from_utf8(&text).unwrap_or_default();
-    if !text.starts_with(OBSERVED) {
-        bail!("--observe {path}: the file exists and was not written by --observe; name another one");
-    }
-    if !is_merged {
-        return Ok(Vec::new());
-    }
+    let (path, text) = (output.path.display(), text.as_str());
     let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
     let mut all = Vec::new();
     for (name, network) in policy.network() {
@@ -256,26 +257,40 @@ impl Output {
     /// # Errors
     /// It is one, by whatever name.
     fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
-        let ours = self.file.metadata()?;
-        let is_ours =
-            |path: &Path| std::fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
-        if let Some((what, _)) = config.inputs().find(|(_, path)| is_ours(path)) {
-            bail!(
-                "{flag} {}: the file is the {what} of this run and would be overwritten; name another one",
-                self.path.display()
-            );
+        for (what, path) in config.inputs() {
+            if let Ok(input) = std::fs::metadata(path)
+                && self.is_at(input)?
+            {
+                let path = self.path.display();
+                bail!("{flag} {path}: the file is the {what} of this run and would be overwritten; name another one");
+            }
         }
         Ok(())
     }
 
-    /// Reads what is in it, as far as it can be a policy document.
+    /// Whether `there` is of the same file.
     ///
     /// # Errors
-    /// The disk fails, or it is longer.
-    fn read(&mut self) -> anyhow::Result<Vec<u8>> {
+    /// The file cannot be looked at.
+    fn is_at(&self, there: Metadata) -> std::io::Result<bool> {
+        let ours = self.file.metadata()?;
+        Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+    }
+
+    /// The text in it, as far as it can be a policy document: one that begins with `first`, or none.
+    ///
+    /// # Errors
+    /// The disk fails, or something else than an earlier run with `flag` wrote it.
+    fn written_by(&mut self, flag: &str, first: &str) -> anyhow::Result<String> {
         let mut bytes = Vec::new();
         (&self.file).take(yaml::MAX_DOCUMENT_BYTES as u64).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        match String::from_utf8(bytes) {
+            Ok(text) if text.is_empty() || text.starts_with(first) => Ok(text),
+            _ => {
+                let path = self.path.display();
+                bail!("{flag} {path}: the file exists and was not written by {flag}; name another one")
+            }
+        }
     }
 
     /// Replaces what is in it by `text`.
@@ -287,8 +302,8 @@ impl Output {
             self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
         // Whoever may write to the folder may have put another file in its place.
-        let (ours, there) = (self.file.metadata()?, std::fs::symlink_metadata(&self.path));
-        if !there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+        let there = std::fs::symlink_metadata(&self.path);
+        if !there.and_then(|there| self.is_at(there)).unwrap_or(false) {
             bail!(
                 "{} was replaced during the run: what is there is not the sandbox's, do not use it",
                 self.path.display()

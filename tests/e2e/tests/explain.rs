@@ -66,7 +66,7 @@ fn a_program_whose_path_is_a_pattern_is_left_out_of_what_a_run_writes() {
     let policy = format!("{}filesystem_policy: {{read_write: [{}]}}\n", base(), tools.display());
     let script = "cp $(readlink -f /usr/bin/python3) \"$TOOLS/**\"; \"$TOOLS/**\" -c \"$ASK\" web.test:8080";
     for flag in ["--observe", "--proposals"] {
-        let file = out.join("written.yaml");
+        let file = out.join(format!("{flag}.yaml"));
         let sandbox =
             lab.sandbox(&policy).env("ASK", ASK).env("TOOLS", tools.to_str().unwrap()).env("PYTHONHOME", "/usr");
         let finished = sandbox.args(&[flag, file.to_str().unwrap()]).sh(script);
@@ -294,6 +294,34 @@ fn an_observation_does_not_replace_the_policy_that_it_runs_under() {
         is_refused_and_keeps(&lab, &flags[..4], observed, "the file is the policy of this run");
         is_refused_and_keeps(&lab, &flags, observed, "the file is the policy of this run");
     }
+}
+
+#[test]
+fn proposals_replace_only_proposals_and_nothing_that_the_run_depends_on() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let file = |name: &str, text: &str| lab.file(name, text).to_str().unwrap().to_owned();
+    let (notes, policy, proposed) = (file("notes", "kept\n"), file("policy.yaml", &base()), file("proposed.yaml", ""));
+    let (credentials, routes) = (file("credentials.yaml", "credentials: {}\n"), file("routes.yaml", "routes: []\n"));
+    assert_eq!(lab.shell(&format!("chmod 600 {credentials} {routes}")), "");
+    // A file of proposals may be a policy itself, or be made one.
+    let ask = lab.sandbox(&base()).args(&["--proposals", &proposed]).python(ASK, &["web.test:8080"]);
+    assert!(ask.ok().contains("403"), "{ask:?}");
+    let proposals = std::fs::read_to_string(&proposed).unwrap();
+    let own = file("own.yaml", &format!("{proposals}{}", base()));
+    let inputs = ["--credentials", &credentials, "--inference-routes", &routes];
+    for (used, output, reason) in [
+        (&policy, &notes, "the file exists and was not written by --proposals"),
+        (&policy, &policy, "the file is the policy of this run"),
+        (&own, &own, "the file is the policy of this run"),
+        (&policy, &credentials, "the file is the credentials file of this run"),
+        (&policy, &routes, "the file is the inference routes file of this run"),
+    ] {
+        let flags = [&["--policy-data", used, "--proposals", output][..], &inputs].concat();
+        is_refused_and_keeps(&lab, &flags, output, reason);
+    }
+    let again = lab.sandbox(&base()).args(&["--proposals", &proposed]).sh("true");
+    assert_eq!((again.code(), std::fs::read_to_string(&proposed).unwrap() == proposals), (0, false), "{again:?}");
 }
 
 #[test]
