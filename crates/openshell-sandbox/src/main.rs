@@ -52,7 +52,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     logging::lifecycle_event("START", "INFO", &format!("success [version:{version} pid:{pid}]"));
     let ended = live(&mut config, init);
     match &ended {
-        Ok(code) => logging::lifecycle_event("END", "INFO", &format!("success [exit:{code}]")),
+        Ok(ended) => logging::lifecycle_event("END", "INFO", &ended.summary()),
         Err(error) => {
             let (code, text) = (workload::code_of(error), format!("{error:#}"));
             // Of an invalid policy the first line; standard error has every violation.
@@ -60,11 +60,11 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
             logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {reason}"));
         }
     }
-    ended.map(ExitCode::from)
+    ended.map(|ended| ExitCode::from(ended.code))
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn live(config: &mut Config, init: Init) -> anyhow::Result<u8> {
+fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -47,8 +47,29 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// The end of a command that ran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: u8,
+    /// Cause of an end that is not the command's own, whatever its code.
+    asked: Option<Asked>,
+}
+
+impl Ended {
+    /// Result, exit code and cause, for the log.
+    pub(crate) fn summary(self) -> String {
+        let result = if self.code == 0 && self.asked.is_none() { "success" } else { "failure" };
+        let cause = match self.asked {
+            None => "",
+            Some(Asked::Signalled) => " ended by a signal",
+            Some(Asked::TimedOut) => " ended by the time-out",
+        };
+        format!("{result} [exit:{}]{cause}", self.code)
+    }
+}
+
 /// Runs the command until its end, and ends the sandbox with it.
-pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<u8> {
+pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
     let terminal = config.interactive.then(Terminal::lend).transpose()?;
     let ended = live(config, &mut sandbox).await;
     // Every process is gone before the terminal is taken back, and before anything that was made for them.
@@ -93,7 +114,7 @@ async fn flush(sandbox: &mut Sandbox) {
     }
 }
 
-async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<u8> {
+async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<Ended> {
     let news = start(config, sandbox)?;
     let start_dir = sandbox.directories.first();
     let reload = Arc::clone(&sandbox.reload);
@@ -122,7 +143,7 @@ async fn live(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<u8> {
         }
     };
     life.note("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
-    Ok(code)
+    Ok(Ended { code, asked: life.asked })
 }
 
 /// Asks for the command; what becomes of it comes as news.

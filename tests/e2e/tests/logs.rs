@@ -177,7 +177,7 @@ fn a_run_logs_its_start_its_network_its_policy_and_its_end() {
     assert!(
         proxied[0].starts_with(&format!("LIFECYCLE:START [INFO] openshell-sandbox success [version:{version} pid:"))
     );
-    assert_eq!(proxied.last().unwrap(), "LIFECYCLE:END [INFO] openshell-sandbox success [exit:3]");
+    assert_eq!(proxied.last().unwrap(), "LIFECYCLE:END [INFO] openshell-sandbox failure [exit:3]");
     let hash = lab.shell(&format!("sha256sum < {}", data.display()));
     let hash = hash.split(' ').next().unwrap();
     let in_order = [

@@ -3,11 +3,17 @@
 use std::time::{Duration, Instant};
 
 use lab::Lab;
-use lab::sandbox::Started;
+use lab::sandbox::{Finished, Started};
 use rustix::process::Signal;
 
 fn policy() -> String {
     crate::policy("{}")
+}
+
+/// Whether the last line of `finished` says that it ended as `how` says.
+fn is_the_end(finished: &Finished, how: &str) -> bool {
+    let last = finished.log.lines().last().and_then(|line| line.rsplit_once(" sandbox="));
+    last.is_some_and(|(line, _)| line.ends_with(&format!(" OCSF LIFECYCLE:END [INFO] openshell-sandbox {how}")))
 }
 
 #[test]
@@ -17,6 +23,8 @@ fn prv_07_08_log_11_exit_codes_are_the_commands() {
         let finished = lab.sandbox(&policy()).sh(script);
         assert_eq!(finished.code(), code, "{script}");
         assert_eq!(finished.logged(&format!("PROC:TERMINATE [INFO] sh(2) [exit:{code}]")).len(), 1, "{}", finished.log);
+        let result = if code == 0 { "success" } else { "failure" };
+        assert!(is_the_end(&finished, &format!("{result} [exit:{code}]")), "{}", finished.log);
     }
 }
 
@@ -127,6 +135,19 @@ fn a_command_that_ignores_termination_is_killed_after_the_grace() {
     let started = trapping(&lab, "trap '' TERM");
     started.signal(Signal::TERM);
     assert_eq!(started.wait().code(), 137);
+}
+
+#[test]
+fn a_command_that_a_signal_ends_is_a_failure_in_the_log_whatever_its_status() {
+    for (traps, code) in [("trap 'exit 0' TERM", 0), ("trap - TERM", 143)] {
+        let lab = Lab::with_web();
+        let started = trapping(&lab, traps);
+        started.signal(Signal::TERM);
+        let finished = started.wait();
+        assert_eq!(finished.code(), code, "{finished:?}");
+        let how = format!("failure [exit:{code}] ended by a signal");
+        assert!(is_the_end(&finished, &how), "{traps}: {}", finished.log);
+    }
 }
 
 #[test]
@@ -370,4 +391,5 @@ fn a_time_out_is_said_on_standard_error_and_in_the_log() {
     let [killed, ended] = finished.logged("PROC:TERMINATE")[..] else { panic!("{}", finished.log) };
     assert!(killed.contains("[CRIT]") && killed.contains(" [reason:time-out] "), "{killed}");
     assert!(ended.contains("[exit:124] [reason:time-out] "), "{ended}");
+    assert!(is_the_end(&finished, "failure [exit:124] ended by the time-out"), "{}", finished.log);
 }
