@@ -30,7 +30,7 @@ impl Default for Memory {
 
 impl Memory {
     /// The windows of one more connection: those of [`Limits`] while half of what is left has room for them, else as small a part of
-    /// them as that has, and [`Windows::SMALLEST`] at the least.
+    /// them as that has, and a 32nd at the least.
     #[must_use]
     pub fn windows(&self) -> Windows {
         let mut divisor = 1;
