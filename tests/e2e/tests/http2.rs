@@ -761,13 +761,16 @@ print(found != 'PING ACK' or n < 1999, n > 190)
 fn what_waits_for_its_turn_when_the_upstream_goes_is_not_its_clients_fault() {
     let goes = ["served.send(frame(GOAWAY, 0, 0, struct.pack('>II', 1, 0)))", "break"];
     for goes in goes {
-        let serve = format!("        if kind == DATA: {goes}");
+        let begun = "        if kind == HEADERS: served.send(frame(HEADERS, 4, stream, bytes([0x88])))";
+        let serve = format!("{begun}\n        if kind == DATA: {goes}");
         let finished = between(
             NARROW,
             &serve,
             "
 client = Client(tls=False, port=8447)
 client.request(1, ask('/first', 'POST'), END_HEADERS)
+# The upstream has it, and takes no other one beside it.
+client.until(HEADERS, stream=1)
 for n in (3, 5, 7): client.request(n, ask('/next'))
 client.send(frame(PING, 0, 0, bytes(8))); client.until(PING)
 client.send(frame(DATA, 0, 1, b'go'))

@@ -116,6 +116,8 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
     for made in ["node_modules", "cache"] {
         std::fs::remove_dir_all(project.join(made)).unwrap();
     }
+    // Which would spare it asking for the packages by name.
+    std::fs::remove_file(project.join("package-lock.json")).unwrap();
     let enforced = npm(&std::fs::read_to_string(observed).unwrap(), &[]);
     // A scoped package is asked for by an escaped slash.
     let made = ["is-number", "@types/ms"].map(|name| project.join("node_modules").join(name).exists());
