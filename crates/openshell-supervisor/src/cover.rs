@@ -95,7 +95,7 @@ const SHARED_ENTRIES: usize = 50_000;
 const SHARED_DEPTH: usize = 3;
 
 /// Entries that are looked at further down, the nearer first. Trees of files there are common, so more of them is no problem.
-const DEEP_ENTRIES: usize = 10_000;
+const DEEP_ENTRIES: usize = 2_000;
 
 /// Sockets in folders that are granted and that everybody may write to: those that the host's network namespace knows of, and
 /// those that are found there; with why there may be more of the latter.
