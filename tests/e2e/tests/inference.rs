@@ -353,6 +353,11 @@ fn requests_are_bounded_and_budgets_hold() {
     let finished = curl(&lab, &format!("[{}]", route("ok", ", budget: {max_tokens: 34}")), &[CHAT, CHAT, CHAT]);
     let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
     assert_eq!(statuses, ["200", "200", "429"], "33 tokens each: {finished:?}");
+    // What a request was taken to cost is taken back, however long the model's name is that it leaves with.
+    let long = route("ok", ", budget: {max_tokens: 34}").replace("model: m1", &format!("model: {}", "m".repeat(2000)));
+    let finished = curl(&lab, &format!("[{long}]"), &[CHAT, CHAT, CHAT]);
+    let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(statuses, ["200", "200", "429"], "33 tokens each: {finished:?}");
 }
 
 #[test]

@@ -247,15 +247,15 @@ impl Models<'_> {
         body: Bytes,
     ) -> Result<Either<Response<Bytes>, Response<Incoming>>, NotAsked> {
         let route = asking.route;
-        let stated = model::asks_for_stream(&body);
+        // What it is taken to cost is taken back by the same measure.
+        let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
         let body = asking.rewritten(body).await.map_err(NotAsked::Failed)?;
-        let cost = request_tokens(body.len());
         route.spend(cost).map_err(|what| {
             NotAsked::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
         })?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
-            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model, stated)));
+            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model, streams)));
         };
         let mut connection = session.upstream.lock().await;
         let sent = self.send(asking, &mut connection.0, (&origin, base), body).await;
