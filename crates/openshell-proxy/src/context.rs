@@ -11,9 +11,9 @@ use crate::decide::current::CurrentPolicy;
 use crate::identify::Identifier;
 use crate::identify::sweep::Unsearched;
 use crate::inference::route::Inference;
+use crate::memory::Memory;
 use crate::observe::Observations;
 use crate::record::DenialSink;
-use crate::relay::http2::memory::Memory;
 use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::share::Shares;
@@ -33,8 +33,8 @@ pub struct Context {
     pub turns: Arc<Semaphore>,
     /// Places for HTTP/2 connections; [`Limits::HTTP2_CONNECTIONS`] of them.
     pub http2: Arc<Semaphore>,
-    /// What HTTP/2 connections may take of memory.
-    pub http2_memory: Memory,
+    /// Memory that connections may take together.
+    pub memory: Memory,
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
     /// Addresses of the supervisor's own, which no policy makes reachable.

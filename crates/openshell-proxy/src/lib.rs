@@ -44,6 +44,7 @@ pub mod observe;
 pub mod record;
 pub mod refusal;
 
+pub mod memory;
 pub mod share;
 mod socket;
 mod turn;

@@ -222,7 +222,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             identifier,
             turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
             http2: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
-            http2_memory: Default::default(),
+            memory: Default::default(),
             resolver,
             own: OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link },
             authority: tls.authority,

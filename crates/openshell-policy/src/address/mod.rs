@@ -134,11 +134,9 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
 /// The IPv4 addresses that an address inside the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215) may stand for: the last 32 bits, or
 /// those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71 (RFC 6052 §2.2), where the address has anything there.
 fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
-    let octets = address.octets();
-    let at =
-        move |places: [usize; 4]| Ipv4Addr::from(places.map(|place| octets.get(place).copied().unwrap_or_default()));
-    let last = at([12, 13, 14, 15]);
-    let earlier = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12]].map(at);
+    let [.., o6, o7, _, o9, o10, o11, o12, o13, o14, o15] = address.octets();
+    let last = Ipv4Addr::new(o12, o13, o14, o15);
+    let earlier = [[o6, o7, o9, o10], [o7, o9, o10, o11], [o9, o10, o11, o12]].map(Ipv4Addr::from);
     let is_anything = move |address: &Ipv4Addr| address.octets()[0] != 0;
     earlier.into_iter().filter(is_anything).chain([last])
 }

@@ -106,7 +106,7 @@ impl Admitted {
         let outgoing = outgoing.map_err(|error| NotAnswered::Failed(Refusal::Target(error)))?;
         let watched = ctx.vault.watched(&target.host);
         let program = record.caller().map_or("-", |caller| caller.program.executable.as_str());
-        let room = ctx.http2_memory.searching(program, &watched).map_err(NotAnswered::Failed)?;
+        let room = ctx.memory.searching(program, &watched).map_err(NotAnswered::Failed)?;
         let released = release(outgoing, (scheme, target), &ctx.vault.load(), !watched.is_empty());
         let released = released.map_err(NotAnswered::Failed)?;
         record.carries(released.used().iter().map(|credential| credential.name().to_owned()));
@@ -208,7 +208,7 @@ impl Inside {
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let windows = self.ctx.http2_memory.windows();
+        let windows = self.ctx.memory.windows();
         let (mut first, ended) = (Upstream::default(), Arc::new(Notify::new()));
         let tell = Arc::clone(&ended);
         let ended_by = move || tell.notify_one();

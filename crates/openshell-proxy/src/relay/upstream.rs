@@ -22,9 +22,9 @@ use crate::credentials::body::{Scanned, Unsendable};
 use crate::credentials::release::Released;
 use crate::http::head;
 use crate::intake::{Scheme, Target};
+use crate::memory::Windows;
 use crate::refusal::Refusal;
 use crate::relay::crew::{Crew, Hold};
-use crate::relay::http2::memory::Windows;
 use crate::resolve::guard::Destination;
 use crate::turn::Turn;
 

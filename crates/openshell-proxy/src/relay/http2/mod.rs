@@ -22,18 +22,17 @@ use crate::context::{Context, Limits};
 use crate::credentials::body::{self, Held};
 use crate::http::head;
 use crate::http::reply::{self, Body};
+use crate::memory::Windows;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::crew::{Crew, Recruiter};
 use crate::relay::http::{Course, Inside, Unanswered};
-use crate::relay::http2::memory::Windows;
 use crate::relay::linger::Linger;
 use crate::relay::session::Session;
 use crate::relay::upstream::Upstream;
 use crate::relay::whole::Whole;
 use crate::share::Share;
 
-pub mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -356,10 +355,8 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     let (method, path) = (request.method().as_str(), request.uri().path());
     let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
     let is_grpc = head::is_grpc(request.headers());
-    let Some(_room) = inside
-        .ctx
-        .http2_memory
-        .head(&callers.first().program.executable, head::bytes(request.uri(), request.headers()))
+    let Some(_room) =
+        inside.ctx.memory.head(&callers.first().program.executable, head::bytes(request.uri(), request.headers()))
     else {
         let refusal = Refusal::LimitReached("too many requests wait for their answers");
         let response = reply::refused(&refusal, &record);
@@ -431,8 +428,7 @@ where
         async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
     });
     let client = TokioIo::new(Linger::new(client, Arc::default()));
-    let mut connection =
-        pin!(protocol(&crew, Limits::STREAMS, &ctx.http2_memory.windows()).serve_connection(client, answer));
+    let mut connection = pin!(protocol(&crew, Limits::STREAMS, &ctx.memory.windows()).serve_connection(client, answer));
     let served = async {
         let mut driven = pin!(crew.run());
         let mut is_ending = false;

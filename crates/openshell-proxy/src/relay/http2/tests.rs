@@ -11,7 +11,6 @@ use openshell_policy::network::host::Host;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::sync::Semaphore;
 
-use super::memory::Memory;
 use super::{Lanes, serve};
 use crate::context::{Context, Limits};
 use crate::decide::connection::judge;
@@ -20,6 +19,7 @@ use crate::decide::snapshot::Snapshot;
 use crate::identify::caller::{Caller, Callers, Program};
 use crate::identify::{Identifier, Processes};
 use crate::intake::{Scheme, Target};
+use crate::memory::Memory;
 use crate::record::DenialSink;
 use crate::relay::http::Inside;
 use crate::relay::upstream::Upstream;
@@ -50,7 +50,7 @@ fn everything() -> Inside {
         unsearched: Default::default(),
         turns: Arc::new(Semaphore::new(1)),
         http2: Arc::new(Semaphore::new(1)),
-        http2_memory: Default::default(),
+        memory: Default::default(),
         resolver: Arc::new(Resolver::from_system().unwrap()),
         own: crate::resolve::guard::OwnAddresses { listeners: Vec::new(), is_on_link: |_| false },
         authority: None,

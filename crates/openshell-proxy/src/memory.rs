@@ -51,9 +51,7 @@ impl Memory {
     pub fn head(&self, program: &str, bytes: usize) -> Option<Share> {
         self.heads.take_many(program, bytes.div_ceil(1024))
     }
-}
 
-impl Memory {
     /// Room for what is held back of an answer to `program` that is searched for `credentials`, until it is dropped; `None` where there
     /// are none.
     ///
