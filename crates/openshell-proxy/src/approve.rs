@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::decide::connection::{Permit, judge, observe};
-use crate::identify::Flow;
-use crate::identify::caller::{Caller, Callers};
 use crate::identify::search::{GiveUp, Search};
-use crate::intake::Target;
+use crate::limits::Limits;
+use crate::peer::Flow;
+use crate::peer::{Caller, Callers};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
 use crate::resolve::resolve;
+use crate::target::Target;
 use crate::tenure::{Connection, Tenure};
 
 /// Finds out all of it.

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::identify::Identifier;
-use crate::identify::caller::Caller;
+use crate::peer::Caller;
 use crate::record::{AUDIT, DenialSink};
 
 /// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).

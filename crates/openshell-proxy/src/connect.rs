@@ -7,11 +7,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::context::{Context, Limits};
-use crate::identify::caller::Callers;
+use crate::context::Context;
+use crate::limits::Limits;
+use crate::peer::Callers;
+use crate::quota::QuotaGuard;
 use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
-use crate::share::Share;
 use crate::socket::prepare;
 
 /// Connects for a permitted connection, of which its program has only so many.
@@ -22,7 +23,7 @@ pub async fn dial(
     ctx: &Context,
     destination: &Destination,
     callers: &Callers,
-) -> Result<(TcpStream, SocketAddr, Share), Refusal> {
+) -> Result<(TcpStream, SocketAddr, QuotaGuard), Refusal> {
     let share = ctx.shares.take(&callers.first().program.executable);
     let share = share.ok_or(Refusal::LimitReached("the program has too many connections at once"))?;
     let upstream = connect(destination).await?;

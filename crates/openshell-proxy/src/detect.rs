@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout};
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// What the first bytes of a client say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

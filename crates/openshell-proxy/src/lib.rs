@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod context;
+pub mod limits;
 
 pub mod listener;
 pub mod workers;
@@ -45,7 +46,10 @@ pub mod record;
 pub mod refusal;
 
 pub mod memory;
-pub mod share;
+pub mod quota;
 mod socket;
-mod turn;
-mod write_through;
+
+pub mod io;
+pub mod peer;
+pub mod placeholder;
+pub mod target;

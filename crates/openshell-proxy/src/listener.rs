@@ -9,8 +9,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
-use crate::context::{Context, Limits};
-use crate::identify::Flow;
+use crate::context::Context;
+use crate::limits::Limits;
+use crate::peer::Flow;
 use crate::pipeline;
 use crate::socket::prepare;
 use crate::workers::Workers;

@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::context::Limits;
 use crate::credentials::vault::Credential;
+use crate::limits::Limits;
+use crate::quota::{Quota, QuotaGuard};
 use crate::refusal::Refusal;
-use crate::share::{Share, Shares};
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct Memory {
     windows: Arc<Semaphore>,
-    heads: Arc<Shares>,
-    searched: Arc<Shares>,
+    heads: Arc<Quota>,
+    searched: Arc<Quota>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
         Self {
             windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
-            heads: Arc::new(Shares::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
-            searched: Arc::new(Shares::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
+            heads: Arc::new(Quota::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
+            searched: Arc::new(Quota::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
         }
     }
 }
@@ -48,7 +48,7 @@ impl Memory {
 
     /// Room for the head of a request of `program`, until it is dropped; `None` where too many wait already, its own or all.
     #[must_use]
-    pub fn head(&self, program: &str, bytes: usize) -> Option<Share> {
+    pub fn head(&self, program: &str, bytes: usize) -> Option<QuotaGuard> {
         self.heads.take_many(program, bytes.div_ceil(1024))
     }
 
@@ -57,7 +57,7 @@ impl Memory {
     ///
     /// # Errors
     /// Too many such answers are on their way already, the program's or all.
-    pub fn searching(&self, program: &str, credentials: &[Arc<Credential>]) -> Result<Option<Share>, Refusal> {
+    pub fn searching(&self, program: &str, credentials: &[Arc<Credential>]) -> Result<Option<QuotaGuard>, Refusal> {
         let Some(longest) = credentials.iter().map(|credential| credential.forms().longest()).max() else {
             return Ok(None);
         };

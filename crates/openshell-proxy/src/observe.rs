@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use openshell_policy::address::AddressClass;
 use openshell_policy::proposal::has_encoded_slash;
 
-use crate::context::Limits;
-use crate::intake::Target;
+use crate::limits::Limits;
 use crate::resolve::guard::Destination;
+use crate::target::Target;
 
 /// Endpoints that are kept; a run that uses more is no run to make a policy of.
 const ENDPOINTS: usize = 10_000;

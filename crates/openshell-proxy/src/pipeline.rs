@@ -18,27 +18,29 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use crate::approve::{approve, caller};
 use crate::connect::dial;
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::credentials::body::{FirstBytes, misplaced};
 use crate::decide::connection::Permit;
 use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
 use crate::http::reply::{self, Body};
-use crate::identify::Flow;
-use crate::identify::caller::Caller;
 use crate::inference::serve::{self, Models};
-use crate::intake::{self, Scheme, Target};
+use crate::intake;
+use crate::io::complete_body::CompleteBody;
+use crate::io::lingering::Linger;
+use crate::io::prefixed::Prefixed;
+use crate::limits::Limits;
+use crate::peer::Caller;
+use crate::peer::Flow;
+use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http::{Inside, Speaks, Unread, admit, keep, refuse_all};
 use crate::relay::http2;
-use crate::relay::linger::Linger;
 use crate::relay::opaque;
-use crate::relay::prefixed::Prefixed;
 use crate::relay::session::{Session, revoked};
 use crate::relay::upstream::NotAnswered;
-use crate::relay::whole::Whole;
-use crate::share::Share;
+use crate::target::{Scheme, Target};
 use crate::tenure::{Connection, Does, Tenure};
 use crate::tls::authority::HTTP2;
 use crate::tls::originate::{self, UpstreamTls};
@@ -471,7 +473,7 @@ async fn forward(
 ) -> Result<Response<Body>, Refusal> {
     let mut client = Some(hyper::upgrade::on(&mut request));
     let (mut parts, incoming) = request.into_parts();
-    let mut body = Unread::Incoming(Whole::new(incoming, false));
+    let mut body = Unread::Incoming(CompleteBody::new(incoming, false));
     let mut connection = session.upstream.lock().await;
     let (upstream, held) = &mut *connection;
     let mut may_reuse = true;
@@ -532,14 +534,14 @@ struct Opened {
 
 /// Where it leads.
 enum To {
-    Upstream { upstream: TcpStream, address: SocketAddr, tenure: Tenure, share: Share },
-    Models { caller: Option<Caller>, target: Target, share: Share },
+    Upstream { upstream: TcpStream, address: SocketAddr, tenure: Tenure, share: QuotaGuard },
+    Models { caller: Option<Caller>, target: Target, share: QuotaGuard },
 }
 
 /// How a connection goes on that was opened.
 enum Way {
     Tunnel(Tunnel),
-    Models { client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target, share: Share },
+    Models { client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target, share: QuotaGuard },
 }
 
 /// Both ends of a permitted connection, and what the client sent behind the head of its request.
@@ -549,7 +551,7 @@ struct Tunnel {
     upstream: TcpStream,
     address: SocketAddr,
     tenure: Tenure,
-    share: Share,
+    share: QuotaGuard,
 }
 
 /// Tells a client that there are too many connections already.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::credentials::placeholder::redacted;
 use crate::credentials::vault::Credential;
 use crate::decide::connection::Permit;
 use crate::decide::request::{Judged, RequestPermit};
-use crate::identify::caller::{Caller, Callers};
 use crate::inference::api::Call;
 use crate::inference::usage::Usage;
-use crate::intake::{Scheme, Target};
+use crate::peer::{Caller, Callers};
+use crate::placeholder::redacted;
 use crate::refusal::Refusal;
+use crate::target::{Scheme, Target};
 use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
 
 /// The target of the events that are audit records; the binary's logging gives them their form.
@@ -247,14 +247,14 @@ impl Record {
             Refusal::Request { rule, .. } | Refusal::EncodedSlash { rule, .. } => Some(rule.clone()),
             _ => None,
         };
-        let is_policys = request.is_some()
+        let is_policy_denial = request.is_some()
             || matches!(
                 refusal.code().stage(),
                 DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Credential
             )
             // A variable of the program or `tls: skip` would help.
             || refusal.code() == ReasonCode::ClientTlsFailed;
-        let target = self.target.as_ref().filter(|_| is_policys)?;
+        let target = self.target.as_ref().filter(|_| is_policy_denial)?;
         let program = self.caller.as_ref().map(|caller| &caller.program);
         Some(Denial {
             host: target.host.to_string(),

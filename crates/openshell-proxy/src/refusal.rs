@@ -8,10 +8,10 @@ use openshell_policy::proposal::is_one_program;
 
 use crate::decide::snapshot::{Matches, Nearest};
 use crate::http::target::TargetError;
-use crate::identify::caller::Caller;
-use crate::intake::Target;
+use crate::peer::Caller;
 use crate::record::Record;
 use crate::resolve::guard::CONTROL_PLANE_PORTS;
+use crate::target::Target;
 
 /// Why a connection is refused. What the workload learns of it is said by the methods; what only the log may hold (an
 /// address that a name has, an internal error) is said by [`Self::log_reason`] alone.

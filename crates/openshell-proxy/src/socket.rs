@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// No waiting for more to send, and a question to a peer that has gone silent.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use hyper::{Method, Uri};
 use tokio::sync::{oneshot, watch};
 
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::decide::connection::{Permit, judge, observe};
 use crate::decide::request;
-use crate::identify::caller::Callers;
 use crate::identify::sweep::{Further, Owners};
-use crate::intake::Target;
+use crate::limits::Limits;
+use crate::peer::Callers;
 use crate::refusal::Refusal;
 use crate::resolve::guard;
+use crate::target::Target;
 
 /// A permitted connection: whose it is, where it leads, and what it is permitted by now.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::thread::{self, available_parallelism};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// One for each processor that the sandbox may use, up to a bound. Dropping them ends what they still do.
 #[derive(Debug)]

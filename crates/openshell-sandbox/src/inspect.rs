@@ -7,13 +7,13 @@ use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::request::{self, Judged, RequestPermit};
-use openshell_proxy::identify::caller::{Caller, Callers, Program};
 use openshell_proxy::inference::serve::is_target;
-use openshell_proxy::intake::Target;
+use openshell_proxy::peer::{Caller, Callers, Program};
 use openshell_proxy::refusal::Refusal;
 use openshell_proxy::resolve::guard::OwnAddresses;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
+use openshell_proxy::target::Target;
 use openshell_supervisor::netns;
 
 use openshell_supervisor::landlock::Request;

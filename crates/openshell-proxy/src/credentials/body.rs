@@ -10,12 +10,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 
-use crate::context::Limits;
-use crate::credentials::placeholder::{self, is_in_header};
 use crate::credentials::vault::Vault;
 use crate::http::head;
+use crate::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::limits::Limits;
+use crate::placeholder::{self, is_in_header};
 use crate::refusal::{CredentialFault, Refusal};
-use crate::relay::whole::{Cut, Whole};
 
 /// Looks for placeholders in what comes in parts.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ pub struct Scanned {
     /// What was read already.
     first: Bytes,
     trailers: Option<HeaderMap>,
-    rest: Whole,
+    rest: CompleteBody,
     scanner: Option<Scanner>,
     /// Set when a placeholder was found, and a part of the body is sent already.
     found: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ pub enum Unsendable {
     Misplaced(Misplaced),
     /// It did not come.
     #[error(transparent)]
-    Broken(Cut),
+    Broken(IncompleteBody),
 }
 
 impl From<Unsendable> for Refusal {
@@ -135,7 +135,7 @@ impl Scanned {
     /// # Errors
     /// There is a placeholder in its beginning; or it is malformed.
     pub async fn begin(
-        body: Whole,
+        body: CompleteBody,
         headers: &HeaderMap,
         vault: &Vault,
         found: Arc<AtomicBool>,
@@ -174,7 +174,7 @@ impl Scanned {
         Ok(())
     }
 
-    fn looked_at(&mut self, frame: Result<Frame<Bytes>, Cut>) -> Result<Frame<Bytes>, Unsendable> {
+    fn looked_at(&mut self, frame: Result<Frame<Bytes>, IncompleteBody>) -> Result<Frame<Bytes>, Unsendable> {
         let mut frame = frame.map_err(Unsendable::Broken)?;
         let scanner = &mut self.scanner;
         let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_in(data));

@@ -14,8 +14,8 @@ use hyper::{Response, StatusCode};
 use crate::credentials::matcher::Matcher;
 use crate::credentials::vault::Credential;
 use crate::http::head;
+use crate::quota::QuotaGuard;
 use crate::record::Echo;
-use crate::share::Share;
 
 /// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
 const MASK: u8 = b'*';
@@ -204,13 +204,13 @@ pub struct Scrubbed<B> {
     /// Reports the first.
     echo: Option<Echo>,
     /// Its part of the memory that such bodies may take together.
-    _room: Option<Share>,
+    _room: Option<QuotaGuard>,
 }
 
 impl<B> Scrubbed<B> {
     /// Keeps `room` for as long as the body lasts.
     #[must_use]
-    pub fn holding(mut self, room: Option<Share>) -> Self {
+    pub fn holding(mut self, room: Option<QuotaGuard>) -> Self {
         self._room = room;
         self
     }

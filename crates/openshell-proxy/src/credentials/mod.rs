@@ -6,6 +6,5 @@
 pub mod body;
 pub mod echo;
 pub mod matcher;
-pub mod placeholder;
 pub mod release;
 pub mod vault;

@@ -10,13 +10,13 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
 
-use crate::context::Limits;
-use crate::credentials::placeholder::{self, Coding};
 use crate::credentials::vault::{Credential, Vault};
 use crate::http::head;
 use crate::http::target::RequestTarget;
-use crate::intake::{Scheme, Target};
+use crate::limits::Limits;
+use crate::placeholder::{self, Coding};
 use crate::refusal::{CredentialFault, Refusal};
+use crate::target::{Scheme, Target};
 
 /// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`release`] makes one.
 ///

@@ -12,9 +12,9 @@ use openshell_policy::network::host::Host;
 use crate::decide::request::RequestRules;
 use crate::decide::snapshot::{Matches, Nearest, Snapshot, Verdict};
 use crate::http::target::{RequestTarget, TargetError};
-use crate::identify::caller::{Caller, Callers};
-use crate::intake::Target;
+use crate::peer::{Caller, Callers};
 use crate::refusal::Refusal;
+use crate::target::Target;
 
 /// Leave to reach one target. Only [`judge`] makes one, so that nothing is resolved or dialled without a decision:
 ///

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use tokio::sync::Semaphore;
 
-use crate::context::Limits;
 use crate::decide::connection::Permit;
 use crate::decide::engine::{Engine, EngineError, Query};
 use crate::http::target::{RequestTarget, decoded, folded};
+use crate::limits::Limits;
 use crate::refusal::Refusal;
 
 /// What the rules of one connection say about its requests.

@@ -13,12 +13,12 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
-use crate::context::Limits;
 use crate::decide::document::{Links, document};
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query};
 use crate::decide::request::{self, Remembered, RequestRules};
-use crate::identify::caller::Program;
-use crate::intake::Target;
+use crate::limits::Limits;
+use crate::peer::Program;
+use crate::target::Target;
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]

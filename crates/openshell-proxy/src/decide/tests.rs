@@ -11,9 +11,9 @@ use super::engine::{BUILT_IN, Engine, Query};
 use super::request::{self, Judged};
 use super::snapshot::Snapshot;
 use crate::http::target::RequestTarget;
-use crate::identify::caller::{Caller, Callers, Program};
-use crate::intake::Target;
+use crate::peer::{Caller, Callers, Program};
 use crate::refusal::Refusal;
+use crate::target::Target;
 
 fn snapshot(policies: &str) -> Snapshot {
     let (snapshot, _) = Snapshot::load(1, &format!("network_policies: {policies}"), None, &|_| None).unwrap();

@@ -10,10 +10,10 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Uri, Version};
 use openshell_policy::network::host::Host;
 
-use crate::context::Limits;
 use crate::http::target::{RequestTarget, TargetError};
-use crate::intake::{Scheme, Target, port};
+use crate::limits::Limits;
 use crate::refusal::Refusal;
+use crate::target::{Scheme, Target, port};
 
 /// Checks that the body of a request has one length, whoever reads it. What else could be read in two ways the HTTP library
 /// refuses, or leaves out of what it hands on.
@@ -322,7 +322,7 @@ mod tests {
     use openshell_policy::network::host::Host;
 
     use super::agrees;
-    use crate::intake::Target;
+    use crate::target::Target;
 
     #[test]
     fn a_host_agrees_with_the_connection_or_not() {

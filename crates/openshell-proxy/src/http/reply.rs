@@ -9,12 +9,12 @@ use hyper::http::response::Parts;
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
+use crate::io::complete_body::CompleteBody;
 use crate::record::Record;
 use crate::refusal::{InferenceFault, Refusal};
-use crate::relay::whole::Whole;
 
 /// The body of an answer: the proxy's own, or the upstream's as it comes, or what was made of that.
-pub type Body = Either<Full<Bytes>, Either<Whole, Altered>>;
+pub type Body = Either<Full<Bytes>, Either<CompleteBody, Altered>>;
 
 /// A body that is not sent on as it comes.
 pub type Altered = UnsyncBoxBody<Bytes, std::io::Error>;

@@ -9,8 +9,8 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Uri};
 
 #[cfg(doc)]
-use crate::credentials::placeholder::REDACTED;
-use crate::credentials::placeholder::redacted;
+use crate::placeholder::REDACTED;
+use crate::placeholder::redacted;
 
 /// Bytes of a path; real ones have fewer.
 const PATH_BYTES: usize = 4096;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// The open file of a running program, and the path that it was started from.
 #[derive(Debug)]

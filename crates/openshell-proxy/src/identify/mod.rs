@@ -1,7 +1,6 @@
 //! Which program is calling: from the socket to its owners, their executables and their ancestors, each held to the
 //! fingerprint of its first use.
 
-pub mod caller;
 mod fingerprint;
 mod proc;
 pub mod search;
@@ -13,24 +12,15 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
-use crate::context::Limits;
+use crate::limits::Limits;
+use crate::peer::{Caller, Callers, Flow};
 use crate::refusal::Refusal;
-use caller::{Caller, Callers};
 use fingerprint::{Executable, Fingerprints, Untrusted};
 pub use proc::Processes;
 use proc::{Described, ProcError};
 use search::Search;
 use sock_diag::SockDiag;
 use sweep::Owner;
-
-/// Both ends of a client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// The workload's end.
-    pub client: SocketAddrV4,
-    /// The proxy's.
-    pub server: SocketAddrV4,
-}
 
 /// Finds out who is calling.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{Dir, DirEntry, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
-use crate::context::Limits;
-use crate::identify::caller::{Caller, Program};
 use crate::identify::fingerprint::Executable;
 use crate::identify::search::{Exceeded, Search};
+use crate::limits::Limits;
+use crate::peer::{Caller, Program};
 
 /// A /proc in which the sandbox's processes are, and their init's number there.
 #[derive(Debug)]

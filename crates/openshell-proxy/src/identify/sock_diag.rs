@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::identify::Flow;
+use crate::peer::Flow;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::context::Limits;
-use crate::identify::caller::Caller;
 use crate::identify::fingerprint::Executable;
+use crate::limits::Limits;
+use crate::peer::Caller;
 use crate::refusal::Refusal;
 
 /// Sockets whose further owners have still to be looked for.

@@ -13,8 +13,8 @@ use openshell_policy::secret::Secret;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-use crate::context::Limits;
 use crate::credentials::vault::Credential;
+use crate::limits::Limits;
 
 /// Bytes of the shortest key that is a secret. Backends that want none are given one such as `none` or `x`, which stands in any answer.
 const SECRET_BYTES: usize = 8;

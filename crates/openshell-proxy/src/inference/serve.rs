@@ -18,26 +18,27 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::connect::connect_to;
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::credentials::echo::scrubbed;
 use crate::credentials::release::release;
 use crate::credentials::vault::Vault;
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::http::target::RequestTarget;
-use crate::identify::caller::Caller;
 use crate::inference::api::{self, Call};
 use crate::inference::model::{self, BodyError};
 use crate::inference::route::{Inference, Route};
 use crate::inference::stream::{Report, Streamed};
 use crate::inference::usage::Meter;
 use crate::inference::{headers, mock};
-use crate::intake::{Scheme, Target};
+use crate::limits::Limits;
+use crate::peer::Caller;
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http::{inside, keep};
 use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
+use crate::target::{Scheme, Target};
 
 /// Whether `target` is where models are.
 #[must_use]

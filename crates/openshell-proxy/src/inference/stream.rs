@@ -12,10 +12,10 @@ use hyper::http::response::Parts;
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::context::Limits;
 use crate::credentials::echo::Scrubbed;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
+use crate::limits::Limits;
 use crate::record::{DenialSink, Outcome, Record};
 
 /// What is reported of an answer when it has ended, however it ends.

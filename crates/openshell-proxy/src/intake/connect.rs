@@ -3,9 +3,9 @@
 use hyper::{Request, Uri};
 use openshell_policy::network::host::Host;
 
-use crate::intake::{Target, port};
 use crate::record::Record;
 use crate::refusal::Refusal;
+use crate::target::{Target, port};
 
 /// Reads where `request`, a CONNECT, wants to go, and begins its record. Refused is what has no host and port.
 pub fn intake<B>(request: &Request<B>) -> (Record, Result<Target, Refusal>) {

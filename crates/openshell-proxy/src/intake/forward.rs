@@ -3,9 +3,9 @@
 use hyper::Request;
 use openshell_policy::network::host::Host;
 
-use crate::intake::{Scheme, Target, port};
 use crate::record::Record;
 use crate::refusal::Refusal;
+use crate::target::{Scheme, Target, port};
 
 /// Reads where `request` wants to go, and begins its record. Refused is what is not in absolute form. A request for https is
 /// sent inside TLS, as some clients leave that to their proxy.

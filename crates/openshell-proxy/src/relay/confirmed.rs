@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::watch;
 
-use crate::write_through::write_through;
+use crate::io::delegate::delegate_async_write;
 
 /// The head of a frame (RFC 9113 §4.1), and the kind of the first one of a server (§3.4).
 const FRAME_HEAD: usize = 9;
@@ -50,4 +50,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for Confirmed<S> {
     }
 }
 
-write_through!(Confirmed);
+delegate_async_write!(Confirmed);

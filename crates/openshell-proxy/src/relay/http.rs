@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::connect::connect;
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::credentials::body::{self, Held, Scanned};
 use crate::credentials::echo::scrubbed;
 use crate::credentials::release::release;
@@ -26,15 +26,16 @@ use crate::decide::request;
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::http::target::RequestTarget;
-use crate::intake::{Scheme, Target};
+use crate::io::complete_body::CompleteBody;
+use crate::limits::Limits;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
 use crate::relay::confirmed::Confirmed;
 use crate::relay::http2::{self, Lanes};
 use crate::relay::session::Session;
 use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
-use crate::relay::whole::Whole;
 use crate::resolve::{guard, resolve};
+use crate::target::{Scheme, Target};
 use crate::tenure::{Connection, Does};
 
 /// How heads are read inside a connection: bounded in size; between two of them a client may take its time.
@@ -123,7 +124,7 @@ impl Admitted {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
-        let response = response.map(|body| Whole::new(body, upstream.is_shared()));
+        let response = response.map(|body| CompleteBody::new(body, upstream.is_shared()));
         Ok(match watched.is_empty() {
             true => response.map(|body| Either::Right(Either::Left(body))),
             false => {
@@ -275,8 +276,8 @@ impl Inside {
         let mut client = Some(hyper::upgrade::on(&mut request));
         let (mut parts, incoming) = request.into_parts();
         let mut body = Unread::Incoming(match parts.version {
-            Version::HTTP_2 => Whole::of_stream(incoming, upstream.crew().recruiter()),
-            _ => Whole::new(incoming, false),
+            Version::HTTP_2 => CompleteBody::of_stream(incoming, upstream.crew().spawner()),
+            _ => CompleteBody::new(incoming, false),
         });
         let (mut must_dial, mut fresh) = (false, None);
         loop {
@@ -348,7 +349,7 @@ impl Inside {
 #[derive(Debug)]
 pub enum Unread {
     /// Not looked at.
-    Incoming(Whole),
+    Incoming(CompleteBody),
     /// Looked at, as far as it was read.
     Outgoing(Outgoing),
 }

@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
-use crate::context::Limits;
 use crate::credentials::body::{FirstBytes, misplaced};
-use crate::turn::Turn;
+use crate::io::coop::CoopBudget;
+use crate::limits::Limits;
 
 /// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
 const BUFFER: usize = 16 * 1024;
@@ -197,7 +197,7 @@ impl Pipe {
     /// Moves what comes until nothing has come for [`LULL`]. Whatever enters the pipe leaves it.
     async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let mut turn = Turn::default();
+        let mut turn = CoopBudget::default();
         loop {
             turn.next().await;
             let enter = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE, flags)?);
@@ -253,7 +253,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::{PIPE, Pipe};
-    use crate::context::Limits;
+    use crate::limits::Limits;
 
     const THERE: usize = 8 * 1024 * 1024;
 

@@ -16,16 +16,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, Notify};
 
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::credentials::body::{self, FirstBytes};
 use crate::http::reply::Body;
+use crate::io::lingering::Linger;
+use crate::io::prefixed::Prefixed;
+use crate::limits::Limits;
+use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::linger::Linger;
 use crate::relay::opaque;
-use crate::relay::prefixed::Prefixed;
 use crate::relay::upstream::Upstream;
-use crate::share::Share;
 use crate::tenure::{Connection, Tenure};
 
 /// What the requests of one client connection share.
@@ -34,7 +35,7 @@ pub struct Session {
     /// The client's socket, to see whether anybody is still there.
     client: Option<OwnedFd>,
     /// The upstream connection of its requests, and its program's share where that is its own.
-    pub(crate) upstream: Mutex<(Upstream, Option<Share>)>,
+    pub(crate) upstream: Mutex<(Upstream, Option<QuotaGuard>)>,
     /// What its last request may last by, where every request has its own.
     tenure: Mutex<Option<Tenure>>,
     /// What it is for.

@@ -17,16 +17,16 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::context::Limits;
 use crate::credentials::body::{Scanned, Unsendable};
 use crate::credentials::release::Released;
 use crate::http::head;
-use crate::intake::{Scheme, Target};
+use crate::io::coop::CoopBudget;
+use crate::io::tasks::{AbortOnDrop, ConnectionTasks};
+use crate::limits::Limits;
 use crate::memory::Windows;
 use crate::refusal::Refusal;
-use crate::relay::crew::{Crew, Hold};
 use crate::resolve::guard::Destination;
-use crate::turn::Turn;
+use crate::target::{Scheme, Target};
 
 /// The upstream connection of one client, kept for its next request to the same origin.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Upstream {
     /// Whether it ends with the last answer.
     is_ending: bool,
     /// Who moves its bytes.
-    crew: Crew,
+    crew: ConnectionTasks,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct Kept {
     address: SocketAddr,
     sender: Sender,
     /// The connection itself.
-    hold: Arc<Hold>,
+    hold: Arc<AbortOnDrop>,
 }
 
 /// How requests are sent.
@@ -78,7 +78,7 @@ struct Patient<S> {
     stream: S,
     unanswered: Arc<AtomicUsize>,
     is_unread: bool,
-    turn: Turn,
+    turn: CoopBudget,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
@@ -179,7 +179,7 @@ pub enum NotAnswered {
 impl Upstream {
     /// None yet; `crew` is to drive what it will be.
     #[must_use]
-    pub fn driven_by(crew: Crew) -> Self {
+    pub fn driven_by(crew: ConnectionTasks) -> Self {
         Self { crew, ..Self::default() }
     }
 
@@ -238,7 +238,8 @@ impl Upstream {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
-        let stream = Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false, turn: Turn::default() };
+        let stream =
+            Patient { stream, unanswered: Arc::clone(&unanswered), is_unread: false, turn: CoopBudget::default() };
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         // How it ended, the request on it has heard.
         let hold = Arc::new(self.crew.add(async move { drop(connection.with_upgrades().await) }));
@@ -262,7 +263,7 @@ impl Upstream {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut protocol = http2::Builder::new(self.crew.recruiter());
+        let mut protocol = http2::Builder::new(self.crew.spawner());
         protocol
             .timer(TokioTimer::new())
             .initial_stream_window_size(windows.upstream_stream())
@@ -281,7 +282,7 @@ impl Upstream {
 
     /// What must run for anything to be sent or answered.
     #[must_use]
-    pub fn crew(&self) -> Crew {
+    pub fn crew(&self) -> ConnectionTasks {
         self.crew.clone()
     }
 

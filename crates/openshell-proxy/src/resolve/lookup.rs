@@ -11,7 +11,7 @@ use openshell_policy::network::host::{Host, HostName};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// The supervisor's resolver.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use openshell_policy::network::host::Host;
 use super::guard::{Destination, OwnAddresses, check};
 use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
-use crate::identify::caller::{Caller, Callers, Program};
-use crate::intake::Target;
+use crate::peer::{Caller, Callers, Program};
 use crate::record::{DenialSink, Outcome, Record};
 use crate::refusal::Refusal;
+use crate::target::Target;
 
 /// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
 fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<Destination, Refusal> {

@@ -17,7 +17,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use time::{Duration, OffsetDateTime};
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// Issues a certificate for every host that is opened.
 pub struct Authority {
@@ -205,10 +205,10 @@ mod tests {
     fn a_million_hosts_leave_no_more_certificates_than_there_is_room_for() {
         let authority = Authority::create().unwrap();
         let now = OffsetDateTime::now_utc();
-        for n in 0..3 * crate::context::Limits::LEAVES {
+        for n in 0..3 * crate::limits::Limits::LEAVES {
             authority.leaf(&host(&format!("h{n}.test")), now).unwrap();
         }
-        assert!(authority.leaves.len() <= crate::context::Limits::LEAVES);
+        assert!(authority.leaves.len() <= crate::limits::Limits::LEAVES);
     }
 
     #[test]

@@ -2,6 +2,5 @@
 
 pub mod authority;
 pub mod originate;
-pub mod read_ahead;
 pub mod terminate;
 pub mod trust;

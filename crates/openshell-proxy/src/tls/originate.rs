@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::context::Limits;
+use crate::io::read_ahead::ReadAhead;
+use crate::limits::Limits;
 use crate::refusal::Refusal;
 use crate::tls::authority::{HTTP1, HTTP2, VERSIONS, provider};
-use crate::tls::read_ahead::ReadAhead;
 use crate::tls::trust::certificates;
 
 /// A verified upstream.

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::context::Limits;
+use crate::io::read_ahead::ReadAhead;
+use crate::limits::Limits;
 use crate::refusal::Refusal;
 use crate::tls::authority::{Authority, HTTP1, HTTP2};
-use crate::tls::read_ahead::ReadAhead;
 
 /// A client whose TLS is opened.
 pub type ClientTls<S> = TlsStream<ReadAhead<S>>;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use openshell_proxy::credentials::placeholder::REDACTED;
+use openshell_proxy::placeholder::REDACTED;
 use openshell_proxy::record::AUDIT;
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};

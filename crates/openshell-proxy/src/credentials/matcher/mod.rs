@@ -7,7 +7,7 @@ use std::ops::Range;
 use memchr::{memchr, memchr2, memmem};
 use zeroize::Zeroizing;
 
-use crate::credentials::placeholder::base64_forms;
+use crate::placeholder::base64_forms;
 
 /// A part of Base64 that is shorter is met by chance.
 const BASE64_BYTES: usize = 8;
@@ -181,7 +181,7 @@ enum Escapes {
 /// What an escape stands for.
 enum Escape {
     /// `length` bytes stand for some others.
-    Whole { length: usize, bytes: Vec<u8> },
+    CompleteBody { length: usize, bytes: Vec<u8> },
     /// What follows decides.
     Begun,
     /// It is none.
@@ -210,7 +210,7 @@ impl Escapes {
             (_, []) => None,
         };
         match read {
-            Some(Some((length, bytes))) => Escape::Whole { length, bytes },
+            Some(Some((length, bytes))) => Escape::CompleteBody { length, bytes },
             Some(None) => Escape::None,
             None if text.len() < ESCAPE_BYTES => Escape::Begun,
             None => Escape::None,
@@ -224,7 +224,7 @@ impl Escapes {
             let (before, escape) = rest.split_at(next);
             decoded.extend_from_slice(before);
             let length = match self.read(escape) {
-                Escape::Whole { length, bytes } => {
+                Escape::CompleteBody { length, bytes } => {
                     decoded.extend(bytes);
                     length
                 }
@@ -458,7 +458,7 @@ impl Decoder {
                 continue;
             }
             match self.escapes.read(rest) {
-                Escape::Whole { length, bytes } => {
+                Escape::CompleteBody { length, bytes } => {
                     let longer = length.saturating_sub(bytes.len());
                     // What it stands for ends where it ends.
                     self.advance(forms, (&bytes, longer), here + longer.cast_signed(), found);

@@ -18,20 +18,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::credentials::body::{self, Held};
 use crate::http::head;
 use crate::http::reply::{self, Body};
+use crate::io::complete_body::CompleteBody;
+use crate::io::lingering::Linger;
+use crate::io::tasks::{ConnectionTasks, Spawner};
+use crate::limits::Limits;
 use crate::memory::Windows;
+use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
 use crate::refusal::Refusal;
-use crate::relay::crew::{Crew, Recruiter};
 use crate::relay::http::{Course, Inside, Unanswered};
-use crate::relay::linger::Linger;
 use crate::relay::session::Session;
 use crate::relay::upstream::Upstream;
-use crate::relay::whole::Whole;
-use crate::share::Share;
 
 #[cfg(test)]
 mod tests;
@@ -44,10 +45,10 @@ pub struct Lanes {
     /// …and whether it does, where that is not known.
     confirmed: Option<watch::Receiver<bool>>,
     /// Those that wait for a request, where it does not, each with what its program has of connections for it…
-    idle: Mutex<Vec<(Upstream, Option<Share>)>>,
+    idle: Mutex<Vec<(Upstream, Option<QuotaGuard>)>>,
     /// …and turns at having one.
     turns: Arc<Semaphore>,
-    crew: Crew,
+    crew: ConnectionTasks,
     /// Told when the shared one has ended.
     ended: Arc<Notify>,
     /// Told when too many streams were given up.
@@ -111,7 +112,7 @@ impl Lanes {
     }
 
     /// What is behind the lock is whole at every moment.
-    fn idle(&self) -> MutexGuard<'_, Vec<(Upstream, Option<Share>)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Upstream, Option<QuotaGuard>)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +121,7 @@ impl Lanes {
 #[derive(Debug)]
 struct Lane {
     upstream: Upstream,
-    share: Option<Share>,
+    share: Option<QuotaGuard>,
     turn: Option<OwnedSemaphorePermit>,
     lanes: Arc<Lanes>,
 }
@@ -156,7 +157,7 @@ impl Stream {
         let is_alone = self.lane().as_ref().is_some_and(|lane| lane.turn.is_some());
         if is_alone && Arc::strong_count(&self) > 1 {
             let stream = Arc::downgrade(&self);
-            self.lanes.crew.recruiter().execute(async move {
+            self.lanes.crew.spawner().execute(async move {
                 tokio::time::sleep(Limits::LINGER).await;
                 if let Some(stream) = stream.upgrade() {
                     stream.lane().iter_mut().for_each(|lane| lane.upstream.give_up_unless_ready());
@@ -244,8 +245,8 @@ impl hyper::body::Body for Answer {
 struct NotSent(#[source] h2::Error);
 
 /// How streams are read: bounded in number, in size, and in what they may cost that is no request.
-fn protocol(crew: &Crew, width: u32, windows: &Windows) -> http2::Builder<Recruiter> {
-    let mut protocol = http2::Builder::new(crew.recruiter());
+fn protocol(crew: &ConnectionTasks, width: u32, windows: &Windows) -> http2::Builder<Spawner> {
+    let mut protocol = http2::Builder::new(crew.spawner());
     protocol
         .timer(TokioTimer::new())
         .max_concurrent_streams(width)
@@ -362,7 +363,7 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
         let response = reply::refused(&refusal, &record);
         record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
         awaited.is_answered = true;
-        drop(Whole::of_stream(request.into_body(), lanes.crew.recruiter()));
+        drop(CompleteBody::of_stream(request.into_body(), lanes.crew.spawner()));
         return Ok(response);
     };
     let (mut lane, exchanged) = match lanes.take(&inside.ctx, &callers.first().program.executable).await {
@@ -373,7 +374,7 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
             (Some(lane), exchanged)
         }
         Err(refusal) => {
-            drop(Whole::of_stream(request.into_body(), lanes.crew.recruiter()));
+            drop(CompleteBody::of_stream(request.into_body(), lanes.crew.spawner()));
             (None, Err(Unanswered::Refused(refusal)))
         }
     };
@@ -418,12 +419,12 @@ where
     let responses = Arc::new(Mutex::new(Some((plain, call))));
     let answered = Arc::new(Notify::new());
     let tell = Arc::clone(&answered);
-    let crew = Crew::default();
-    let rest = crew.recruiter();
+    let crew = ConnectionTasks::default();
+    let rest = crew.spawner();
     let answer = service_fn(move |request: Request<Incoming>| {
         let responses = responses.lock().unwrap_or_else(PoisonError::into_inner).take();
         let response = responses.map(|(plain, call)| if head::is_grpc(request.headers()) { call } else { plain });
-        drop(Whole::of_stream(request.into_body(), rest.clone()));
+        drop(CompleteBody::of_stream(request.into_body(), rest.clone()));
         tell.notify_one();
         async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
     });

@@ -12,18 +12,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::sync::Semaphore;
 
 use super::{Lanes, serve};
-use crate::context::{Context, Limits};
+use crate::context::Context;
 use crate::decide::connection::judge;
 use crate::decide::current::CurrentPolicy;
 use crate::decide::snapshot::Snapshot;
-use crate::identify::caller::{Caller, Callers, Program};
 use crate::identify::{Identifier, Processes};
-use crate::intake::{Scheme, Target};
+use crate::limits::Limits;
 use crate::memory::Memory;
+use crate::peer::{Caller, Callers, Program};
 use crate::record::DenialSink;
 use crate::relay::http::Inside;
 use crate::relay::upstream::Upstream;
 use crate::resolve::lookup::Resolver;
+use crate::target::{Scheme, Target};
 use crate::tenure::Connection;
 
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::context::Limits;
-use crate::turn::Turn;
+use crate::io::coop::CoopBudget;
+use crate::limits::Limits;
 
 /// A stream that lingers when it is shut down.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ pub struct Linger<S> {
     closing: Option<(Pin<Box<Sleep>>, usize)>,
     /// Set when something is read.
     has_read: Arc<AtomicBool>,
-    turn: Turn,
+    turn: CoopBudget,
 }
 
 impl<S> Linger<S> {
     /// Over `stream`; sets `has_read` whenever something is read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
-        Self { stream, closing: None, has_read, turn: Turn::default() }
+        Self { stream, closing: None, has_read, turn: CoopBudget::default() }
     }
 
     /// What it is over.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// How much each program has.
 #[derive(Debug)]
-pub struct Shares {
+pub struct Quota {
     /// What one may have…
     each: usize,
     /// …and all together.
@@ -23,20 +23,20 @@ struct Counts {
 
 /// A part of a program's share; given back when it is dropped.
 #[derive(Debug)]
-pub struct Share {
-    shares: Arc<Shares>,
+pub struct QuotaGuard {
+    shares: Arc<Quota>,
     program: String,
     amount: usize,
 }
 
-impl Default for Shares {
+impl Default for Quota {
     /// Of connections, whose number as a whole the listener bounds.
     fn default() -> Self {
         Self::new(Limits::CONNECTIONS_A_PROGRAM, usize::MAX)
     }
 }
 
-impl Shares {
+impl Quota {
     /// Where one program may have `each`, and all together `all`.
     #[must_use]
     pub fn new(each: usize, all: usize) -> Self {
@@ -44,12 +44,12 @@ impl Shares {
     }
 
     /// Takes one for `program`; `None` if it has its share already.
-    pub fn take(self: &Arc<Self>, program: &str) -> Option<Share> {
+    pub fn take(self: &Arc<Self>, program: &str) -> Option<QuotaGuard> {
         self.take_many(program, 1)
     }
 
     /// Takes `amount` for `program`; `None` if that is more than its share, or than there is.
-    pub fn take_many(self: &Arc<Self>, program: &str, amount: usize) -> Option<Share> {
+    pub fn take_many(self: &Arc<Self>, program: &str, amount: usize) -> Option<QuotaGuard> {
         let mut counts = self.counts();
         let Counts { all, programs } = &mut *counts;
         let count =
@@ -57,7 +57,7 @@ impl Shares {
         *all = all.checked_add(amount).filter(|all| *all <= self.all)?;
         programs.insert(program.to_owned(), count);
         drop(counts);
-        Some(Share { shares: Arc::clone(self), program: program.to_owned(), amount })
+        Some(QuotaGuard { shares: Arc::clone(self), program: program.to_owned(), amount })
     }
 
     /// What is behind the lock is whole at every moment.
@@ -66,7 +66,7 @@ impl Shares {
     }
 }
 
-impl Drop for Share {
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         let mut counts = self.shares.counts();
         counts.all -= self.amount;
@@ -84,11 +84,11 @@ impl Drop for Share {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Limits, Shares};
+    use super::{Limits, Quota};
 
     #[test]
     fn a_program_that_has_all_of_its_share_gets_no_more_and_others_theirs() {
-        let shares = Arc::new(Shares::default());
+        let shares = Arc::new(Quota::default());
         let mut taken: Vec<_> = (0..Limits::CONNECTIONS_A_PROGRAM).map(|_| shares.take("/a").unwrap()).collect();
         assert!(shares.take("/a").is_none() && shares.take("/b").is_some());
         taken.pop();
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn all_programs_together_have_a_bound_too() {
-        let shares = Arc::new(Shares::new(6, 10));
+        let shares = Arc::new(Quota::new(6, 10));
         let first = shares.take_many("/a", 6).unwrap();
         assert!(shares.take_many("/a", 1).is_none() && shares.take_many("/b", 5).is_none());
         let second = shares.take_many("/b", 4).unwrap();

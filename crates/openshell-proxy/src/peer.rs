@@ -1,6 +1,16 @@
-//! Who is calling, as policies and logs name it.
+//! The workload's end of a connection: its addresses, and the programs behind it as policies and logs name them.
 
+use std::net::SocketAddrV4;
 use std::sync::Arc;
+
+/// Both ends of a client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The workload's end.
+    pub client: SocketAddrV4,
+    /// The proxy's.
+    pub server: SocketAddrV4,
+}
 
 /// What of a process a decision depends on. Paths are text, as rules and logs know no other; a program whose path is not
 /// UTF-8 is refused.

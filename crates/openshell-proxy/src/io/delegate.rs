@@ -1,7 +1,7 @@
 //! Streams that differ from those beneath them in what is read alone.
 
 /// Has `$type<S>` write to its field `stream`.
-macro_rules! write_through {
+macro_rules! delegate_async_write {
     ($type:ident) => {
         impl<S: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for $type<S> {
             fn poll_write(
@@ -41,4 +41,4 @@ macro_rules! write_through {
     };
 }
 
-pub(crate) use write_through;
+pub(crate) use delegate_async_write;

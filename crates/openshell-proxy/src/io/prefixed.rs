@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::write_through::write_through;
+use crate::io::delegate::delegate_async_write;
 
 /// `stream` behind `prefix`.
 #[derive(Debug)]
@@ -40,4 +40,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     }
 }
 
-write_through!(Prefixed);
+delegate_async_write!(Prefixed);

@@ -2,13 +2,13 @@
 
 use std::task::{Context, Poll};
 
-use crate::context::Limits;
+use crate::limits::Limits;
 
 /// What one stream has moved since it last had to wait.
 #[derive(Debug, Default)]
-pub(crate) struct Turn(usize);
+pub(crate) struct CoopBudget(usize);
 
-impl Turn {
+impl CoopBudget {
     /// Not ready, once, where [`Limits::TURN_BYTES`] were moved: it is the others' turn.
     pub(crate) fn poll_next(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.is_over() {

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use crate::turn::Turn;
-use crate::write_through::write_through;
+use crate::io::coop::CoopBudget;
+use crate::io::delegate::delegate_async_write;
 
 /// Bytes that are read at once: six records.
 const AHEAD: usize = 96 * 1024;
@@ -26,14 +26,14 @@ pub struct ReadAhead<S> {
     ahead: Vec<u8>,
     /// Bytes of it that were taken.
     taken: usize,
-    turn: Turn,
+    turn: CoopBudget,
 }
 
 impl<S> ReadAhead<S> {
     /// Over `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: Vec::new(), taken: 0, turn: Turn::default() }
+        Self { stream, ahead: Vec::new(), taken: 0, turn: CoopBudget::default() }
     }
 }
 
@@ -63,7 +63,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
     }
 }
 
-write_through!(ReadAhead);
+delegate_async_write!(ReadAhead);
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes work on at any time; drives it while [`Self::run`] runs.
 #[derive(Clone, Default)]
-pub struct Crew(Arc<Mutex<Waiting>>);
+pub struct ConnectionTasks(Arc<Mutex<Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
@@ -30,34 +30,34 @@ struct Waiting {
 
 /// Takes work on for a crew as long as there is one, and holds on to nothing: for what is work itself.
 #[derive(Clone)]
-pub struct Recruiter(Weak<Mutex<Waiting>>);
+pub struct Spawner(Weak<Mutex<Waiting>>);
 
 /// Work that ends when this is dropped.
 #[derive(Debug)]
-pub struct Hold(AbortHandle);
+pub struct AbortOnDrop(AbortHandle);
 
-impl Drop for Hold {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Crew {
+impl ConnectionTasks {
     /// Takes on `work`, until the hold on it is dropped.
     #[must_use]
-    pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> Hold {
+    pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
         let (work, handle) = abortable(work);
-        self.recruiter().execute(async move {
+        self.spawner().execute(async move {
             // Whether it was ended is known to whoever ended it.
             let _ = work.await;
         });
-        Hold(handle)
+        AbortOnDrop(handle)
     }
 
     /// For what takes on work of its own.
     #[must_use]
-    pub fn recruiter(&self) -> Recruiter {
-        Recruiter(Arc::downgrade(&self.0))
+    pub fn spawner(&self) -> Spawner {
+        Spawner(Arc::downgrade(&self.0))
     }
 
     /// Drives whatever work there is, for ever. What is not done when this is dropped ends with it.
@@ -86,7 +86,7 @@ impl Crew {
 }
 
 /// The end of a crew, which takes no work on any more.
-struct End(Crew);
+struct End(ConnectionTasks);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -104,7 +104,7 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<F> Executor<F> for Recruiter
+impl<F> Executor<F> for Spawner
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -118,15 +118,15 @@ where
     }
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for ConnectionTasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").finish_non_exhaustive()
+        f.debug_struct("ConnectionTasks").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Recruiter {
+impl fmt::Debug for Spawner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recruiter").finish_non_exhaustive()
+        f.debug_struct("Spawner").finish_non_exhaustive()
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
 
     use hyper::rt::Executor as _;
 
-    use super::Crew;
+    use super::ConnectionTasks;
 
     #[tokio::test]
     async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
-        let (crew, done) = (Crew::default(), Arc::new(AtomicUsize::new(0)));
-        let (recruiter, counted) = (crew.recruiter(), Arc::clone(&done));
-        recruiter.clone().execute(async move {
+        let (crew, done) = (ConnectionTasks::default(), Arc::new(AtomicUsize::new(0)));
+        let (spawner, counted) = (crew.spawner(), Arc::clone(&done));
+        spawner.clone().execute(async move {
             let again = Arc::clone(&counted);
-            recruiter.execute(async move {
+            spawner.execute(async move {
                 again.fetch_add(10, Ordering::Relaxed);
             });
             counted.fetch_add(1, Ordering::Relaxed);
@@ -174,18 +174,18 @@ mod tests {
 
     #[test]
     fn work_that_was_never_begun_ends_with_its_crew() {
-        let (crew, held) = (Crew::default(), Arc::new(()));
+        let (crew, held) = (ConnectionTasks::default(), Arc::new(()));
         let run = crew.run();
         for _ in 0..3 {
             // What holds on to its crew, as streams do, would hold on to itself.
             let all = (crew.clone(), Arc::clone(&held));
-            crew.recruiter().execute(async move { drop(all) });
+            crew.spawner().execute(async move { drop(all) });
         }
         assert_eq!(Arc::strong_count(&held), 4);
         drop(run);
         assert_eq!(Arc::strong_count(&held), 1);
         let late = Arc::clone(&held);
-        crew.recruiter().execute(async move { drop(late) });
+        crew.spawner().execute(async move { drop(late) });
         assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
     }
 }

@@ -1,0 +1,9 @@
+//! Streams, bodies and tasks of connections, beneath any protocol.
+
+pub mod complete_body;
+pub(crate) mod coop;
+pub(crate) mod delegate;
+pub mod lingering;
+pub mod prefixed;
+pub mod read_ahead;
+pub mod tasks;
