@@ -36,6 +36,13 @@ matched_endpoint_configs contains endpoint if {
 	endpoint_matches(endpoint)
 }
 
+# The same endpoints by policy and place, for a reader that has the document.
+matched_endpoints contains [name, index] if {
+	some name in matching_policies
+	some index, endpoint in data.network_policies[name].endpoints
+	endpoint_matches(endpoint)
+}
+
 # A policy permits a connection if one of its endpoints and one of its binaries match.
 matching_policies contains name if {
 	some name in policies_by_endpoint

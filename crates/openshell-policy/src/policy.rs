@@ -42,6 +42,12 @@ impl Policy {
         Ok(Self { filesystem, run_as, network })
     }
 
+    /// The same network policies, with the parts of `other` that take effect at a start alone.
+    #[must_use]
+    pub fn with_static_parts(self, other: &Self) -> Self {
+        Self { filesystem: other.filesystem.clone(), run_as: other.run_as.clone(), network: self.network }
+    }
+
     /// What the workload may do with files.
     #[must_use]
     pub fn filesystem(&self) -> &Filesystem {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::context::Context;
-use crate::decide::connection::{Permit, judge, observe};
+use crate::decide::connection::{judge, observe};
+use crate::decide::permit::Permit;
 use crate::identify::search::{GiveUp, Search};
 use crate::limits::Limits;
 use crate::peer::Flow;

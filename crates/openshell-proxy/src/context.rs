@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::credentials::vault::CurrentVault;
-use crate::decide::current::CurrentPolicy;
+use crate::decide::store::PolicyStore;
 use crate::identify::Identifier;
 use crate::identify::sweep::Unsearched;
 use crate::inference::route::Inference;
@@ -23,7 +23,7 @@ use crate::tls::originate::Trust;
 #[derive(Debug)]
 pub struct Context {
     /// The policy in force.
-    pub policy: Arc<CurrentPolicy>,
+    pub policy: Arc<PolicyStore>,
     /// Finds out who is calling.
     pub identifier: Arc<Identifier>,
     /// Sockets of which one owner is known, and the others are still looked for.

@@ -1,7 +1,7 @@
 //! The way of a connection out of the sandbox, and every decision on it.
 //!
 //! The modules stand in the order in which a byte meets them. A stage is a function from the previous stage's type to
-//! its own, so that nothing is dialled without a [`decide::connection::Permit`], and no address that was not checked.
+//! its own, so that nothing is dialled without a [`decide::permit::Permit`], and no address that was not checked.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ use crate::approve::{approve, caller};
 use crate::connect::dial;
 use crate::context::Context;
 use crate::credentials::body::{FirstBytes, misplaced};
-use crate::decide::connection::Permit;
+use crate::decide::permit::{Inspection, Permit};
 use crate::detect::{Detected, Protocol, detect};
 use crate::http::head;
 use crate::http::reply::{self, Body};
@@ -153,7 +153,7 @@ async fn relay(
     connection: &Arc<Connection>,
 ) -> Result<(), Refusal> {
     let permit = connection.permit();
-    if permit.skips_tls() {
+    if matches!(permit.inspection(), Inspection::Passthrough) {
         return relay_unseen(ctx, connection, |first| opaque::relay(client, surplus, upstream, Bytes::new(), first))
             .await;
     }
@@ -421,7 +421,7 @@ async fn tunnel(
     let (decided, upstream, address, share) = loop {
         let (destination, decided) = approve(ctx, flow, &target, record).await?;
         // Whether it has TLS inside nobody knows before the answer.
-        if ctx.authority.is_none() && !decided.permit.skips_tls() {
+        if ctx.authority.is_none() && !matches!(decided.permit.inspection(), Inspection::Passthrough) {
             return Err(Refusal::AuthorityUnavailable);
         }
         let (upstream, address, share) = dial(ctx, &destination, &decided.callers).await?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::credentials::vault::Credential;
-use crate::decide::connection::Permit;
-use crate::decide::request::{Judged, RequestPermit};
+use crate::decide::message::{Judged, MessagePermit};
+use crate::decide::permit::Permit;
 use crate::inference::api::Call;
 use crate::inference::usage::Usage;
 use crate::peer::{Caller, Callers};
@@ -169,7 +169,7 @@ impl Record {
     }
 
     /// Notes that its request was permitted, and how.
-    pub fn request_permitted_by(&mut self, permit: &RequestPermit) {
+    pub fn request_permitted_by(&mut self, permit: &MessagePermit) {
         if permit.policy().is_some() {
             self.policy = permit.policy().map(str::to_owned);
         }
@@ -315,8 +315,8 @@ impl Record {
             Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
             Some(Judged::Allowed) => ("l7", "allow", remark, ""),
             // No rule has seen it.
-            Some(Judged::Unseen) if self.is_inside() => ("", "allow", remark, ""),
-            Some(Judged::Unseen) | None => ("opa", "allow", remark, ""),
+            Some(Judged::Unjudged) if self.is_inside() => ("", "allow", remark, ""),
+            Some(Judged::Unjudged) | None => ("opa", "allow", remark, ""),
         };
         let message = match &self.http {
             _ if let Some(Routed { call: Some(call), .. }) = &self.inference => format!(

@@ -10,8 +10,10 @@ use hyper::{Method, Uri};
 use tokio::sync::{oneshot, watch};
 
 use crate::context::Context;
-use crate::decide::connection::{Permit, judge, observe};
-use crate::decide::request;
+use crate::decide::action::Message;
+use crate::decide::connection::{judge, observe};
+use crate::decide::message;
+use crate::decide::permit::Permit;
 use crate::identify::sweep::{Further, Owners};
 use crate::limits::Limits;
 use crate::peer::Callers;
@@ -196,8 +198,8 @@ fn still_permitted(permit: &Permit, does: &Doing) -> Result<(), Refusal> {
         return Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) });
     }
     does.requests.values().try_for_each(|(method, uri)| {
-        let target = permit.request_target(method, uri)?;
-        request::judge_now(permit, method, &target).map(drop)
+        let message = Message::Http { method: method.clone(), uri: uri.clone() };
+        message::judge_now(permit, &permit.action(&message)?).map(drop)
     })
 }
 

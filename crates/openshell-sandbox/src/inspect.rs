@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
-use openshell_proxy::decide::request::{self, Judged, RequestPermit};
+use openshell_proxy::decide::message::{self, Judged, MessagePermit};
 use openshell_proxy::inference::serve::is_target;
 use openshell_proxy::peer::{Caller, Callers, Program};
 use openshell_proxy::refusal::Refusal;
@@ -101,7 +101,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let judged = judge(&snapshot, &callers, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
-        let leave = request.map(|(method, path)| request::ask(&permit, method, path)).transpose()?;
+        let leave = request.map(|(method, path)| message::ask(&permit, method, path)).transpose()?;
         let destination = runtime.block_on(async {
             let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
             let own = OwnAddresses { listeners: Vec::new(), is_on_link: netns::is_on_link };
@@ -112,16 +112,16 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     match judged {
         Ok((permit, destination, leave)) => {
             let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
-            let named = leave.as_ref().map_or_else(|| permit.policy(), RequestPermit::policy);
+            let named = leave.as_ref().map_or_else(|| permit.policy(), MessagePermit::policy);
             let policy = named.unwrap_or("-");
             answer(&format!(
                 "allowed: {asked} by {}, policy {policy}; {}",
                 caller.program.executable,
                 addresses.join(" ")
             ));
-            match leave.as_ref().map(RequestPermit::judged) {
+            match leave.as_ref().map(MessagePermit::judged) {
                 Some(Judged::Audited { reason, .. }) => answer(&format!("  audit only: {reason}")),
-                Some(Judged::Unseen) => answer("  no rules judge its requests"),
+                Some(Judged::Unjudged) => answer("  no rules judge its requests"),
                 Some(Judged::Allowed) => {}
                 None if permit.rules().is_some() => {
                     answer("  its requests are judged; --method and --path ask about one")

@@ -17,7 +17,7 @@ use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{self, endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
-use openshell_proxy::decide::document::document;
+use openshell_proxy::decide::rego_data::static_data;
 use openshell_proxy::observe::{Observation, Observations};
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_supervisor::resolve::resolve;
@@ -338,7 +338,7 @@ fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -
     if !others.is_empty() {
         text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
     }
-    let parts = document(started, &|_| None);
+    let parts = static_data(started);
     for key in ["filesystem_policy", "landlock", "process"] {
         text.push_str(&format!("{key}: {}\n", parts[key]));
     }

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use openshell_policy::violation::Fault;
-use openshell_proxy::decide::snapshot::{LoadError, Snapshot};
+use openshell_policy::yaml;
+use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::resolve::resolve;
 use sha2::{Digest, Sha256};
 
 use crate::{lints, logging};
 
 /// Bytes of the largest document, and of the largest rules.
-const BYTES: u64 = openshell_policy::yaml::MAX_DOCUMENT_BYTES as u64;
+const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
 
 /// Warnings of one load that are said; a policy for many images may speak of many programs that one image has not.
 const DOUBTS: usize = 10;
@@ -60,16 +61,11 @@ impl Source {
         if let Some(rules) = &rules {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
-        let loaded = Snapshot::load(generation, &data, rules.as_deref(), &meant);
-        let (snapshot, warnings) = loaded.map_err(|error| match error {
-            LoadError::Data(violations) => match violations.0.as_slice() {
-                [only] if matches!(only.fault, Fault::Syntax(_)) => {
-                    anyhow!("failed to parse YAML data: {path}: {only}")
-                }
-                _ => anyhow!("{path}: {violations}"),
-            },
-            other => anyhow!(other),
+        let (policy, warnings) = yaml::policy(&data).map_err(|violations| match violations.0.as_slice() {
+            [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {path}: {only}"),
+            _ => anyhow!("{path}: {violations}"),
         })?;
+        let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &meant)?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {path}: {warning}"));
         let lints = lints::lints(snapshot.policy());
         let doubts = lints.warnings.into_iter().map(|lint| format!("policy warning: {path}: {lint}"));

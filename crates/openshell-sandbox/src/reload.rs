@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
 use openshell_proxy::credentials::vault::CurrentVault;
-use openshell_proxy::decide::current::CurrentPolicy;
+use openshell_proxy::decide::store::PolicyStore;
 use tokio::sync::Notify;
 
 use crate::policy_file::Source;
@@ -14,7 +14,7 @@ use crate::{credentials, logging};
 /// What is read again, and where it is put in force.
 pub(crate) struct Reloading {
     pub(crate) source: Source,
-    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) policy: Arc<PolicyStore>,
     pub(crate) credentials: Option<credentials::Source>,
     pub(crate) vault: Arc<CurrentVault>,
 }

@@ -16,7 +16,7 @@ use openshell_policy::policy::Policy;
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::context::Context;
 use openshell_proxy::credentials::vault::CurrentVault;
-use openshell_proxy::decide::current::CurrentPolicy;
+use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::identify::sweep::Unsearched;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::inference::route::Inference;
@@ -198,7 +198,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
         has_java: tls.has_java,
     });
-    let policy = Arc::new(CurrentPolicy::new(snapshot));
+    let policy = Arc::new(PolicyStore::new(snapshot));
     let reload = Arc::new(Notify::new());
     let vault = Arc::new(CurrentVault::default());
     if let Some(loaded) = credentials {

@@ -16,6 +16,7 @@ pub const BUILT_IN: &str = include_str!("../../../../data/sandbox-policy.rego");
 pub enum Query {
     NetworkAction,
     MatchedNetworkPolicy,
+    MatchedEndpoints,
     MatchedEndpointConfigs,
     MatchedEndpointConfig,
     DenyReason,
@@ -31,9 +32,10 @@ pub enum Query {
 }
 
 impl Query {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::NetworkAction,
         Self::MatchedNetworkPolicy,
+        Self::MatchedEndpoints,
         Self::MatchedEndpointConfigs,
         Self::MatchedEndpointConfig,
         Self::DenyReason,
@@ -48,10 +50,12 @@ impl Query {
         Self::ProcessPolicy,
     ];
 
-    fn name(self) -> &'static str {
+    /// The rule's name.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::NetworkAction => "network_action",
             Self::MatchedNetworkPolicy => "matched_network_policy",
+            Self::MatchedEndpoints => "matched_endpoints",
             Self::MatchedEndpointConfigs => "matched_endpoint_configs",
             Self::MatchedEndpointConfig => "matched_endpoint_config",
             Self::DenyReason => "deny_reason",
@@ -176,20 +180,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// The answer to `query` as JSON; `None` where it is undefined.
+    /// The answer to `query`; `None` where it is undefined.
     ///
     /// # Errors
     /// The evaluation failed or took too long.
-    pub fn ask(&mut self, query: Query) -> Result<Option<serde_json::Value>, EngineError> {
+    pub fn ask(&mut self, query: Query) -> Result<Option<Value>, EngineError> {
         let value = self
             .machine
             .execute_entry_point_by_name(&query.entry_point())
             .map_err(|error| EngineError::Evaluate(error.to_string()))?;
-        if value == Value::Undefined {
-            return Ok(None);
-        }
-        let text = value.to_json_str().map_err(|error| EngineError::Evaluate(error.to_string()))?;
-        serde_json::from_str(&text).map(Some).map_err(|error| EngineError::Evaluate(error.to_string()))
+        Ok(Some(value).filter(|value| *value != Value::Undefined))
     }
 
     /// The answer to `query`, which is a text.
@@ -199,7 +199,7 @@ impl Session {
     pub fn ask_text(&mut self, query: Query) -> Result<Option<String>, EngineError> {
         match self.ask(query)? {
             None => Ok(None),
-            Some(serde_json::Value::String(text)) => Ok(Some(text)),
+            Some(Value::String(text)) => Ok(Some(text.to_string())),
             Some(other) => {
                 Err(EngineError::Answer { query: query.name(), answer: other.to_string(), expected: "a text" })
             }

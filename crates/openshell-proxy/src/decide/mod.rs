@@ -1,11 +1,14 @@
-//! May it: whether a caller may reach a target, by one immutable generation of the policy.
+//! May it: whether a caller may reach a target, and which messages it may send there, by one immutable generation of the policy.
 
+pub mod action;
 pub mod connection;
-pub mod current;
-pub mod document;
 pub mod engine;
-pub mod request;
+pub mod message;
+pub mod permit;
+pub mod rego_data;
+pub mod rules;
 pub mod snapshot;
+pub mod store;
 
 #[cfg(test)]
 mod tests;

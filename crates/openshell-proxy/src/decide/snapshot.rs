@@ -6,26 +6,24 @@ use std::sync::Arc;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
-use openshell_policy::violation::{Violations, Warning};
+use openshell_policy::violation::Violations;
 use openshell_policy::yaml;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
-use crate::decide::document::{Links, document};
-use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query};
-use crate::decide::request::{self, Remembered, RequestRules};
+use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
+use crate::decide::rego_data::{Links, rego_data, static_data};
+use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice, judges};
 use crate::limits::Limits;
 use crate::peer::Program;
 use crate::target::Target;
 
-/// Why a policy cannot be used.
+/// Error of rules that cannot be used with a policy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LoadError {
-    #[error(transparent)]
-    Data(#[from] Violations),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("the policy rules answer `{query}` with what no policy document may hold")]
@@ -38,25 +36,25 @@ pub struct Snapshot {
     generation: u64,
     policy: Policy,
     engine: Engine,
-    /// Whether arguments may count: the built-in rules only put them into reasons.
+    /// False for foreign rules, by which arguments may count: the built-in ones only put them into reasons.
     is_built_in: bool,
-    decisions: Cache<Question, Arc<Answer>, QuestionBytes>,
-    requests: Arc<Remembered>,
+    decisions: Cache<CacheKey, Arc<CachedDecision>, DecisionWeighter>,
+    messages: Arc<MessageCache>,
 }
 
-/// What a rule that a decision comes with takes, about.
+/// Bytes that a rule takes which comes with a decision, about.
 const RULE_BYTES: usize = 256;
 
-/// Weighs decisions by what the workload chooses of them, and what comes with them.
+/// Weighs cached decisions by the bytes in them that the workload chose, and by their rules.
 #[derive(Clone, Debug)]
-struct QuestionBytes;
+struct DecisionWeighter;
 
-impl Weighter<Question, Arc<Answer>> for QuestionBytes {
-    fn weight(&self, question: &Question, answer: &Arc<Answer>) -> u64 {
-        let program = &question.program;
+impl Weighter<CacheKey, Arc<CachedDecision>> for DecisionWeighter {
+    fn weight(&self, key: &CacheKey, decision: &Arc<CachedDecision>) -> u64 {
+        let program = &key.program;
         let texts = program.ancestors.iter().chain(&program.cmdline_paths).chain([&program.executable]);
         let bytes: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
-        let rules = match &answer.verdict {
+        let rules = match &decision.verdict {
             Verdict::Allow { endpoints, .. } => {
                 endpoints.iter().filter_map(Endpoint::l7).map(|l7| l7.rules.len() + l7.deny_rules.len()).sum()
             }
@@ -66,21 +64,21 @@ impl Weighter<Question, Arc<Answer>> for QuestionBytes {
     }
 }
 
-/// What a decision depends on.
+/// Everything that a decision on a connection depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Question {
+struct CacheKey {
     program: Program,
     target: Target,
 }
 
-/// What is remembered of a connection: what the rules say about it, and what they say about its requests.
+/// Decision on a connection, and the rules for its messages.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CachedDecision {
     pub(super) verdict: Verdict,
-    pub(super) rules: Option<Arc<RequestRules>>,
+    pub(super) rules: Option<Arc<Rules>>,
 }
 
-/// What the rules say about a connection.
+/// Answer of the rules about a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Permitted by `policy`, as these endpoints say.
@@ -94,11 +92,11 @@ pub(super) enum Verdict {
 pub struct Nearest {
     /// Its key.
     pub name: String,
-    /// What of it matches.
+    /// The part of it that matches.
     pub matches: Matches,
 }
 
-/// What of a policy matches a connection that it does not permit.
+/// The part of a policy that matches a connection which it does not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matches {
     /// Host and port, not the program.
@@ -112,28 +110,22 @@ pub enum Matches {
 }
 
 impl Snapshot {
-    /// Loads a policy document under the built-in rules, or under `rules`; `links` knows what its symlinks stand for.
+    /// One generation of `policy` under the built-in rules, or under `rules`; `links` tells the targets of its symlinks.
     ///
     /// # Errors
-    /// Everything that is wrong with the document, or what is wrong with the rules.
-    pub fn load(
-        generation: u64,
-        data: &str,
-        rules: Option<&str>,
-        links: Links<'_>,
-    ) -> Result<(Self, Vec<Warning>), LoadError> {
-        let (policy, warnings) = yaml::policy(data)?;
+    /// The rules do not compile, or change the parts of the policy that take effect at a start to what no document may hold.
+    pub fn new(generation: u64, policy: Policy, rules: Option<&str>, links: Links<'_>) -> Result<Self, LoadError> {
         let rules = rules.filter(|rules| *rules != BUILT_IN);
-        let engine = Engine::new(rules.unwrap_or(BUILT_IN), document(&policy, links))?;
+        let engine = Engine::new(rules.unwrap_or(BUILT_IN), rego_data(&policy, links))?;
         // Foreign rules may answer otherwise than the data says; what they answer is held to the same schema.
         let policy = match rules {
             None => policy,
-            Some(_) => static_parts(&engine, &policy)?,
+            Some(_) => with_static_answers(&engine, policy)?,
         };
         let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
-        let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, QuestionBytes);
-        let requests = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, request::QuestionBytes));
-        Ok((Self { generation, policy, engine, is_built_in: rules.is_none(), decisions, requests }, warnings))
+        let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, DecisionWeighter);
+        let messages = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, MessageWeighter));
+        Ok(Self { generation, policy, engine, is_built_in: rules.is_none(), decisions, messages })
     }
 
     /// Counts from 1; grows with every reload.
@@ -142,96 +134,116 @@ impl Snapshot {
         self.generation
     }
 
-    /// Whether its rules are the built-in ones.
+    /// False for foreign rules.
     pub(super) fn is_built_in(&self) -> bool {
         self.is_built_in
     }
 
-    /// What the sandbox may do.
+    /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// What the rules say about `program` going to `target`; the same question is evaluated once.
-    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<Answer>, EngineError> {
-        let mut question = Question { program: program.clone(), target: target.clone() };
+    /// The rules' answer about `program` going to `target`; the same question is evaluated once.
+    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<CachedDecision>, EngineError> {
+        let mut key = CacheKey { program: program.clone(), target: target.clone() };
         if self.is_built_in {
-            question.program.cmdline_paths.clear();
+            key.program.cmdline_paths.clear();
         }
-        self.decisions.get_or_insert_with(&question, || self.evaluate(&question).map(Arc::new))
+        self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
     }
 
-    /// Why the rules refuse `program` going to `target`; empty where they do not say.
+    /// Reason for which the rules refuse `program` going to `target`; empty where they give none.
     pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
-        let mut reason =
-            self.engine.about(Value::from(input(program, target)))?.ask_text(Query::DenyReason)?.unwrap_or_default();
+        let mut session = self.engine.about(Value::from(input(program, target)))?;
+        let mut reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         Ok(reason)
     }
 
-    fn evaluate(&self, Question { program, target }: &Question) -> Result<Answer, EngineError> {
-        let mut session = self.engine.about(Value::from(input(program, target)))?;
-        if session.ask(Query::NetworkAction)? != Some(json!("allow")) {
-            let nearest = nearest(session.ask(Query::NearestPolicy)?);
-            return Ok(Answer { verdict: Verdict::Deny { nearest }, rules: None });
+    fn evaluate(&self, CacheKey { program, target }: &CacheKey) -> Result<CachedDecision, EngineError> {
+        let input = input(program, target);
+        let mut session = self.engine.about(Value::from(input.clone()))?;
+        if session.ask(Query::NetworkAction)? != Some(Value::from("allow")) {
+            let nearest = session.ask(Query::NearestPolicy)?.as_ref().and_then(nearest);
+            return Ok(CachedDecision { verdict: Verdict::Deny { nearest }, rules: None });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
+        let Permitted { endpoints, engine, judging } = match self.is_built_in {
+            true => self.permitted(&mut session)?,
+            false => self.permitted_by_foreign_rules(&mut session)?,
+        };
+        let slice = Slice { engine, is_built_in: self.is_built_in, input, policy: judging.or_else(|| policy.clone()) };
+        let rules = Rules::new(slice, &endpoints, Arc::clone(&self.messages));
+        Ok(CachedDecision { verdict: Verdict::Allow { policy, endpoints }, rules: rules.map(Arc::new) })
+    }
+
+    /// The endpoints that the built-in rules name, as the policy has them, and the rules over what these need for the messages of
+    /// the connection, whatever else the policy holds.
+    fn permitted(&self, session: &mut Session) -> Result<Permitted, EngineError> {
+        let answer = session.ask(Query::MatchedEndpoints)?.unwrap_or(Value::Undefined);
+        let unexpected = || EngineError::Answer {
+            query: Query::MatchedEndpoints.name(),
+            answer: answer.to_string(),
+            expected: "a set of policies and places of endpoints",
+        };
+        let data = &self.engine.data()["network_policies"];
+        let (mut permitted, mut slices, mut judging) = (Vec::new(), BTreeMap::new(), None);
+        for pair in answer.as_set().ok().ok_or_else(unexpected)? {
+            let (key, index) = (&pair[0], &pair[1]);
+            let name = key.as_string().ok().ok_or_else(unexpected)?;
+            let place = index.as_u64().ok().and_then(|index| usize::try_from(index).ok()).ok_or_else(unexpected)?;
+            let mut policies = self.policy.network().iter();
+            let policy = policies.find_map(|(known, policy)| (known.as_str() == &**name).then_some(policy));
+            let endpoint = policy.and_then(|policy| policy.endpoints.get(place)).ok_or_else(unexpected)?;
+            // Keys come in their order.
+            if judging.is_none() && judges(endpoint).is_some() {
+                judging = Some(name.to_string());
+            }
+            slices.entry(key.clone()).or_insert_with(Vec::new).push(data[key]["endpoints"][index].clone());
+            if !permitted.contains(endpoint) {
+                permitted.push(endpoint.clone());
+            }
+        }
+        let slices = slices.into_iter().map(|(key, endpoints)| {
+            let slice = [("endpoints", Value::from(endpoints)), ("binaries", data[&key]["binaries"].clone())];
+            let slice: BTreeMap<Value, Value> = slice.into_iter().map(|(key, part)| (Value::from(key), part)).collect();
+            (key, Value::from(slice))
+        });
+        let slices: BTreeMap<Value, Value> = slices.collect();
+        let data = BTreeMap::from([(Value::from("network_policies"), Value::from(slices))]);
+        Ok(Permitted { endpoints: permitted, engine: self.engine.over(Value::from(data)), judging })
+    }
+
+    /// The endpoints that foreign rules answer, which are held to the schema of a document; what they read only they know.
+    fn permitted_by_foreign_rules(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
             Some(configs) => configs,
-            None => Json::Array(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect()),
+            None => Value::from(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect::<Vec<_>>()),
         };
-        let matching = session.ask(Query::MatchingPolicies)?;
-        let parsed = yaml::endpoints(&endpoints.to_string()).map_err(|violations| EngineError::Answer {
-            query: "matched_endpoint_configs",
+        let text = endpoints.to_json_str().map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        let endpoints = yaml::endpoints(&text).map_err(|violations| EngineError::Answer {
+            query: Query::MatchedEndpointConfigs.name(),
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;
-        let (engine, named) = match (&matching, &endpoints) {
-            (Some(Json::Array(matching)), Json::Array(endpoints)) if self.is_built_in => {
-                self.slice(matching, endpoints)
-            }
-            // What foreign rules read only they know.
-            _ => (self.engine.over(self.engine.data().clone()), policy.clone()),
-        };
-        let asked = (exec(program), network(target));
-        let rules = RequestRules::new(
-            (engine, self.is_built_in),
-            asked,
-            &parsed,
-            named.or_else(|| policy.clone()),
-            Arc::clone(&self.requests),
-        );
-        Ok(Answer { verdict: Verdict::Allow { policy, endpoints: parsed }, rules: rules.map(Arc::new) })
-    }
-
-    /// The rules over what they need for the requests of a connection that the policies `matching` permit at `endpoints`,
-    /// whatever else the policy holds; and the smallest key of a policy that judges requests.
-    fn slice(&self, matching: &[Json], endpoints: &[Json]) -> (Engine, Option<String>) {
-        let endpoints: Vec<Value> = endpoints.iter().cloned().map(Value::from).collect();
-        let data = self.engine.data();
-        let mut policies = BTreeMap::new();
-        let mut judging = None;
-        for name in matching.iter().cloned().map(Value::from) {
-            let policy = &data["network_policies"][&name];
-            let matched = policy["endpoints"].as_array().into_iter().flat_map(|all| all.iter());
-            let matched: Vec<Value> = matched.filter(|endpoint| endpoints.contains(endpoint)).cloned().collect();
-            let judges = matched.iter().any(|endpoint| endpoint["protocol"] == Value::from("rest"));
-            if let (true, None, Ok(name)) = (judges, &judging, name.as_string()) {
-                judging = Some(name.to_string());
-            }
-            let slice = [("endpoints", Value::from(matched)), ("binaries", policy["binaries"].clone())];
-            let slice: BTreeMap<Value, Value> =
-                slice.into_iter().map(|(key, value)| (Value::from(key), value)).collect();
-            policies.insert(name, Value::from(slice));
-        }
-        let data = BTreeMap::from([(Value::from("network_policies"), Value::from(policies))]);
-        (self.engine.over(Value::from(data)), judging)
+        Ok(Permitted { endpoints, engine: self.engine.over(self.engine.data().clone()), judging: None })
     }
 }
 
-fn input(program: &Program, target: &Target) -> Json {
-    json!({ "exec": exec(program), "network": network(target) })
+/// Endpoints that permit a connection.
+struct Permitted {
+    endpoints: Vec<Endpoint>,
+    /// The rules over what these need.
+    engine: Engine,
+    /// The smallest key of a policy that judges messages, where the rules tell.
+    judging: Option<String>,
+}
+
+fn input(program: &Program, target: &Target) -> BTreeMap<Value, Value> {
+    let parts = [("exec", exec(program)), ("network", network(target))];
+    parts.into_iter().map(|(key, part)| (Value::from(key), Value::from(part))).collect()
 }
 
 fn exec(program: &Program) -> Json {
@@ -247,35 +259,35 @@ fn network(target: &Target) -> Json {
     json!({ "host": target.host.to_string(), "port": target.port, "is_address": is_address })
 }
 
-fn nearest(answer: Option<Json>) -> Option<Nearest> {
-    let answer = answer?;
-    let matches = match answer.get("matches")?.as_str()? {
+fn nearest(answer: &Value) -> Option<Nearest> {
+    let text = |key: &str| answer[key].as_string().ok();
+    let matches = match &**text("matches")? {
         "endpoint" => Matches::Endpoint,
         "host_and_binary" => Matches::HostAndBinary,
         "binary" => Matches::Binary,
         "host" => Matches::Host,
         _ => return None,
     };
-    Some(Nearest { name: answer.get("name")?.as_str()?.to_owned(), matches })
+    Some(Nearest { name: text("name")?.to_string(), matches })
 }
 
-/// `policy` with the parts that take effect at start as the rules answer them.
-fn static_parts(engine: &Engine, policy: &Policy) -> Result<Policy, LoadError> {
-    let mut whole = document(policy, &|_| None);
-    let mut session = engine.about(Value::from(json!({})))?;
-    let parts = [
+/// `policy` with the parts that take effect at a start as foreign rules answer them.
+fn with_static_answers(engine: &Engine, policy: Policy) -> Result<Policy, LoadError> {
+    let mut parts = static_data(&policy);
+    let mut session = engine.about(Value::new_object())?;
+    let queries = [
         (Query::FilesystemPolicy, "filesystem_policy"),
         (Query::LandlockPolicy, "landlock"),
         (Query::ProcessPolicy, "process"),
     ];
-    for (query, key) in parts {
+    for (query, key) in queries {
         if let Some(answer) = session.ask(query)? {
-            whole[key] = answer;
+            parts[key] = serde_json::to_value(&answer).map_err(|error| EngineError::Evaluate(error.to_string()))?;
         }
     }
-    let (policy, _) = yaml::policy(&whole.to_string()).map_err(|source| LoadError::Static {
+    let (answered, _) = yaml::policy(&parts.to_string()).map_err(|source| LoadError::Static {
         query: "filesystem_policy, landlock_policy or process_policy",
         source,
     })?;
-    Ok(policy)
+    Ok(policy.with_static_parts(&answered))
 }

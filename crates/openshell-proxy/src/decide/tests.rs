@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hyper::Method;
@@ -5,19 +6,25 @@ use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
 use serde_json::{Value, json};
 
-use super::connection::{Permit, judge};
-use super::document::document;
+use super::action::Message;
+use super::connection::judge;
 use super::engine::{BUILT_IN, Engine, Query};
-use super::request::{self, Judged};
-use super::snapshot::Snapshot;
-use crate::http::target::RequestTarget;
+use super::message::{self, Judged};
+use super::permit::Permit;
+use super::rego_data::rego_data;
+use super::snapshot::{LoadError, Snapshot};
 use crate::peer::{Caller, Callers, Program};
 use crate::refusal::Refusal;
 use crate::target::Target;
 
 fn snapshot(policies: &str) -> Snapshot {
-    let (snapshot, _) = Snapshot::load(1, &format!("network_policies: {policies}"), None, &|_| None).unwrap();
-    snapshot
+    load(&format!("network_policies: {policies}"), None).unwrap()
+}
+
+/// The first generation of a document.
+fn load(data: &str, rules: Option<&str>) -> Result<Snapshot, LoadError> {
+    let (policy, _) = openshell_policy::yaml::policy(data).unwrap();
+    Snapshot::new(1, policy, rules, &|_| None)
 }
 
 fn caller(executable: &str, ancestors: &[&str]) -> Caller {
@@ -124,7 +131,8 @@ fn l4_17_18_a_symlink_of_the_policy_means_its_target_too() {
         "network_policies: {web: {endpoints: [{host: web.test, port: 80}], binaries: [{path: /usr/bin/python3}]}}";
     let links = |path: &str| (path == "/usr/bin/python3").then(|| "/usr/bin/python3.11".to_owned());
     for (links, expected) in [(&links as &dyn Fn(&str) -> Option<String>, true), (&|_| None, false)] {
-        let (snapshot, _) = Snapshot::load(1, data, None, links).unwrap();
+        let (policy, _) = openshell_policy::yaml::policy(data).unwrap();
+        let snapshot = Snapshot::new(1, policy, None, links).unwrap();
         let decided = decide(&snapshot, vec![caller("/usr/bin/python3.11", &[])], "web.test:80");
         assert_eq!(decided.is_ok(), expected);
     }
@@ -212,7 +220,7 @@ fn a_refused_fetch_of_git_is_told_the_rule_for_it_and_that_permits_it() {
         |rules: &str| web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
     let permit = by_curl(&endpoint("access: read-only"), "a.test:1").unwrap();
     let path = "/owner/repo.git/git-upload-pack";
-    let refusal = request::ask(&permit, "POST", path).unwrap_err();
+    let refusal = message::ask(&permit, "POST", path).unwrap_err();
     let rule = "{method: POST, path: \"/**/git-upload-pack\"}";
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
     assert!(fix.contains(&format!("`- allow: {rule}`")) && fix.contains("git fetches by POST"), "{fix}");
@@ -242,10 +250,9 @@ fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
 /// What `permit` says to a request, with the policy that says it.
 fn asked(permit: &Permit, method: &str, target: &str) -> Result<(Option<String>, Judged), ReasonCode> {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let slash = permit.rules().is_some_and(|rules| rules.takes_encoded_slash());
-    let target =
-        RequestTarget::canonical(&method, &target.parse().unwrap(), slash).map_err(|_| ReasonCode::BadRequest)?;
-    let leave = request::judge_now(permit, &method, &target).map_err(|refusal| refusal.code())?;
+    let message = Message::Http { method, uri: target.parse().unwrap() };
+    let action = permit.action(&message).map_err(|refusal| refusal.code())?;
+    let leave = message::judge_now(permit, &action).map_err(|refusal| refusal.code())?;
     Ok((leave.policy().map(str::to_owned), leave.judged().clone()))
 }
 
@@ -322,7 +329,7 @@ fn an_encoded_slash_is_allowed_only_where_all_endpoints_allow_it() {
     assert_eq!(asked(&permit, "GET", "/@types%2fnode"), allowed("web"));
     let both = by_curl(&web(&format!("{}, {}", endpoint(true), endpoint(false))), "a.test:1").unwrap();
     assert_eq!(asked(&both, "GET", "/@types%2fnode"), Err(ReasonCode::BadRequest));
-    let refusal = request::ask(&both, "GET", "/@types%2fnode").unwrap_err();
+    let refusal = message::ask(&both, "GET", "/@types%2fnode").unwrap_err();
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
     assert_eq!(
         fix,
@@ -425,7 +432,7 @@ matched_network_policy := "mine"
 matched_endpoint_config := {"host": "a.test", "ports": [1], "protocol": "rest", "enforcement": "enforce", "rules": [{"allow": {"method": "*", "path": "**"}}]}
 allow_request if { input.request.path == "/open"; input.exec.path == "/usr/bin/curl" }
 "#;
-    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
+    let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let permit = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap();
     assert_eq!(asked(&permit, "GET", "/open"), allowed("mine"));
     assert_eq!(asked(&permit, "GET", "/other"), Err(ReasonCode::RequestNotInRules));
@@ -468,7 +475,7 @@ fn the_same_question_is_evaluated_once() {
 #[test]
 fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if input.network.port == 1\n";
-    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
+    let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let curl = || vec![caller("/usr/bin/curl", &[])];
     let permit = decide(&snapshot, curl(), "a.test:1").unwrap();
     assert!(permit.policy().is_none() && permit.addresses().public && permit.addresses().listed.is_empty());
@@ -478,16 +485,14 @@ fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more
 #[test]
 fn foreign_rules_are_held_to_the_schema() {
     let rules = |body: &str| format!("package openshell.sandbox\nimport rego.v1\n{body}\n");
-    let load = |body: &str| {
-        Snapshot::load(1, "version: 1", Some(&rules(body)), &|_| None).map(|_| ()).map_err(|e| e.to_string())
-    };
-    assert!(load("process_policy := {\"run_as_user\": \"root\"}").unwrap_err().contains("process_policy"));
-    assert!(load("filesystem_policy := {\"read_only\": [\"x\"]}").is_err());
-    assert!(load("network_action := 1").is_ok());
-    assert!(Snapshot::load(1, "version: 1", Some("package other\nx := 1"), &|_| None).is_err());
-    assert!(Snapshot::load(1, "version: 1", Some("package openshell.sandbox\nx := :="), &|_| None).is_err());
+    let with = |body: &str| load("version: 1", Some(&rules(body))).map(|_| ()).map_err(|e| e.to_string());
+    assert!(with("process_policy := {\"run_as_user\": \"root\"}").unwrap_err().contains("process_policy"));
+    assert!(with("filesystem_policy := {\"read_only\": [\"x\"]}").is_err());
+    assert!(with("network_action := 1").is_ok());
+    assert!(load("version: 1", Some("package other\nx := 1")).is_err());
+    assert!(load("version: 1", Some("package openshell.sandbox\nx := :=")).is_err());
     let odd = rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
-    let (snapshot, _) = Snapshot::load(1, "version: 1", Some(&odd), &|_| None).unwrap();
+    let snapshot = load("version: 1", Some(&odd)).unwrap();
     let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError);
 }
@@ -496,7 +501,7 @@ fn foreign_rules_are_held_to_the_schema() {
 fn an_evaluation_that_takes_too_long_refuses() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
                  some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";
-    let (snapshot, _) = Snapshot::load(1, "network_policies: {}", Some(rules), &|_| None).unwrap();
+    let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
     assert!(refusal.log_reason().starts_with("policy evaluation error"), "{}", refusal.log_reason());
@@ -525,21 +530,21 @@ network_policies:
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
 "#;
     let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();
-    let (again, _) = openshell_policy::yaml::policy(&document(&policy, &|_| None).to_string()).unwrap();
+    let (again, _) = openshell_policy::yaml::policy(&rego_data(&policy, &|_| None).to_string()).unwrap();
     assert_eq!(policy, again);
 }
 
 /// What the built-in rules say about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
     let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
-    let engine = Engine::new(BUILT_IN, document(&policy, &|_| None)).unwrap();
+    let engine = Engine::new(BUILT_IN, rego_data(&policy, &|_| None)).unwrap();
     let input = json!({
         "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
         "network": {"host": "a.test", "port": 1},
         "request": {"method": method, "path": path, "query_params": query},
     });
     let mut session = engine.about(regorus::Value::from(input)).unwrap();
-    let allowed = session.ask(Query::AllowRequest).unwrap() == Some(json!(true));
+    let allowed = session.ask(Query::AllowRequest).unwrap() == Some(true.into());
     (allowed, session.ask_text(Query::RequestDenyReason).unwrap())
 }
 
@@ -586,7 +591,7 @@ fn interpreted(policy: &str, input: &Value) -> (bool, bool, Value) {
     let mut engine = regorus::Engine::new();
     engine.set_strict_builtin_errors(true);
     engine.add_policy("rules".to_owned(), BUILT_IN.to_owned()).unwrap();
-    engine.add_data(regorus::Value::from(document(&policy, &|_| None))).unwrap();
+    engine.add_data(regorus::Value::from(rego_data(&policy, &|_| None))).unwrap();
     engine.set_input(regorus::Value::from(input.clone()));
     let mut ask = |name: &str| {
         let value = engine.eval_rule(format!("data.openshell.sandbox.{name}")).unwrap();
@@ -627,7 +632,7 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                 endpoint("\"*.a.test\"", other)
             );
             let (parsed, _) = openshell_policy::yaml::policy(&policy).unwrap();
-            let engine = Engine::new(BUILT_IN, document(&parsed, &|_| None)).unwrap();
+            let engine = Engine::new(BUILT_IN, rego_data(&parsed, &|_| None)).unwrap();
             for host in ["a.test", "x.a.test", "b.test"] {
                 for (method, path) in
                     [("GET", "/q/a"), ("HEAD", "/q/a"), ("POST", "/p"), ("DELETE", "/p"), ("GET", "/q")]
@@ -640,8 +645,8 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                         });
                         let mut session = engine.about(regorus::Value::from(input.clone())).unwrap();
                         let machine = (
-                            session.ask(Query::NetworkAction).unwrap() == Some(json!("allow")),
-                            session.ask(Query::AllowRequest).unwrap() == Some(json!(true)),
+                            session.ask(Query::NetworkAction).unwrap() == Some("allow".into()),
+                            session.ask(Query::AllowRequest).unwrap() == Some(true.into()),
                             session.ask_text(Query::AllowingPolicy).unwrap(),
                             session.ask_text(Query::DenyingPolicy).unwrap(),
                         );
@@ -651,6 +656,12 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                         };
                         let expected = (network, request, smallest(&names[0]), smallest(&names[1]));
                         assert_eq!(machine, expected, "{input} under {policy}");
+                        let places = session.ask(Query::MatchedEndpoints).unwrap().unwrap();
+                        let configs = session.ask(Query::MatchedEndpointConfigs).unwrap().unwrap();
+                        let policies = &engine.data()["network_policies"];
+                        let at = |place: &regorus::Value| policies[&place[0]]["endpoints"][&place[1]].clone();
+                        let named: BTreeSet<_> = places.as_set().unwrap().iter().map(at).collect();
+                        assert!(named.iter().eq(configs.as_set().unwrap().iter()), "{input} under {policy}");
                         count += 1;
                     }
                 }

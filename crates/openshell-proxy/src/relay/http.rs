@@ -21,8 +21,9 @@ use crate::context::Context;
 use crate::credentials::body::{self, Held, Scanned};
 use crate::credentials::echo::scrubbed;
 use crate::credentials::release::release;
-use crate::decide::connection::Permit;
-use crate::decide::request;
+use crate::decide::action::{Action, Message};
+use crate::decide::message;
+use crate::decide::permit::Permit;
 use crate::http::head;
 use crate::http::reply::{self, Body};
 use crate::http::target::RequestTarget;
@@ -74,9 +75,12 @@ pub async fn admit(ctx: &Context, permit: &Permit, request: &Parts, record: &mut
     if permit.rules().is_some() {
         head::check_text(&request.headers)?;
     }
-    let target = permit.request_target(&request.method, &request.uri)?;
+    let message = Message::Http { method: request.method.clone(), uri: request.uri.clone() };
+    let action = permit.action(&message)?;
+    let Action::Http { target, .. } = &action;
     record.asks_for(target.path());
-    let leave = request::judge(&ctx.turns, permit, &request.method, &target).await?;
+    let leave = message::judge(&ctx.turns, permit, &action).await?;
+    let Action::Http { target, .. } = action;
     record.request_permitted_by(&leave);
     let upgrade = head::upgrade_asked(request, permit.rules().is_some());
     Ok(Admitted { target, upgrade })

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use openshell_policy::address::{AddressClass, ipv4_forms};
 use openshell_policy::denial::ReasonCode;
 
-use crate::decide::connection::Permit;
+use crate::decide::permit::Permit;
 use crate::refusal::Refusal;
 
 /// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one.

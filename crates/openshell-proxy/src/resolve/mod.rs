@@ -6,7 +6,7 @@ pub mod lookup;
 use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
 
-use crate::decide::connection::Permit;
+use crate::decide::permit::Permit;
 use crate::refusal::Refusal;
 use guard::{Destination, OwnAddresses};
 use lookup::Resolver;

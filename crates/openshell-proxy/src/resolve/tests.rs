@@ -14,7 +14,8 @@ use crate::target::Target;
 /// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
 fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<Destination, Refusal> {
     let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
-    let (snapshot, _) = Snapshot::load(1, &policy, None, &|_| None).unwrap();
+    let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
+    let snapshot = Snapshot::new(1, policy, None, &|_| None).unwrap();
     let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
     let callers = Callers::new(vec![Caller { pid: 1, program: program.into() }]).unwrap();
     let target = Target { host: Host::parse(host).unwrap(), port };

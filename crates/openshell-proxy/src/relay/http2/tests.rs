@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 use super::{Lanes, serve};
 use crate::context::Context;
 use crate::decide::connection::judge;
-use crate::decide::current::CurrentPolicy;
 use crate::decide::snapshot::Snapshot;
+use crate::decide::store::PolicyStore;
 use crate::identify::{Identifier, Processes};
 use crate::limits::Limits;
 use crate::memory::Memory;
@@ -38,7 +38,8 @@ impl DenialSink for Uncounted {
 fn everything() -> Inside {
     let policy = "network_policies: {web: {endpoints: [{host: web.test, port: 80, protocol: rest, access: full}], \
                   binaries: [{path: /usr/bin/curl}]}}";
-    let (snapshot, _) = Snapshot::load(1, policy, None, &|_| None).unwrap();
+    let (policy, _) = openshell_policy::yaml::policy(policy).unwrap();
+    let snapshot = Snapshot::new(1, policy, None, &|_| None).unwrap();
     let program = Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![] };
     let callers = Callers::new(vec![Caller { pid: 7, program: program.into() }]).unwrap();
     let target = Target { host: Host::parse("web.test").unwrap(), port: 80 };
@@ -46,7 +47,7 @@ fn everything() -> Inside {
     let processes = Processes::of_namespace(i32::try_from(std::process::id()).unwrap()).unwrap();
     let (unasked, _) = UnixStream::pair().unwrap();
     let ctx = Context {
-        policy: Arc::new(CurrentPolicy::new(snapshot)),
+        policy: Arc::new(PolicyStore::new(snapshot)),
         identifier: Arc::new(Identifier::new(unasked.into(), 0, processes).unwrap()),
         unsearched: Default::default(),
         turns: Arc::new(Semaphore::new(1)),

@@ -10,13 +10,22 @@ use serde_json::{Map, Value, json};
 
 use crate::http::target::{decoded, folded};
 
-/// The files that a policy means by a path: what a symlink of the policy stands for is meant as well as the symlink.
+/// Targets of symlinks: a path of the policy that is a symlink means its target as well.
 pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
 
-/// The document of `policy`: ports in `ports`, presets expanded, what is absent left out, and what `links` knows of binaries
-/// that are symlinks.
+/// The data of `policy`: ports in `ports`, presets expanded, what is absent left out, and the targets of binaries that are symlinks
+/// beside them, by `links`.
 #[must_use]
-pub fn document(policy: &Policy, links: Links<'_>) -> Value {
+pub fn rego_data(policy: &Policy, links: Links<'_>) -> Value {
+    let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy, links)));
+    let mut data = static_data(policy);
+    data["network_policies"] = networks.collect::<Map<_, _>>().into();
+    data
+}
+
+/// The parts of `policy` that take effect at a start alone, as a policy document has them.
+#[must_use]
+pub fn static_data(policy: &Policy) -> Value {
     let filesystem = policy.filesystem();
     let paths = |paths: &[GrantedPath]| -> Value { paths.iter().map(|path| json!(path.as_path())).collect() };
     let compatibility = match filesystem.compatibility {
@@ -28,7 +37,6 @@ pub fn document(policy: &Policy, links: Links<'_>) -> Value {
     if let Some(group) = &policy.run_as().group {
         process.insert("run_as_group".to_owned(), identity(group));
     }
-    let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy, links)));
     json!({
         "filesystem_policy": {
             "include_workdir": filesystem.include_workdir,
@@ -37,7 +45,6 @@ pub fn document(policy: &Policy, links: Links<'_>) -> Value {
         },
         "landlock": { "compatibility": compatibility },
         "process": process,
-        "network_policies": networks.collect::<Map<_, _>>(),
     })
 }
 

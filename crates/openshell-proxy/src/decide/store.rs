@@ -9,12 +9,12 @@ use crate::decide::snapshot::Snapshot;
 
 /// The generation in force. A connection takes the one of its moment, and hears of the next.
 #[derive(Debug)]
-pub struct CurrentPolicy {
+pub struct PolicyStore {
     snapshot: ArcSwap<Snapshot>,
     generations: watch::Sender<u64>,
 }
 
-impl CurrentPolicy {
+impl PolicyStore {
     /// Puts the first one in force.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {

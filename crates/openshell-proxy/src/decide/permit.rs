@@ -1,0 +1,126 @@
+//! Leave to reach a target, and what it demands of the bytes that go there.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use openshell_policy::address::AddressRange;
+use openshell_policy::denial::ReasonCode;
+
+use crate::decide::action::{Action, Message};
+use crate::decide::rules::Rules;
+use crate::http::target::{RequestTarget, TargetError};
+use crate::refusal::Refusal;
+use crate::target::Target;
+
+/// Leave to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled without a
+/// decision:
+///
+/// ```compile_fail
+/// use openshell_proxy::decide::permit::Permit;
+/// let forged = Permit { policy: None };
+/// ```
+#[derive(Debug)]
+pub struct Permit {
+    pub(super) target: Target,
+    pub(super) policy: Option<String>,
+    pub(super) generation: u64,
+    pub(super) addresses: PermittedAddresses,
+    pub(super) inspection: Inspection,
+    /// True in a run that is observed, in which nothing is refused that a policy could permit.
+    pub(super) is_observed: bool,
+    /// Reason for which an observed connection would have been refused.
+    pub(super) observed: Option<ReasonCode>,
+}
+
+/// Inspection that a permit demands. Every stage that relays bytes matches it exhaustively.
+#[derive(Clone, Debug)]
+pub enum Inspection {
+    /// Nothing is read, TLS included (`tls: skip`).
+    Passthrough,
+    /// TLS is intercepted, and nothing inside is judged.
+    Unjudged,
+    /// TLS is intercepted, and every message inside is judged by these rules.
+    Judged(Arc<Rules>),
+}
+
+/// Addresses of a target that a permit is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PermittedAddresses {
+    /// All but those that are never reachable: the run is observed.
+    pub(crate) any: bool,
+    /// Public ones.
+    pub(crate) public: bool,
+    /// These, public or not.
+    pub(crate) listed: Vec<AddressRange>,
+    /// The one that the policy names as the host.
+    pub(crate) literal: Option<IpAddr>,
+}
+
+impl Permit {
+    /// The host and port that may be reached.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The smallest key of a policy that permits it, if the rules name one.
+    #[must_use]
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
+    }
+
+    /// The policy generation that permitted it.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Reason for which the connection would have been refused, were the run not observed.
+    #[must_use]
+    pub fn observed(&self) -> Option<ReasonCode> {
+        self.observed
+    }
+
+    /// Inspection of the bytes of the connection.
+    #[must_use]
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// The rules that judge the messages inside; `None` where nothing does.
+    #[must_use]
+    pub fn rules(&self) -> Option<&Arc<Rules>> {
+        match &self.inspection {
+            Inspection::Judged(rules) => Some(rules),
+            Inspection::Passthrough | Inspection::Unjudged => None,
+        }
+    }
+
+    /// True in a run that is observed, in which nothing is refused that a policy could permit.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        self.is_observed
+    }
+
+    /// `message` in the form in which it is judged and sent.
+    ///
+    /// # Errors
+    /// It is judged, and has no canonical form.
+    pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
+        let Message::Http { method, uri } = message;
+        let action = |target| Action::Http { method: method.clone(), target };
+        let Some(rules) = self.rules() else { return Ok(action(RequestTarget::as_written(uri))) };
+        let takes_encoded_slash = rules.takes_encoded_slash() || self.is_observed;
+        match RequestTarget::canonical(method, uri, takes_encoded_slash) {
+            Err(TargetError::EncodedSlash) => {
+                let target = RequestTarget::canonical(method, uri, true).map_err(Refusal::Target)?;
+                Err(Refusal::EncodedSlash { policy: self.policy.clone(), rule: action(target).rule() })
+            }
+            target => target.map(action).map_err(Refusal::Target),
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> &PermittedAddresses {
+        &self.addresses
+    }
+}

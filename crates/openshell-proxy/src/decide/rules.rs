@@ -1,0 +1,225 @@
+//! Rules over the messages of one connection, evaluated over the slice of the policy that they need.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openshell_policy::denial::ReasonCode;
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use regorus::Value;
+use serde_json::json;
+
+use crate::decide::action::Action;
+use crate::decide::engine::{Engine, EngineError, Query};
+use crate::http::target::{RequestTarget, decoded, folded};
+use crate::limits::Limits;
+use crate::refusal::Refusal;
+
+/// The rules of one connection.
+pub struct Rules {
+    /// Keeps the cached decisions of this connection apart from those of others.
+    id: u64,
+    protocol: Protocol,
+    slice: Slice,
+    enforcement: Enforcement,
+    takes_encoded_slash: bool,
+    /// True if queries make a difference…
+    reads_queries: bool,
+    /// …and other readings of the path.
+    reads_readings: bool,
+    /// True if an evaluation may take longer than a thread that serves others can spare.
+    is_costly: bool,
+    cache: Arc<MessageCache>,
+}
+
+/// The part of a policy that one connection's messages are judged by.
+pub(super) struct Slice {
+    pub(super) engine: Engine,
+    /// False for foreign rules, which may read anything.
+    pub(super) is_built_in: bool,
+    /// The caller and the target, as the engine reads them.
+    pub(super) input: BTreeMap<Value, Value>,
+    /// The policy that is named where no rule is.
+    pub(super) policy: Option<String>,
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rules").field("policy", &self.slice.policy).finish_non_exhaustive()
+    }
+}
+
+/// Decisions on messages that one generation remembers.
+pub(super) type MessageCache = Cache<MessageKey, Arc<MessageVerdict>, MessageWeighter>;
+
+/// Everything that a decision on a message depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MessageKey {
+    rules: u64,
+    action: Action,
+}
+
+/// Weighs cached decisions by the bytes in them that the workload chose.
+#[derive(Clone, Debug)]
+pub(super) struct MessageWeighter;
+
+impl Weighter<MessageKey, Arc<MessageVerdict>> for MessageWeighter {
+    fn weight(&self, key: &MessageKey, verdict: &Arc<MessageVerdict>) -> u64 {
+        let reason = match &**verdict {
+            MessageVerdict::Allow { .. } => 0,
+            MessageVerdict::Deny { reason, .. } => reason.len(),
+        };
+        (key.action.bytes() + reason).max(Limits::DECISION_BYTES) as u64
+    }
+}
+
+/// Answer of the rules about one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum MessageVerdict {
+    Allow { policy: Option<String> },
+    Deny { code: ReasonCode, policy: Option<String>, reason: String },
+}
+
+/// Rules that are evaluated on the thread that serves the connection; more may take milliseconds.
+const CHEAP_RULES: usize = 200;
+
+impl Rules {
+    /// The rules of the connection of `slice`, which `endpoints` permit; `None` where none of them judges messages.
+    pub(super) fn new(slice: Slice, endpoints: &[Endpoint], cache: Arc<MessageCache>) -> Option<Self> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let judging: Vec<(&Endpoint, &L7)> =
+            endpoints.iter().filter_map(|endpoint| Some((endpoint, judges(endpoint)?))).collect();
+        let protocol = judging.first().map(|(_, l7)| l7.protocol)?;
+        let is_enforced = judging.iter().any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
+        let count: usize = judging.iter().map(|(_, l7)| l7.rules.len() + l7.deny_rules.len()).sum();
+        let has_query = |l7: &L7| {
+            l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).any(|rule| !rule.query.is_empty())
+        };
+        Some(Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            protocol,
+            enforcement: if is_enforced { Enforcement::Enforce } else { Enforcement::Audit },
+            takes_encoded_slash: judging.iter().all(|(endpoint, _)| endpoint.takes_encoded_slash()),
+            reads_queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
+            reads_readings: !slice.is_built_in || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+            is_costly: !slice.is_built_in || count > CHEAP_RULES,
+            slice,
+            cache,
+        })
+    }
+
+    /// The protocol whose messages they judge.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// True if `%2F` may stand in a path.
+    #[must_use]
+    pub fn takes_encoded_slash(&self) -> bool {
+        self.takes_encoded_slash
+    }
+
+    /// True if messages that no rule allows are refused.
+    #[must_use]
+    pub fn are_enforced(&self) -> bool {
+        self.enforcement == Enforcement::Enforce
+    }
+
+    /// True if judging `action` may take longer than a thread that serves others can spare.
+    pub(super) fn is_slow_for(&self, action: &Action) -> bool {
+        self.is_costly && self.cache.peek(&self.key(action)).is_none()
+    }
+
+    /// The rules' answer about `action`; the same message is evaluated once.
+    ///
+    /// # Errors
+    /// Its query cannot be decoded although rules read it, or the evaluation failed.
+    pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
+        let Action::Http { target, .. } = action;
+        if self.reads_queries {
+            target.parameters().map_err(Refusal::Target)?;
+        }
+        let key = self.key(action);
+        let verdict = self.cache.get_or_insert_with(&key, || self.evaluate(&key.action).map(Arc::new));
+        verdict.map_err(|error| Refusal::Engine(error.to_string()))
+    }
+
+    fn key(&self, action: &Action) -> MessageKey {
+        let action = match action {
+            Action::Http { method, target } if !self.reads_queries => {
+                Action::Http { method: method.clone(), target: target.without_query() }
+            }
+            action @ Action::Http { .. } => action.clone(),
+        };
+        MessageKey { rules: self.id, action }
+    }
+
+    fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
+        let Action::Http { method, target } = action;
+        let verdict = self.evaluate_path(method.as_str(), target, target.path())?;
+        match target.without_parameters() {
+            // Whichever way the upstream reads it, it must be permitted.
+            Some(other) if matches!(verdict, MessageVerdict::Allow { .. }) => {
+                let other = self.evaluate_path(method.as_str(), target, other)?;
+                Ok(if matches!(other, MessageVerdict::Allow { .. }) { verdict } else { other })
+            }
+            _ => Ok(verdict),
+        }
+    }
+
+    fn evaluate_path(&self, method: &str, target: &RequestTarget, path: &str) -> Result<MessageVerdict, EngineError> {
+        let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, value) in target.parameters().map_err(|error| EngineError::Evaluate(error.to_string()))? {
+            parameters.entry(name).or_default().push(value);
+        }
+        let readings = if self.reads_readings { readings(path) } else { Vec::new() };
+        let request = json!({ "method": method, "path": path, "readings": readings, "query_params": parameters });
+        let mut input = self.slice.input.clone();
+        input.insert(Value::from("request"), Value::from(request));
+        let mut session = self.slice.engine.about(Value::from(input))?;
+        let named = |policy: Option<String>| policy.or_else(|| self.slice.policy.clone());
+        if session.ask(Query::AllowRequest)? == Some(Value::from(true)) {
+            return Ok(MessageVerdict::Allow { policy: named(session.ask_text(Query::AllowingPolicy)?) });
+        }
+        let denying = session.ask_text(Query::DenyingPolicy)?;
+        let reason = session.ask_text(Query::RequestDenyReason)?;
+        let mut reason = reason.unwrap_or_else(|| "request denied by policy".to_owned());
+        reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
+        let code = if denying.is_some() { ReasonCode::RequestInDenyRules } else { ReasonCode::RequestNotInRules };
+        Ok(MessageVerdict::Deny { code, policy: named(denying), reason })
+    }
+}
+
+/// The rules of `endpoint` over messages, if it has any.
+pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
+    let l7 = endpoint.l7()?;
+    match l7.protocol {
+        Protocol::Rest => Some(l7),
+        // Relayed as bytes, and audited as connections.
+        Protocol::Sql | Protocol::Tcp => None,
+    }
+}
+
+/// Paths for which servers may take the canonical `path`: as it is; percent-decoded; and that without parameters, and without dots
+/// and blanks at the end of segments. Repeated slashes are folded, and each is with and without a slash at its end.
+fn readings(path: &str) -> Vec<String> {
+    let mut all = Vec::with_capacity(4);
+    let whole = decoded(path);
+    let bare = |segment: &str| {
+        let name = segment.split(';').next().unwrap_or_default();
+        name.trim_end_matches([' ', '.']).to_owned()
+    };
+    let bare: Vec<_> = whole.split('/').map(bare).collect();
+    for reading in [path.to_owned(), folded(&whole), folded(&bare.join("/"))] {
+        let bare = reading.trim_end_matches('/');
+        for reading in [bare.to_owned(), format!("{bare}/")] {
+            if !reading.is_empty() && !all.contains(&reading) {
+                all.push(reading);
+            }
+        }
+    }
+    all
+}
