@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::identify::Identifier;
 use crate::peer::Caller;
-use crate::record::{AUDIT, DenialSink};
+use crate::record::{AUDIT, Audit};
 
 /// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
     probe: Option<SocketAddrV4>,
     identifier: Arc<Identifier>,
-    denials: Arc<dyn DenialSink>,
+    audit: Arc<dyn Audit>,
 }
 
 /// What of a refused packet is reported.
@@ -83,7 +83,7 @@ impl Attempt {
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
     /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. `identifier` finds the program where it can
-    /// be had, and `denials` counts. To be called inside a tokio runtime.
+    /// be had, and `audit` takes what is counted. To be called inside a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
@@ -92,7 +92,7 @@ impl Monitor {
         group: u16,
         probe: Option<SocketAddrV4>,
         identifier: Arc<Identifier>,
-        denials: Arc<dyn DenialSink>,
+        audit: Arc<dyn Audit>,
     ) -> io::Result<Self> {
         rustix::net::send(&socket, &bind_request(group), SendFlags::empty())?;
         let mut answer = [0; 1024];
@@ -110,7 +110,7 @@ impl Monitor {
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, probe, identifier, denials })
+        Ok(Self { socket, probe, identifier, audit })
     }
 
     /// Reports until `stop` is done, and what there is by then. The fence itself limits how often there is something.
@@ -146,7 +146,7 @@ impl Monitor {
         for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)).collect::<Vec<_>>() {
             let caller = self.caller(attempt).await;
             report(&attempt, caller.as_ref());
-            self.denials.denied(denial(&attempt, caller));
+            self.audit.denied(denial(&attempt, caller));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::inference::route::Inference;
 use crate::memory::Memory;
 use crate::observe::Observations;
 use crate::quota::Quota;
-use crate::record::DenialSink;
+use crate::record::Audit;
 use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::tls::authority::Authority;
@@ -48,8 +48,8 @@ pub struct Context {
     pub inference: Option<Arc<Inference>>,
     /// How many connections each program has.
     pub shares: Arc<Quota>,
-    /// Where refusals are counted.
-    pub denials: Arc<dyn DenialSink>,
+    /// Where decisions are reported.
+    pub audit: Arc<dyn Audit>,
     /// What a run uses, where it is observed and nothing that a policy could permit is refused.
     pub observations: Option<Arc<Observations>>,
     /// Where the workload's connections come from; others are closed unanswered.

@@ -73,8 +73,8 @@ pub async fn serve(ctx: Arc<Context>, client: TcpStream, flow: Flow) {
     match refusal {
         // It was permitted as what it turned out not to be.
         Some(refusal) if refusal.code().stage() == DenialStage::Credential => {
-            let record = Record::of(&connection.callers(), connection.target().clone());
-            record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+            let record = Record::of(&ctx.audit, &connection.callers(), connection.target().clone());
+            record.finish(Outcome::Refused(&refusal));
         }
         Some(refusal) => revoked(&ctx, &connection, &refusal),
         None => {}
@@ -90,10 +90,10 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Way> {
     if let Err(refusal) = session.serve(ctx, client, &at_the_door(), answer).await {
         if let Some(refusal) = refusal {
             let record = match session.last().filter(|_| refusal.code().stage() == DenialStage::Credential) {
-                Some(connection) => Record::of(&connection.callers(), connection.target().clone()),
-                None => Record::new("request".to_owned(), None),
+                Some(connection) => Record::of(&ctx.audit, &connection.callers(), connection.target().clone()),
+                None => Record::new(&ctx.audit, "request".to_owned(), None),
             };
-            record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+            record.finish(Outcome::Refused(&refusal));
         }
         return None;
     }
@@ -112,7 +112,7 @@ async fn open(ctx: &Context, client: TcpStream, flow: Flow) -> Option<Way> {
 async fn serve_models(ctx: &Context, client: TcpStream, surplus: Bytes, caller: Option<Caller>, target: Target) {
     let (Some(authority), Some(inference)) = (&ctx.authority, &ctx.inference) else { return };
     let socket = client.as_fd().try_clone_to_owned().ok();
-    let mut record = Record::new(format!("CONNECT {target}"), Some(target.clone()));
+    let mut record = Record::new(&ctx.audit, format!("CONNECT {target}"), Some(target.clone()));
     caller.iter().for_each(|caller| record.called_by(caller.clone()));
     let hello = greet(Prefixed::new(surplus, client)).await;
     let opened = match hello {
@@ -125,7 +125,7 @@ async fn serve_models(ctx: &Context, client: TcpStream, surplus: Bytes, caller: 
             Models { ctx, inference, caller, target }.serve(client, socket).await;
         }
         Ok((client, Some(other))) => refuse_all(ctx, client, &Refusal::AuthorityMismatch(other), record).await,
-        Err(refusal) => record.finish(Outcome::Refused(&refusal), &*ctx.denials),
+        Err(refusal) => record.finish(Outcome::Refused(&refusal)),
     }
 }
 
@@ -273,15 +273,15 @@ async fn open_tls(
     connection: &Connection,
 ) -> Option<(ClientTls<Prefixed<TcpStream>>, UpstreamTls, Option<OwnedSemaphorePermit>)> {
     let host = &connection.target().host;
-    let record = || Record::of(&connection.callers(), connection.target().clone());
+    let record = || Record::of(&ctx.audit, &connection.callers(), connection.target().clone());
     let Some(authority) = &ctx.authority else {
-        record().finish(Outcome::Refused(&Refusal::AuthorityUnavailable), &*ctx.denials);
+        record().finish(Outcome::Refused(&Refusal::AuthorityUnavailable));
         return None;
     };
     let hello = match greet(client).await {
         Ok(hello) => hello,
         Err(refusal) => {
-            record().finish(Outcome::Refused(&refusal), &*ctx.denials);
+            record().finish(Outcome::Refused(&refusal));
             return None;
         }
     };
@@ -310,7 +310,7 @@ async fn open_tls(
         },
         Ok((client, Some(other))) => (client, Err(Refusal::AuthorityMismatch(other))),
         Err(refusal) => {
-            record().finish(Outcome::Refused(&refusal), &*ctx.denials);
+            record().finish(Outcome::Refused(&refusal));
             return None;
         }
     };
@@ -357,9 +357,9 @@ where
 {
     let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
     let refusal = Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) };
-    let record = Record::of(&connection.callers(), connection.target().clone());
+    let record = Record::of(&ctx.audit, &connection.callers(), connection.target().clone());
     let answer = reply::raw(&refusal, &record);
-    record.finish(Outcome::Refused(&refusal), &*ctx.denials);
+    record.finish(Outcome::Refused(&refusal));
     // A client that has gone wants no answer.
     let mut client = Linger::new(client, Arc::default());
     let _ = client.write_all(&answer).await;
@@ -374,7 +374,7 @@ async fn answer(
     opened: &Mutex<Option<Opened>>,
 ) -> Option<Response<Body>> {
     let (record, answered) = if request.method() == Method::CONNECT {
-        let (mut record, target) = intake::connect::intake(&request);
+        let (mut record, target) = intake::connect::intake(&ctx.audit, &request);
         let answered = match target {
             Ok(target) if serve::is_target(&target) => to_models(ctx, flow, request, target, opened, &mut record).await,
             Ok(target) => tunnel(ctx, flow, request, target, opened, &mut record).await,
@@ -382,7 +382,7 @@ async fn answer(
         };
         (record, answered)
     } else {
-        let (mut record, origin) = intake::forward::intake(&request);
+        let (mut record, origin) = intake::forward::intake(&ctx.audit, &request);
         let answered = match origin {
             Ok((Scheme::Https, target)) if serve::is_target(&target) => {
                 let caller = caller(ctx, flow).await;
@@ -402,10 +402,10 @@ async fn answer(
     };
     Some(match answered {
         Ok(response) => {
-            record.finish(Outcome::Allowed, &*ctx.denials);
+            record.finish(Outcome::Allowed);
             response
         }
-        Err(refusal) => refuse(ctx, &refusal, record),
+        Err(refusal) => refuse(&refusal, record),
     })
 }
 
@@ -520,9 +520,9 @@ async fn forward(
     }
 }
 
-fn refuse(ctx: &Context, refusal: &Refusal, record: Record) -> Response<Body> {
+fn refuse(refusal: &Refusal, record: Record) -> Response<Body> {
     let response = reply::refused(refusal, &record);
-    record.finish(Outcome::Refused(refusal), &*ctx.denials);
+    record.finish(Outcome::Refused(refusal));
     response
 }
 
@@ -559,10 +559,10 @@ pub async fn refuse_excess(ctx: Arc<Context>, client: TcpStream) {
     let ctx = &*ctx;
     let answer = |request: Request<Incoming>| async move {
         let record = match *request.method() {
-            Method::CONNECT => intake::connect::intake(&request).0,
-            _ => intake::forward::intake(&request).0,
+            Method::CONNECT => intake::connect::intake(&ctx.audit, &request).0,
+            _ => intake::forward::intake(&ctx.audit, &request).0,
         };
-        Some(refuse(ctx, &Refusal::LimitReached("too many connections at once"), record))
+        Some(refuse(&Refusal::LimitReached("too many connections at once"), record))
     };
     let _ = Session::default().serve(ctx, client, &at_the_door(), answer).await;
 }

@@ -16,15 +16,16 @@ use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
 /// The target of the events that are audit records; the binary's logging gives them their form.
 pub const AUDIT: &str = "ocsf";
 
-/// Where refusals are counted. Called on the connections' way, so it must not block.
-pub trait DenialSink: std::fmt::Debug + Send + Sync {
-    /// Counts one.
+/// Where decisions are reported. Called on the connections' way, so it must not block.
+pub trait Audit: std::fmt::Debug + Send + Sync {
+    /// Counts a refusal that a policy could change.
     fn denied(&self, denial: Denial);
 }
 
 /// What is known of a decision so far. Exactly one event comes of it.
 #[derive(Debug)]
 pub struct Record {
+    audit: Arc<dyn Audit>,
     request: String,
     /// The request, where one is judged and not a connection.
     http: Option<Http>,
@@ -53,6 +54,17 @@ struct Http {
     is_upgrade: bool,
 }
 
+impl Http {
+    /// The request in words: with its target, unless its connection has that already.
+    fn named(&self, target: &Target) -> String {
+        let Self { method, path, .. } = self;
+        match self.number {
+            None => format!("{method} {target}{path}"),
+            Some(_) => format!("{method} {path}"),
+        }
+    }
+}
+
 /// How a model was asked.
 #[derive(Clone, Debug, Default)]
 struct Routed {
@@ -78,8 +90,9 @@ pub enum Outcome<'o> {
 impl Record {
     /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
     #[must_use]
-    pub fn new(request: String, target: Option<Target>) -> Self {
+    pub fn new(audit: &Arc<dyn Audit>, request: String, target: Option<Target>) -> Self {
         Self {
+            audit: Arc::clone(audit),
             request,
             http: None,
             target,
@@ -95,36 +108,27 @@ impl Record {
 
     /// A record of a request for `path` of `target` that came by itself.
     #[must_use]
-    pub fn http(method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
-        let path = shown(path);
-        let mut record = Self::new(format!("{method} {target}{path}"), Some(target));
-        let method = method.to_owned();
-        record.http = Some(Http { method, path, scheme, number: None, is_upgrade: false });
+    pub fn http(audit: &Arc<dyn Audit>, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
+        let http = Http { method: method.to_owned(), path: shown(path), scheme, number: None, is_upgrade: false };
+        let mut record = Self::new(audit, http.named(&target), Some(target));
+        record.http = Some(http);
         record
     }
 
-    /// A record of the request `number` for `path` inside a connection of `callers` to `target`.
+    /// The same request as number `number` inside a connection to its target.
     #[must_use]
-    pub fn inside(number: u64, method: &str, path: &str, scheme: Scheme, callers: &Callers, target: Target) -> Self {
-        let mut record = Self::numbered(number, method, path, scheme, target);
-        record.called_by(callers.first().clone());
-        record
-    }
-
-    /// A record of the request `number` for `path` inside a connection to `target`, whose caller may not be known.
-    #[must_use]
-    pub fn numbered(number: u64, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
-        let path = shown(path);
-        let mut record = Self::new(format!("{method} {path}"), Some(target));
-        let method = method.to_owned();
-        record.http = Some(Http { method, path, scheme, number: Some(number), is_upgrade: false });
-        record
+    pub fn inside(mut self, number: u64) -> Self {
+        if let (Some(http), Some(target)) = (&mut self.http, &self.target) {
+            http.number = Some(number);
+            self.request = http.named(target);
+        }
+        self
     }
 
     /// A record of an open connection of `callers` to `target`, which is judged again.
     #[must_use]
-    pub fn of(callers: &Callers, target: Target) -> Self {
-        let mut record = Self::new(format!("CONNECT {target}"), Some(target));
+    pub fn of(audit: &Arc<dyn Audit>, callers: &Callers, target: Target) -> Self {
+        let mut record = Self::new(audit, format!("CONNECT {target}"), Some(target));
         record.called_by(callers.first().clone());
         record
     }
@@ -160,11 +164,11 @@ impl Record {
 
     /// Notes which path is judged.
     pub fn asks_for(&mut self, path: &str) {
-        if let Some(http) = self.http.as_mut().filter(|http| http.path != path) {
+        if let (Some(http), Some(target)) = (&mut self.http, &self.target)
+            && http.path != path
+        {
             path.clone_into(&mut http.path);
-            let target = self.target.as_ref().filter(|_| http.number.is_none());
-            let target = target.map(ToString::to_string).unwrap_or_default();
-            self.request = format!("{} {target}{path}", http.method);
+            self.request = http.named(target);
         }
     }
 
@@ -232,12 +236,12 @@ impl Record {
     }
 
     /// Reports, and has what the policy refused counted.
-    pub fn finish(mut self, outcome: Outcome<'_>, denials: &dyn DenialSink) {
+    pub fn finish(mut self, outcome: Outcome<'_>) {
         self.report(outcome);
         if let Outcome::Refused(refusal) | Outcome::Revoked(refusal) = outcome
             && let Some(denial) = self.denial(refusal)
         {
-            denials.denied(denial);
+            self.audit.denied(denial);
         }
     }
 

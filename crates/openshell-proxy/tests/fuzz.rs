@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +12,7 @@ use fuzz::{Random, fuzz};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
 use openshell_policy::credential::{Binding, CredentialName};
+use openshell_policy::denial::Denial;
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_proxy::credentials::echo::Scrubber;
@@ -22,6 +24,7 @@ use openshell_proxy::inference::model::with_model;
 use openshell_proxy::inference::usage::Meter;
 use openshell_proxy::intake;
 use openshell_proxy::placeholder::{Coding, MARKER, find, is_hidden_in, redacted};
+use openshell_proxy::record::Audit;
 use openshell_proxy::target::{Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::greet;
@@ -175,7 +178,7 @@ fn fuzzed_answers_are_masked_however_they_are_cut() {
         [b"plain <first> text", b"%second/%25second%2F%25second%2f", b"aabaabaabaa x", b"PGZpcnN0Pg== JXNlY29uZC8"];
     let words: [&[u8]; 8] = [b"<first>", b"<fir", b"st>", b"aabaa", b"aab", b"aa", b"x", b"%second/"];
     let vault = vault();
-    let credentials = || SECRETS.iter().map(|(name, _)| std::sync::Arc::clone(vault.get(name).unwrap())).collect();
+    let credentials = || SECRETS.iter().map(|(name, _)| Arc::clone(vault.get(name).unwrap())).collect();
     let mut random = Random::default();
     fuzz("masking", &samples, &words, |input| {
         let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
@@ -241,7 +244,7 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
         [&plain, &secret, b"\x00\x00\x00\x00\x00", b"\x01\xff\xff\xff\xff<first>", b"\x00\x00\x00\x00\x03aabaa"];
     let words: [&[u8]; 6] = [b"<first>", b"aabaa", b"\x00\x00\x00\x00", b"\x00", b"aab", &plain];
     let vault = vault();
-    let credentials = || SECRETS.iter().map(|(name, _)| std::sync::Arc::clone(vault.get(name).unwrap())).collect();
+    let credentials = || SECRETS.iter().map(|(name, _)| Arc::clone(vault.get(name).unwrap())).collect();
     let mut random = Random::default();
     fuzz("masking of messages", &samples, &words, |input| {
         let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
@@ -336,6 +339,14 @@ fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
     });
 }
 
+/// Counts nothing.
+#[derive(Debug)]
+struct Uncounted;
+
+impl Audit for Uncounted {
+    fn denied(&self, _: Denial) {}
+}
+
 #[test]
 fn fuzzed_doors_lead_where_they_say() {
     let samples: [&[u8]; 7] = [
@@ -348,17 +359,18 @@ fn fuzzed_doors_lead_where_they_say() {
         b"*",
     ];
     let words: [&[u8]; 10] = [b":", b"@", b"[", b"]", b".", b"http://", b"0", b"65536", b"%", b"::"];
+    let audit: Arc<dyn Audit> = Arc::new(Uncounted);
     fuzz("doors", &samples, &words, |input| {
         let Ok(uri) = Uri::try_from(input) else { return };
         let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();
         let found = [
-            intake::connect::intake(&request(Method::CONNECT)).1,
-            intake::forward::intake(&request(Method::GET)).1.map(|(_, target)| target),
+            intake::connect::intake(&audit, &request(Method::CONNECT)).1,
+            intake::forward::intake(&audit, &request(Method::GET)).1.map(|(_, target)| target),
         ];
         for target in found.into_iter().flatten() {
             assert_ne!(target.port, 0);
             let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
-            assert_eq!(intake::connect::intake(&again).1.unwrap(), target);
+            assert_eq!(intake::connect::intake(&audit, &again).1.unwrap(), target);
         }
     });
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::denial::{Denial, DenialStage, DenialSummary, Denials};
 use openshell_policy::proposal;
-use openshell_proxy::record::DenialSink;
+use openshell_proxy::record::Audit;
 
 use crate::logging;
 
@@ -18,7 +18,7 @@ const LINES: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<Denials>);
 
-impl DenialSink for Refusals {
+impl Audit for Refusals {
     fn denied(&self, denial: Denial) {
         // What is behind the lock is whole at every moment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
@@ -82,7 +82,7 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
 #[cfg(test)]
 mod tests {
     use openshell_policy::denial::{Denial, ReasonCode};
-    use openshell_proxy::record::DenialSink;
+    use openshell_proxy::record::Audit;
 
     use super::Refusals;
 

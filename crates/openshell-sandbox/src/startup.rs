@@ -231,7 +231,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             vault,
             inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
             shares: Arc::default(),
-            denials: Arc::clone(&refusals) as _,
+            audit: Arc::clone(&refusals) as _,
             observations: results.observations(),
             workload: subnet.workload(),
         };

@@ -76,7 +76,7 @@ impl Models<'_> {
         let session = Session::new(socket);
         let answer = |request: Request<Incoming>| {
             let (method, path, target) = (request.method().as_str(), request.uri().path(), self.target.clone());
-            let mut record = Record::numbered(session.count(), method, path, Scheme::Https, target);
+            let mut record = Record::http(&self.ctx.audit, method, path, Scheme::Https, target).inside(session.count());
             self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
             let checked = {
                 let (parts, body) = request.into_parts();
@@ -99,9 +99,10 @@ impl Models<'_> {
             () = self.warm(&session) => served.await,
         };
         if let Err(Some(refusal)) = served {
-            let mut record = Record::new(format!("CONNECT {}", self.target), Some(self.target.clone()));
+            let mut record =
+                Record::new(&self.ctx.audit, format!("CONNECT {}", self.target), Some(self.target.clone()));
             self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
-            record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+            record.finish(Outcome::Refused(&refusal));
         }
     }
 
@@ -129,7 +130,7 @@ impl Models<'_> {
                     meter.read(response.body());
                     route.spent(asked, meter.usage().total());
                     record.took(meter.usage(), "");
-                    record.finish(Outcome::Allowed, &*self.ctx.denials);
+                    record.finish(Outcome::Allowed);
                     response.map(|body| Either::Left(Full::new(body)))
                 }
                 Either::Right(response) => {
@@ -140,7 +141,7 @@ impl Models<'_> {
                     // What a backend says there is nothing that clients read.
                     head.extensions.remove::<ReasonPhrase>();
                     record.carries([]);
-                    let report = Report { record, route, asked, denials: Arc::clone(&self.ctx.denials) };
+                    let report = Report { record, route, asked };
                     let body = Streamed::new(&head, body, report);
                     Response::from_parts(head, reply::altered(body))
                 }
@@ -151,7 +152,7 @@ impl Models<'_> {
 
     fn refused(&self, refusal: &Refusal, record: Record) -> Response<Body> {
         let response = reply::refused(refusal, &record);
-        record.finish(Outcome::Refused(refusal), &*self.ctx.denials);
+        record.finish(Outcome::Refused(refusal));
         response
     }
 

@@ -16,7 +16,7 @@ use crate::credentials::echo::Scrubbed;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
 use crate::limits::Limits;
-use crate::record::{DenialSink, Outcome, Record};
+use crate::record::{Outcome, Record};
 
 /// What is reported of an answer when it has ended, however it ends.
 #[derive(Debug)]
@@ -27,8 +27,6 @@ pub struct Report {
     pub route: Arc<Route>,
     /// Tokens that were counted for its request when it was sent.
     pub asked: u64,
-    /// Where refusals are counted.
-    pub denials: Arc<dyn DenialSink>,
 }
 
 /// The body of an answer.
@@ -55,14 +53,14 @@ impl Streamed {
     }
 
     fn finish(&mut self, remark: &str) {
-        if let Some(Report { mut record, route, asked, denials }) = self.report.take() {
+        if let Some(Report { mut record, route, asked }) = self.report.take() {
             let usage = self.meter.usage();
             // What is not told, or was cut off before it was, is not free.
             let is_told = usage.output.is_some() && remark.is_empty();
             let tokens = if is_told { usage.total() } else { usage.total().max(asked + self.meter.guess()) };
             route.spent(asked, tokens);
             record.took(usage, remark);
-            record.finish(Outcome::Allowed, &*denials);
+            record.finish(Outcome::Allowed);
         }
     }
 

@@ -1,17 +1,19 @@
 //! The CONNECT door (RFC 9110 §9.3.6): a request's target, or why it has none.
 
+use std::sync::Arc;
+
 use hyper::{Request, Uri};
 use openshell_policy::network::host::Host;
 
-use crate::record::Record;
+use crate::record::{Audit, Record};
 use crate::refusal::Refusal;
 use crate::target::{Target, port};
 
 /// Reads where `request`, a CONNECT, wants to go, and begins its record. Refused is what has no host and port.
-pub fn intake<B>(request: &Request<B>) -> (Record, Result<Target, Refusal>) {
+pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Target, Refusal>) {
     match target(request.uri()) {
-        Ok(target) => (Record::new(format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
-        Err(problem) => (Record::new("CONNECT".to_owned(), None), Err(Refusal::BadRequest(problem))),
+        Ok(target) => (Record::new(audit, format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
+        Err(problem) => (Record::new(audit, "CONNECT".to_owned(), None), Err(Refusal::BadRequest(problem))),
     }
 }
 

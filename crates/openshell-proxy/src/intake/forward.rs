@@ -1,17 +1,19 @@
 //! The forward door (RFC 9112 §3.2.2): a request in absolute form, its target, and its record.
 
+use std::sync::Arc;
+
 use hyper::Request;
 use openshell_policy::network::host::Host;
 
-use crate::record::Record;
+use crate::record::{Audit, Record};
 use crate::refusal::Refusal;
 use crate::target::{Scheme, Target, port};
 
 /// Reads where `request` wants to go, and begins its record. Refused is what is not in absolute form. A request for https is
 /// sent inside TLS, as some clients leave that to their proxy.
-pub fn intake<B>(request: &Request<B>) -> (Record, Result<(Scheme, Target), Refusal>) {
+pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<(Scheme, Target), Refusal>) {
     let (method, uri) = (request.method(), request.uri());
-    let refused = |what| (Record::new(method.to_string(), None), Err(Refusal::BadRequest(what)));
+    let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::BadRequest(what)));
     let Some(authority) = uri.authority() else {
         return refused("this is a proxy: send CONNECT host:port, or a request with an absolute http URL");
     };
@@ -35,5 +37,5 @@ pub fn intake<B>(request: &Request<B>) -> (Record, Result<(Scheme, Target), Refu
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
     let target = Target { host, port };
     // What is behind the `?` may hold what no log should.
-    (Record::http(method.as_str(), uri.path(), scheme, target.clone()), Ok((scheme, target)))
+    (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok((scheme, target)))
 }

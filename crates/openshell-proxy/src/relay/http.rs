@@ -202,8 +202,8 @@ impl Inside {
         }
         let answer = |request| self.answer(&session, request);
         if let Err(Some(refusal)) = session.serve(&self.ctx, client, &inside(), answer).await {
-            let record = Record::of(&self.connection.callers(), self.connection.target().clone());
-            record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+            let record = Record::of(&self.ctx.audit, &self.connection.callers(), self.connection.target().clone());
+            record.finish(Outcome::Refused(&refusal));
         }
     }
 
@@ -229,8 +229,8 @@ impl Inside {
             return;
         }
         if let Err(refusal) = http2::serve(self, client, &windows, Lanes::new(first, ended, confirmed)).await {
-            let record = Record::of(&self.connection.callers(), self.connection.target().clone());
-            record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+            let record = Record::of(&self.ctx.audit, &self.connection.callers(), self.connection.target().clone());
+            record.finish(Outcome::Refused(&refusal));
         }
     }
 
@@ -244,7 +244,8 @@ impl Inside {
         let (path, target) = (request.uri().path(), self.connection.target().clone());
         let callers = self.connection.callers();
         let method = request.method().as_str();
-        let mut record = Record::inside(session.count(), method, path, self.scheme, &callers, target);
+        let mut record = Record::http(&self.ctx.audit, method, path, self.scheme, target).inside(session.count());
+        record.called_by(callers.first().clone());
         let mut connection = session.upstream.lock().await;
         let upstream = &mut connection.0;
         let course = Course { session, number: 0, held: None };
@@ -253,13 +254,13 @@ impl Inside {
                 if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                record.finish(Outcome::Allowed, &*self.ctx.denials);
+                record.finish(Outcome::Allowed);
                 Some(response)
             }
             Err(Unanswered::NotSent) => None,
             Err(Unanswered::Refused(refusal)) => {
                 let response = reply::refused(&refusal, &record);
-                record.finish(Outcome::Refused(&refusal), &*self.ctx.denials);
+                record.finish(Outcome::Refused(&refusal));
                 Some(response)
             }
         }
@@ -409,7 +410,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let response = std::sync::Mutex::new(Some(reply::refused(refusal, &record)));
-    record.finish(Outcome::Refused(refusal), &*ctx.denials);
+    record.finish(Outcome::Refused(refusal));
     let session = Session::default();
     let answer = |_| {
         let response = response.lock().ok().and_then(|mut response| response.take());

@@ -278,6 +278,6 @@ fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
 
 /// Reports that an open connection is permitted no longer.
 pub fn revoked(ctx: &Context, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&connection.callers(), connection.target().clone());
-    record.finish(Outcome::Revoked(refusal), &*ctx.denials);
+    let record = Record::of(&ctx.audit, &connection.callers(), connection.target().clone());
+    record.finish(Outcome::Revoked(refusal));
 }

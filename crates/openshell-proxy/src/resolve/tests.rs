@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use openshell_policy::denial::{Denial, ReasonCode};
 use openshell_policy::network::host::Host;
@@ -7,7 +8,7 @@ use super::guard::{Destination, OwnAddresses, check};
 use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
 use crate::peer::{Caller, Callers, Program};
-use crate::record::{DenialSink, Outcome, Record};
+use crate::record::{Audit, Outcome, Record};
 use crate::refusal::Refusal;
 use crate::target::Target;
 
@@ -31,7 +32,7 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
 #[derive(Debug)]
 struct Nobody;
 
-impl DenialSink for Nobody {
+impl Audit for Nobody {
     fn denied(&self, _: Denial) {}
 }
 
@@ -39,9 +40,10 @@ impl DenialSink for Nobody {
 fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tail: &str) {
     let refusal = guard(endpoint, host, 8080, addresses).unwrap_err();
     assert_eq!(refusal.code(), code, "{endpoint} {addresses:?}");
-    let record = Record::new("CONNECT x:1".to_owned(), None);
+    let audit: Arc<dyn Audit> = Arc::new(Nobody);
+    let record = Record::new(&audit, "CONNECT x:1".to_owned(), None);
     let detail = refusal.detail(&record);
-    record.finish(Outcome::Refused(&refusal), &Nobody);
+    record.finish(Outcome::Refused(&refusal));
     assert!(detail.ends_with(tail), "{detail}");
     let target = Target { host: Host::parse(host).unwrap(), port: 8080 };
     let told = format!("{detail}{:?}", refusal.fix(&target, None));

@@ -173,8 +173,12 @@ impl Drop for Stream {
         self.inside.connection.finished(self.number);
         lanes.open.fetch_sub(1, Ordering::Relaxed);
         if self.session.take_misplaced() {
-            let record = Record::of(&self.inside.connection.callers(), self.inside.connection.target().clone());
-            record.finish(Outcome::Refused(&body::in_body()), &*self.inside.ctx.denials);
+            let record = Record::of(
+                &self.inside.ctx.audit,
+                &self.inside.connection.callers(),
+                self.inside.connection.target().clone(),
+            );
+            record.finish(Outcome::Refused(&body::in_body()));
         }
     }
 }
@@ -354,14 +358,15 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     });
     let (callers, target) = (inside.connection.callers(), inside.connection.target().clone());
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let mut record = Record::inside(number, method, path, inside.scheme, &callers, target);
+    let mut record = Record::http(&inside.ctx.audit, method, path, inside.scheme, target).inside(number);
+    record.called_by(callers.first().clone());
     let is_grpc = head::is_grpc(request.headers());
     let Some(_room) =
         inside.ctx.memory.head(&callers.first().program.executable, head::bytes(request.uri(), request.headers()))
     else {
         let refusal = Refusal::LimitReached("too many requests wait for their answers");
         let response = reply::refused(&refusal, &record);
-        record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+        record.finish(Outcome::Refused(&refusal));
         awaited.is_answered = true;
         drop(CompleteBody::of_stream(request.into_body(), lanes.crew.spawner()));
         return Ok(response);
@@ -387,7 +392,7 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
     *stream.lane() = lane;
     match exchanged {
         Ok(response) => {
-            record.finish(Outcome::Allowed, &*inside.ctx.denials);
+            record.finish(Outcome::Allowed);
             Ok(response.map(|body| reply::altered(Answer { body, stream: Some(stream) })))
         }
         Err(Unanswered::Refused(refusal)) => {
@@ -395,12 +400,12 @@ async fn answer(inside: Inside, lanes: Arc<Lanes>, request: Request<Incoming>) -
                 true => reply::refused_call(&refusal, &record),
                 false => reply::refused(&refusal, &record),
             };
-            record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+            record.finish(Outcome::Refused(&refusal));
             Ok(response)
         }
         Err(Unanswered::NotSent) => {
             let refusal = Refusal::UpstreamUnreachable("it takes no more requests on its connection".to_owned());
-            record.finish(Outcome::Refused(&refusal), &*inside.ctx.denials);
+            record.finish(Outcome::Refused(&refusal));
             if !is_open {
                 lanes.ended.notify_one();
             }
@@ -415,7 +420,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (plain, call) = (reply::refused(refusal, &record), reply::refused_call(refusal, &record));
-    record.finish(Outcome::Refused(refusal), &*ctx.denials);
+    record.finish(Outcome::Refused(refusal));
     let responses = Arc::new(Mutex::new(Some((plain, call))));
     let answered = Arc::new(Notify::new());
     let tell = Arc::clone(&answered);

@@ -20,7 +20,7 @@ use crate::identify::{Identifier, Processes};
 use crate::limits::Limits;
 use crate::memory::Memory;
 use crate::peer::{Caller, Callers, Program};
-use crate::record::DenialSink;
+use crate::record::Audit;
 use crate::relay::http::Inside;
 use crate::relay::upstream::Upstream;
 use crate::resolve::lookup::Resolver;
@@ -30,7 +30,7 @@ use crate::tenure::Connection;
 #[derive(Debug)]
 struct Uncounted;
 
-impl DenialSink for Uncounted {
+impl Audit for Uncounted {
     fn denied(&self, _: Denial) {}
 }
 
@@ -60,7 +60,7 @@ fn everything() -> Inside {
         vault: Arc::default(),
         inference: None,
         shares: Arc::default(),
-        denials: Arc::new(Uncounted),
+        audit: Arc::new(Uncounted),
         observations: None,
         workload: Ipv4Addr::LOCALHOST,
     };
