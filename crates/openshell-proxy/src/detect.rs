@@ -170,7 +170,7 @@ pub async fn detect(
         }
         let patience = match (from_client.is_empty() && from_upstream.is_empty(), may_be_opaque) {
             (true, _) => Limits::IDLE,
-            (false, true) => Limits::UNDECIDED,
+            (false, true) => Limits::DETECT_TIMEOUT,
             (false, false) => {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
                 deadline.saturating_duration_since(Instant::now())

@@ -5,17 +5,15 @@
 
 #![forbid(unsafe_code)]
 
-pub mod context;
 pub mod limits;
+pub mod proxy;
 
 pub mod listener;
 pub mod workers;
 
 pub mod pipeline;
 
-pub mod intake;
-
-pub mod approve;
+pub mod ingress;
 
 pub mod identify;
 
@@ -23,9 +21,9 @@ pub mod decide;
 
 pub mod resolve;
 
-pub mod connect;
+pub mod egress;
 
-pub mod tenure;
+pub mod authorize;
 
 pub mod detect;
 
@@ -48,8 +46,12 @@ pub mod refusal;
 pub mod memory;
 pub mod quota;
 mod socket;
+mod trace;
 
 pub mod io;
 pub mod peer;
 pub mod placeholder;
 pub mod target;
+
+#[cfg(test)]
+mod testing;

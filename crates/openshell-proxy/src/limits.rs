@@ -14,11 +14,11 @@ impl Limits {
     /// among hundreds on a large host.
     pub const WORKERS: usize = 8;
     /// Bytes that a connection moves without a pause before others of its thread have their turn: some tenths of a millisecond.
-    pub const TURN_BYTES: usize = 512 * 1024;
+    pub const COOP_BYTES: usize = 512 * 1024;
     /// Steps of connections after which a thread looks for what has arrived meanwhile.
-    pub const STEPS: u32 = 8;
+    pub const EVENT_INTERVAL: u32 = 8;
     /// Connections at once of one program, so that it leaves some to the others.
-    pub const CONNECTIONS_A_PROGRAM: usize = 1_024;
+    pub const CONNECTIONS_PER_PROGRAM: usize = 1_024;
     /// Connections beyond those that are still told why they are refused; further ones are closed.
     pub const REFUSED_CONNECTIONS: usize = 64;
     /// Bytes of the head of a CONNECT or forward request: what the interface promises, and hyper's smallest.
@@ -62,23 +62,23 @@ impl Limits {
     /// …and malformed ones that are answered by a reset.
     pub const STREAM_ERRORS: usize = 64;
     /// HTTP/1.1 connections to an upstream for the streams of one client: as many as browsers open.
-    pub const LANES: usize = 6;
+    pub const POOLED_CONNECTIONS: usize = 6;
     /// Time for a connection to say that it ends, when it is permitted no longer.
-    pub const FAREWELL: Duration = Duration::from_millis(250);
+    pub const GOAWAY_GRACE: Duration = Duration::from_millis(250);
     /// Bytes of the head of an HTTP/2 answer.
     pub const ANSWER_HEAD_BYTES: u32 = 64 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const RELEASED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; in its answer each is looked for.
-    pub const CREDENTIALS_A_REQUEST: usize = 64;
+    pub const CREDENTIALS_PER_REQUEST: usize = 64;
     /// Bytes of a body that is looked at before anything of its request is sent, so that its refusal can be told…
-    pub const GATHERED_BYTES: u64 = 64 * 1024;
+    pub const PREFETCH_BYTES: u64 = 64 * 1024;
     /// …and time for it to arrive.
-    pub const GATHER_DEADLINE: Duration = Duration::from_millis(100);
+    pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
     /// The same where it is longer, or nobody knows: who waits for an answer to its first part must not wait for long.
-    pub const GATHER_MOMENT: Duration = Duration::from_millis(20);
+    pub const PREFETCH_DEADLINE_UNSIZED: Duration = Duration::from_millis(20);
     /// First bytes of a connection that are looked at for placeholders where nothing else is.
-    pub const SEEN_BYTES: usize = 64 * 1024;
+    pub const FIRST_BYTES: usize = 64 * 1024;
     /// KiB of requests for models that are held at once, each twice while it is rewritten: room for the largest…
     pub const INFERENCE_KIB: usize = 2 * openshell_policy::inference::MAX_REQUEST_BYTES / 1024;
     /// …how long one waits for its room…
@@ -90,7 +90,7 @@ impl Limits {
     /// Bytes of a request whose model is replaced on the thread that serves others.
     pub const REWRITTEN_BYTES: usize = 1024 * 1024;
     /// Time to tell a client that an answer is cut off, before it is.
-    pub const CUT_OFF: Duration = Duration::from_millis(50);
+    pub const TRUNCATION_GRACE: Duration = Duration::from_millis(50);
     /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.
     pub const BUFFER_BYTES: usize = 256 * 1024;
     /// Time for the other side to read what was said last…
@@ -98,13 +98,13 @@ impl Limits {
     /// …and bytes that it may still send meanwhile: as much as is in flight on a fast link.
     pub const LINGER_BYTES: usize = 4 * 1024 * 1024;
     /// Hosts whose certificates, or whose upstreams' sessions, are kept.
-    pub const LEAVES: usize = 1_024;
+    pub const CERTIFICATES: usize = 1_024;
     /// Silence after first bytes that could still be a request, where it matters to no rule whether they are.
-    pub const UNDECIDED: Duration = Duration::from_millis(500);
+    pub const DETECT_TIMEOUT: Duration = Duration::from_millis(500);
     /// Time for a head to arrive: longer than any client takes that is not holding the connection on purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
     /// Time after which a client that has ended its sending, and was not answered for as long again, is taken to have gone.
-    pub const DESERTED: Duration = Duration::from_secs(15);
+    pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
     /// Time to reach an upstream, over all its addresses.
     pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
     /// Head start of one address over the next (RFC 8305 §5).

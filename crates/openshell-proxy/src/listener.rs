@@ -8,11 +8,13 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
+use tracing::{Instrument as _, debug_span};
 
-use crate::context::Context;
+use crate::ingress;
 use crate::limits::Limits;
 use crate::peer::Flow;
 use crate::pipeline;
+use crate::proxy::Proxy;
 use crate::socket::prepare;
 use crate::workers::Workers;
 
@@ -38,7 +40,7 @@ impl Listener {
 
     /// Accepts until it is `stopped`, and then gives open connections a moment, so that what has become of each is reported. No
     /// error ends it: what keeps accept from working may pass.
-    pub async fn run(self, ctx: Arc<Context>, mut stopped: oneshot::Receiver<()>) {
+    pub async fn run(self, proxy: Arc<Proxy>, mut stopped: oneshot::Receiver<()>) {
         let places = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
@@ -70,15 +72,17 @@ impl Listener {
             };
             pause = Limits::ACCEPT_BACKOFF.0;
             // Any process of the host can reach a local address; only the sandbox has this one.
-            let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == ctx.workload) else { continue };
+            let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == proxy.workload) else { continue };
             // A socket that takes no options is closed already.
             let Ok(client) = prepare(&client).and_then(|()| client.into_std()) else { continue };
             if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                let ctx = Arc::clone(&ctx);
-                self.hand_over(&mut connections, client, place, move |client| pipeline::serve(ctx, client, flow));
+                let proxy = Arc::clone(&proxy);
+                self.hand_over(&mut connections, client, place, move |client| {
+                    pipeline::serve(proxy, client, flow).instrument(debug_span!("connection", client = %flow.client))
+                });
             } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
-                let ctx = Arc::clone(&ctx);
-                self.hand_over(&mut connections, client, place, move |client| pipeline::refuse_excess(ctx, client));
+                let proxy = Arc::clone(&proxy);
+                self.hand_over(&mut connections, client, place, move |client| ingress::refuse_excess(proxy, client));
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);

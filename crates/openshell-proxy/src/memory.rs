@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::credentials::vault::Credential;
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
 use crate::refusal::Refusal;
@@ -52,15 +51,13 @@ impl Memory {
         self.heads.take_many(program, bytes.div_ceil(1024))
     }
 
-    /// Room for what is held back of an answer to `program` that is searched for `credentials`, until it is dropped; `None` where there
-    /// are none.
+    /// Room for the part that is held back of a response to `program` which is searched for secrets of up to `longest` bytes, until it
+    /// is dropped; `None` without any.
     ///
     /// # Errors
-    /// Too many such answers are on their way already, the program's or all.
-    pub fn searching(&self, program: &str, credentials: &[Arc<Credential>]) -> Result<Option<QuotaGuard>, Refusal> {
-        let Some(longest) = credentials.iter().map(|credential| credential.forms().longest()).max() else {
-            return Ok(None);
-        };
+    /// Too many such responses are on their way, the program's or all.
+    pub fn searching(&self, program: &str, longest: Option<usize>) -> Result<Option<QuotaGuard>, Refusal> {
+        let Some(longest) = longest else { return Ok(None) };
         // Each byte with a mark of its own.
         let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
         room.map(Some).ok_or(Refusal::LimitReached("too many answers at once that are searched for secrets"))

@@ -8,7 +8,6 @@ use openshell_policy::address::AddressClass;
 use openshell_policy::proposal::has_encoded_slash;
 
 use crate::limits::Limits;
-use crate::resolve::guard::Destination;
 use crate::target::Target;
 
 /// Endpoints that are kept; a run that uses more is no run to make a policy of.
@@ -63,9 +62,9 @@ pub struct Observation {
 }
 
 impl Observations {
-    /// Notes that `program` went to `target`, which is at `destination`.
-    pub fn add(&self, program: &str, target: &Target, destination: &Destination) {
-        let addresses: BTreeSet<_> = destination.addresses().iter().map(|address| address.ip()).collect();
+    /// Notes that `program` went to `target`, which has these `addresses`.
+    pub fn add(&self, program: &str, target: &Target, addresses: impl Iterator<Item = IpAddr>) {
+        let addresses: BTreeSet<_> = addresses.collect();
         let is_internal = addresses.iter().any(|address| AddressClass::of(*address).is_internal());
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Observed { programs, endpoints, is_incomplete } = &mut *observed;

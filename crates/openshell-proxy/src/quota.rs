@@ -32,7 +32,7 @@ pub struct QuotaGuard {
 impl Default for Quota {
     /// Of connections, whose number as a whole the listener bounds.
     fn default() -> Self {
-        Self::new(Limits::CONNECTIONS_A_PROGRAM, usize::MAX)
+        Self::new(Limits::CONNECTIONS_PER_PROGRAM, usize::MAX)
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_program_that_has_all_of_its_share_gets_no_more_and_others_theirs() {
         let shares = Arc::new(Quota::default());
-        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_A_PROGRAM).map(|_| shares.take("/a").unwrap()).collect();
+        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| shares.take("/a").unwrap()).collect();
         assert!(shares.take("/a").is_none() && shares.take("/b").is_some());
         taken.pop();
         assert!(shares.take("/a").is_some());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::credentials::vault::Credential;
 use crate::decide::message::{Judged, MessagePermit};
 use crate::decide::permit::Permit;
-use crate::inference::api::Call;
+use crate::inference::api::ApiCall;
 use crate::inference::usage::Usage;
 use crate::peer::{Caller, Callers};
 use crate::placeholder::redacted;
@@ -69,7 +69,7 @@ impl Http {
 #[derive(Clone, Debug, Default)]
 struct Routed {
     route: String,
-    call: Option<Call>,
+    call: Option<ApiCall>,
     usage: Usage,
     remark: String,
 }
@@ -196,12 +196,12 @@ impl Record {
     }
 
     /// Notes which route is asked, and what for.
-    pub fn routed(&mut self, route: &str, call: Call) {
+    pub fn routed(&mut self, route: &str, call: ApiCall) {
         self.inference = Some(Routed { route: route.to_owned(), call: Some(call), ..Routed::default() });
     }
 
     /// Notes what an answer took, and how it ended if not by itself.
-    pub fn took(&mut self, usage: Usage, remark: &str) {
+    pub fn record_usage(&mut self, usage: Usage, remark: &str) {
         if let Some(routed) = &mut self.inference {
             routed.usage = usage;
             remark.clone_into(&mut routed.remark);
@@ -215,11 +215,11 @@ impl Record {
 
     /// What reports that its answer held one of the `watched` credentials.
     #[must_use]
-    pub fn echo(&self, watched: &[Arc<Credential>]) -> Echo {
+    pub fn echo(&self, watched: &[Arc<Credential>]) -> LeakFinding {
         let target = self.target.as_ref().map(ToString::to_string).unwrap_or_default();
         let names: Vec<_> = watched.iter().map(|credential| credential.name()).collect();
         let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
-        Echo { request: self.request.clone(), target, credentials }
+        LeakFinding { request: self.request.clone(), target, credentials }
     }
 
     /// Notes that the connection is another one from here on.
@@ -457,13 +457,13 @@ fn shown(path: &str) -> String {
 
 /// Reports that an upstream sent back a secret, which the workload did not get.
 #[derive(Clone, Debug)]
-pub struct Echo {
+pub struct LeakFinding {
     request: String,
     target: String,
     credentials: String,
 }
 
-impl Echo {
+impl LeakFinding {
     /// Reports it.
     pub fn report(self) {
         let Self { request, target, credentials } = &self;

@@ -59,6 +59,15 @@ impl fmt::Display for Target {
     }
 }
 
+/// Where an HTTP request goes: the server that a URL names (RFC 9110 §4.3.1).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The scheme of its URLs.
+    pub scheme: Scheme,
+    /// Its host and port.
+    pub target: Target,
+}
+
 /// A port from 1 on, as digits without sign or leading zero.
 pub(crate) fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port: &u16| *port != 0 && port.to_string() == text)

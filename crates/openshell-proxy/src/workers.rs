@@ -54,7 +54,7 @@ impl Worker {
         let (running, ended) = oneshot::channel::<()>();
         let (tell, told) = mpsc::channel();
         thread::Builder::new().name("connections".to_owned()).spawn(move || {
-            match Builder::new_current_thread().enable_all().event_interval(Limits::STEPS).build() {
+            match Builder::new_current_thread().enable_all().event_interval(Limits::EVENT_INTERVAL).build() {
                 Ok(runtime) => {
                     // Nobody may wait for either any more.
                     let _ = tell.send(Ok(runtime.handle().clone()));

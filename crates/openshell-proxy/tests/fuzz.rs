@@ -15,19 +15,19 @@ use openshell_policy::credential::{Binding, CredentialName};
 use openshell_policy::denial::Denial;
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
-use openshell_proxy::credentials::echo::Scrubber;
-use openshell_proxy::credentials::release::release;
+use openshell_proxy::credentials::inject::inject;
+use openshell_proxy::credentials::redact::Scrubber;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_proxy::detect::protocol;
 use openshell_proxy::http::target::RequestTarget;
 use openshell_proxy::inference::model::with_model;
 use openshell_proxy::inference::usage::Meter;
-use openshell_proxy::intake;
+use openshell_proxy::ingress;
 use openshell_proxy::placeholder::{Coding, MARKER, find, is_hidden_in, redacted};
 use openshell_proxy::record::Audit;
-use openshell_proxy::target::{Scheme, Target};
+use openshell_proxy::target::{Origin, Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
-use openshell_proxy::tls::terminate::greet;
+use openshell_proxy::tls::terminate::read_client_hello;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 
@@ -123,7 +123,8 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
         b"?",
         b"openshell:resolve:env:A",
     ];
-    let (vault, target) = (vault(), Target { host: Host::parse("web.test").unwrap(), port: 443 });
+    let vault = vault();
+    let origin = Origin { scheme: Scheme::Https, target: Target { host: Host::parse("web.test").unwrap(), port: 443 } };
     fuzz("rewriting", &samples, &words, |input| {
         let mut lines = input.split(|byte| *byte == b'\n');
         let Ok(uri) = Uri::try_from(lines.next().unwrap()) else { return };
@@ -141,7 +142,7 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
             }
         }
         let asked = request.clone();
-        let Ok(released) = release(request, (Scheme::Https, &target), &vault, false) else { return };
+        let Ok(released) = inject(request, &origin, &vault, false) else { return };
         let used: Vec<_> = released.used().iter().map(|credential| credential.name().to_owned()).collect();
         let sent = released.into_request();
         let texts = |request: &Request<()>| {
@@ -230,8 +231,8 @@ fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
             client.write_all(input).await.unwrap();
             client.shutdown().await.unwrap();
             // The client is gone by then, so it ends one way or another.
-            let Ok(hello) = greet(server).await else { return };
-            assert!(hello.open(&authority, &host, true).await.is_err());
+            let Ok(hello) = read_client_hello(server).await else { return };
+            assert!(hello.terminate(&authority, &host, true).await.is_err());
         });
     });
 }
@@ -364,13 +365,13 @@ fn fuzzed_doors_lead_where_they_say() {
         let Ok(uri) = Uri::try_from(input) else { return };
         let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();
         let found = [
-            intake::connect::intake(&audit, &request(Method::CONNECT)).1,
-            intake::forward::intake(&audit, &request(Method::GET)).1.map(|(_, target)| target),
+            ingress::connect::intake(&audit, &request(Method::CONNECT)).1,
+            ingress::forward::intake(&audit, &request(Method::GET)).1.map(|origin| origin.target),
         ];
         for target in found.into_iter().flatten() {
             assert_ne!(target.port, 0);
             let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
-            assert_eq!(intake::connect::intake(&audit, &again).1.unwrap(), target);
+            assert_eq!(ingress::connect::intake(&audit, &again).1.unwrap(), target);
         }
     });
 }

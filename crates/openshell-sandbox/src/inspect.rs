@@ -7,7 +7,7 @@ use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message::{self, Judged, MessagePermit};
-use openshell_proxy::inference::serve::is_target;
+use openshell_proxy::inference::is_target;
 use openshell_proxy::peer::{Caller, Callers, Program};
 use openshell_proxy::refusal::Refusal;
 use openshell_proxy::resolve::guard::OwnAddresses;

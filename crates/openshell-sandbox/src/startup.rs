@@ -13,18 +13,19 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::policy::Policy;
+use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
-use openshell_proxy::context::Context;
 use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
-use openshell_proxy::identify::sweep::Unsearched;
+use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::inference::route::Inference;
-use openshell_proxy::limits::Limits;
 use openshell_proxy::listener::Listener;
+use openshell_proxy::proxy::Proxy;
+use openshell_proxy::relay::services::Services;
 use openshell_proxy::resolve::guard::OwnAddresses;
 use openshell_proxy::resolve::lookup::Resolver;
-use openshell_proxy::tenure;
+use openshell_proxy::tls::interceptor::Interceptor;
 use openshell_proxy::workers::Workers;
 use openshell_supervisor::confine::{Confinement, Enforced, LandlockProof, Mount};
 use openshell_supervisor::environment::{self, Environment, Inputs};
@@ -41,7 +42,7 @@ use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::signals::{self, Meaning, Received};
 use openshell_supervisor::streams::{self, Streams};
 use openshell_supervisor::{filesystem, netns, own_run};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tracing::Level;
 
 use crate::cli::NetworkMode;
@@ -217,27 +218,23 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     if let (Some(listener), Some(identifier), Some(subnet)) =
         (listener, identifier, network.netns.as_ref().and_then(Netns::subnet))
     {
-        let context = Context {
-            policy: Arc::clone(&policy),
-            unsearched: Unsearched::default(),
-            identifier,
-            turns: Arc::new(Semaphore::new(Limits::IDENTIFYING)),
-            http2: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
-            memory: Default::default(),
-            resolver,
-            own: OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link },
-            authority: tls.authority,
-            trust: tls.trust,
+        let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
+        let mode = results.observations().map_or(Mode::Enforce, Mode::Observe);
+        let services = Arc::new(Services {
+            authorizer: Authorizer::new(policy, identifier, Arc::clone(&own), mode),
+            egress: Egress::new(resolver, own, tls.roots),
             vault,
-            inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
-            shares: Arc::default(),
+            memory: Default::default(),
             audit: Arc::clone(&refusals) as _,
-            observations: results.observations(),
+        });
+        let proxy = Arc::new(Proxy {
+            services: Arc::clone(&services),
+            interceptor: Interceptor::new(tls.authority),
+            inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
             workload: subnet.workload(),
-        };
-        let context = Arc::new(context);
-        tasks.spawn("sweep", tenure::sweep(Arc::clone(&context)));
-        reports.push(Reports::of(&mut tasks, "proxy", |stopped| listener.run(context, stopped)));
+        });
+        tasks.spawn("sweep", async move { services.authorizer.rescan().await });
+        reports.push(Reports::of(&mut tasks, "proxy", |stopped| listener.run(proxy, stopped)));
     }
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
     Ok(Sandbox {

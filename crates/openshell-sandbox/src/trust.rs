@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_proxy::tls::authority::Authority;
-use openshell_proxy::tls::originate::Trust;
+use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
 use openshell_supervisor::confine::Mount;
 use openshell_supervisor::environment::{
@@ -30,7 +30,7 @@ pub(crate) struct Prepared {
     /// `None` where it could not be made known, or nothing is opened.
     pub(crate) authority: Option<Authority>,
     /// Which upstreams are trusted.
-    pub(crate) trust: Trust,
+    pub(crate) roots: UpstreamRoots,
     /// Where its files are shown.
     pub(crate) mounts: Vec<Mount>,
     /// Whether one of them is for Java.
@@ -57,10 +57,10 @@ impl Prepared {
         match place.and_then(|place| {
             write(place, run_dir, &authority, &Shown { bundles: &bundles, callers: &callers, has_java })
         }) {
-            Ok(mounts) => Ok(Self { authority: Some(authority), trust: Trust::new(bundles), mounts, has_java }),
+            Ok(mounts) => Ok(Self { authority: Some(authority), roots: UpstreamRoots::new(bundles), mounts, has_java }),
             Err(error) => {
                 unavailable(&format!("{error:#}"));
-                Ok(Self { trust: Trust::new(bundles), ..Self::default() })
+                Ok(Self { roots: UpstreamRoots::new(bundles), ..Self::default() })
             }
         }
     }

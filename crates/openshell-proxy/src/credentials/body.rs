@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 
@@ -58,7 +59,7 @@ impl FirstBytes {
     /// Looks where there are credentials.
     #[must_use]
     pub fn new(vault: &Vault) -> Self {
-        Self { scanner: Scanner::default(), left: if vault.is_empty() { 0 } else { Limits::SEEN_BYTES } }
+        Self { scanner: Scanner::default(), left: if vault.is_empty() { 0 } else { Limits::FIRST_BYTES } }
     }
 
     /// Whether there is more to look at.
@@ -91,30 +92,76 @@ pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
 #[error("a credential placeholder stands where none is replaced")]
 pub struct Misplaced;
 
-/// The body of a request. It fails where a placeholder ends, unless it is encoded, or there are no credentials.
+/// The body of a request on its way to the upstream.
+pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
+
+/// A body that the proxy holds whole, in which nothing is looked for.
+#[must_use]
+pub fn whole(body: Bytes) -> RequestBody {
+    Full::new(body).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The body of a client's request. It fails where a placeholder ends, unless it is encoded, or there are no credentials.
 #[derive(Debug)]
-pub struct Scanned {
-    /// What was read already.
+struct Scanned {
+    /// The part that was prefetched.
     first: Bytes,
     trailers: Option<HeaderMap>,
     rest: CompleteBody,
     scanner: Option<Scanner>,
-    /// Set when a placeholder was found, and a part of the body is sent already.
-    found: Arc<AtomicBool>,
-    /// What is not over before it is sent.
+    leak: LeakReport,
+    /// Kept until the body is sent.
     _held: Option<Held>,
 }
 
-/// What goes on for as long as anybody has a part of it.
+/// A value that lives for as long as a part of a message does.
 pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
 
-/// Why a body ends before its end.
+/// Report of a placeholder in a body of which a part was sent already: made once, by the exchange or, if that is over, when
+/// the body is dropped.
+#[derive(Clone)]
+pub struct LeakReport(Arc<Leak>);
+
+struct Leak {
+    is_found: AtomicBool,
+    report: Box<dyn Fn() + Send + Sync>,
+}
+
+impl LeakReport {
+    /// Calls `report` for a placeholder that is found and not [taken](Self::take).
+    #[must_use]
+    pub fn new(report: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Leak { is_found: AtomicBool::new(false), report: Box::new(report) }))
+    }
+
+    /// True once, if a placeholder was found: the caller reports it.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        self.0.is_found.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for LeakReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LeakReport").field(&self.0.is_found).finish()
+    }
+}
+
+impl Drop for Leak {
+    fn drop(&mut self) {
+        if *self.is_found.get_mut() {
+            (self.report)();
+        }
+    }
+}
+
+/// Error of a body that cannot be sent to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsendable {
     /// It holds a placeholder.
     #[error(transparent)]
     Misplaced(Misplaced),
-    /// It did not come.
+    /// It did not arrive whole.
     #[error(transparent)]
     Broken(IncompleteBody),
 }
@@ -128,42 +175,37 @@ impl From<Unsendable> for Refusal {
     }
 }
 
+/// The `body` of a request with these `headers`, to be sent. Its beginning is searched before anything is sent; `leak` reports a
+/// placeholder further on. It keeps `held` until it is sent.
+///
+/// # Errors
+/// There is a placeholder in its beginning; or it is malformed.
+pub async fn prefetch(
+    body: CompleteBody,
+    headers: &HeaderMap,
+    vault: &Vault,
+    leak: LeakReport,
+    held: Option<Held>,
+) -> Result<RequestBody, Refusal> {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let scanner = (!is_encoded && !vault.is_empty()).then(Scanner::default);
+    let mut scanned = Scanned { first: Bytes::new(), trailers: None, rest: body, scanner, leak, _held: held };
+    if scanned.scanner.is_some() && !scanned.rest.is_end_stream() {
+        let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::PREFETCH_BYTES);
+        let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
+        let mut first = BytesMut::new();
+        // A body that takes longer is sent on as it comes.
+        let gathered = tokio::time::timeout(patience, scanned.gather(&mut first)).await;
+        scanned.first = first.freeze();
+        gathered.unwrap_or(Ok(()))?;
+    }
+    Ok(scanned.boxed_unsync())
+}
+
 impl Scanned {
-    /// The body of a request with these `headers`, `found` to be set where a placeholder is met on the way. Its beginning is looked
-    /// at before anything is sent.
-    ///
-    /// # Errors
-    /// There is a placeholder in its beginning; or it is malformed.
-    pub async fn begin(
-        body: CompleteBody,
-        headers: &HeaderMap,
-        vault: &Vault,
-        found: Arc<AtomicBool>,
-    ) -> Result<Self, Refusal> {
-        let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
-        let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
-        let scanner = (!is_encoded && !vault.is_empty()).then(Scanner::default);
-        let mut scanned = Self { first: Bytes::new(), trailers: None, rest: body, scanner, found, _held: None };
-        if scanned.scanner.is_some() && !scanned.rest.is_end_stream() {
-            let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::GATHERED_BYTES);
-            let patience = if is_short { Limits::GATHER_DEADLINE } else { Limits::GATHER_MOMENT };
-            let mut first = BytesMut::new();
-            // Who takes longer is sent on as it comes.
-            let gathered = tokio::time::timeout(patience, scanned.gather(&mut first)).await;
-            scanned.first = first.freeze();
-            gathered.unwrap_or(Ok(()))?;
-        }
-        Ok(scanned)
-    }
-
-    /// The same, and `held` goes on until it is sent.
-    #[must_use]
-    pub fn holding(self, held: Option<Held>) -> Self {
-        Self { _held: held, ..self }
-    }
-
     async fn gather(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
-        while (first.len() as u64) < Limits::GATHERED_BYTES
+        while (first.len() as u64) < Limits::PREFETCH_BYTES
             && let Some(frame) = self.rest.frame().await
         {
             match self.looked_at(frame)?.into_data() {
@@ -208,7 +250,7 @@ impl Body for Scanned {
         let Some(frame) = ready!(Pin::new(&mut this.rest).poll_frame(cx)) else { return Poll::Ready(None) };
         let frame = this.looked_at(frame);
         if matches!(frame, Err(Unsendable::Misplaced(_))) {
-            this.found.store(true, Ordering::Relaxed);
+            this.leak.0.is_found.store(true, Ordering::Relaxed);
         }
         Poll::Ready(Some(frame))
     }

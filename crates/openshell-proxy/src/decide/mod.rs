@@ -1,5 +1,7 @@
 //! May it: whether a caller may reach a target, and which messages it may send there, by one immutable generation of the policy.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub mod action;
 pub mod connection;
 pub mod engine;

@@ -1,5 +1,6 @@
 //! Leave to reach a target, and what it demands of the bytes that go there.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -41,6 +42,16 @@ pub enum Inspection {
     Unjudged,
     /// TLS is intercepted, and every message inside is judged by these rules.
     Judged(Arc<Rules>),
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passthrough => f.write_str("passthrough"),
+            Self::Unjudged => f.write_str("unjudged"),
+            Self::Judged(rules) => f.write_str(rules.protocol().as_str()),
+        }
+    }
 }
 
 /// Addresses of a target that a permit is for.

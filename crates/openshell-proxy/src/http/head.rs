@@ -13,7 +13,7 @@ use openshell_policy::network::host::Host;
 use crate::http::target::{RequestTarget, TargetError};
 use crate::limits::Limits;
 use crate::refusal::Refusal;
-use crate::target::{Scheme, Target, port};
+use crate::target::{Origin, Target, port};
 
 /// Checks that the body of a request has one length, whoever reads it. What else could be read in two ways the HTTP library
 /// refuses, or leaves out of what it hands on.
@@ -42,11 +42,11 @@ pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a request inside a connection to `target` is for `target` (RFC 9112 §3.2).
+/// Checks that a request inside a connection to `origin` is for `origin` (RFC 9112 §3.2).
 ///
 /// # Errors
 /// It is for another host, port or scheme, or does not say which.
-pub fn check_authority(request: &Parts, scheme: Scheme, target: &Target) -> Result<(), Refusal> {
+pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> Result<(), Refusal> {
     let mut named = request.headers.get_all(HOST).iter();
     let host = match (named.next(), named.next()) {
         (Some(host), None) => Some(host),
@@ -195,25 +195,43 @@ pub fn outgoing<B: Body>(
     Ok(request)
 }
 
+/// `request`, which is for `origin` and has the form of HTTP/1.1, in the form of HTTP/2 (RFC 9113 §8.3.1).
+///
+/// # Errors
+/// Its target has none.
+pub fn in_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B>, Refusal> {
+    let headers = request.headers_mut();
+    let host = headers.remove(HOST).or_else(|| host_value(origin));
+    remove_connection(headers);
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = origin.scheme.as_str().parse().ok();
+    parts.authority = host.and_then(|host| host.to_str().ok()?.parse().ok());
+    // `*` has no other form that the library knows.
+    let uri = Uri::from_parts(parts).map_err(|_| Refusal::BadRequest("the target has no form in HTTP/2"))?;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(request)
+}
+
 /// Names the host of a request that does not, as HTTP/1.0 allows.
-pub fn ensure_host(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
+pub fn ensure_host(headers: &mut HeaderMap, origin: &Origin) {
     if !headers.contains_key(HOST)
-        && let Some(host) = host_value(scheme, target)
+        && let Some(host) = host_value(origin)
     {
         headers.insert(HOST, host);
     }
 }
 
-/// `target` as a `Host` says it. A host and a port are always a field value.
+/// The value of the `Host` field for `origin`. A host and a port are always a field value.
 #[must_use]
-pub fn host_value(scheme: Scheme, target: &Target) -> Option<HeaderValue> {
+pub fn host_value(Origin { scheme, target }: &Origin) -> Option<HeaderValue> {
     let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
     HeaderValue::from_str(&host).ok()
 }
 
 /// Says in `headers` that the request came through a proxy, and for which host (RFC 9112 §3.2.2).
-pub fn mark_forwarded(headers: &mut HeaderMap, scheme: Scheme, target: &Target) {
-    if let Some(host) = host_value(scheme, target) {
+pub fn mark_forwarded(headers: &mut HeaderMap, origin: &Origin) {
+    if let Some(host) = host_value(origin) {
         headers.insert(HOST, host);
     }
     headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 openshell-sandbox"));

@@ -1,33 +1,14 @@
 //! A refusal as an HTTP answer.
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Either, Full};
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use crate::io::complete_body::CompleteBody;
 use crate::record::Record;
 use crate::refusal::{InferenceFault, Refusal};
-
-/// The body of an answer: the proxy's own, or the upstream's as it comes, or what was made of that.
-pub type Body = Either<Full<Bytes>, Either<CompleteBody, Altered>>;
-
-/// A body that is not sent on as it comes.
-pub type Altered = UnsyncBoxBody<Bytes, std::io::Error>;
-
-/// `body`, which the upstream's became.
-#[must_use]
-pub fn altered<B>(body: B) -> Body
-where
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    Either::Right(Either::Right(body.map_err(std::io::Error::other).boxed_unsync()))
-}
 
 /// What a refusal's body holds; what is unknown is left out.
 #[derive(Serialize)]
@@ -60,9 +41,9 @@ struct Content<'r> {
 
 /// The answer to a refused request; the connection ends with it.
 #[must_use]
-pub fn refused(refusal: &Refusal, record: &Record) -> Response<Body> {
+pub fn refused(refusal: &Refusal, record: &Record) -> Response<Bytes> {
     let (head, body) = content(refusal, record);
-    Response::from_parts(head, Either::Left(Full::from(body)))
+    Response::from_parts(head, body)
 }
 
 /// What clients of models read of a refusal.
@@ -138,7 +119,7 @@ fn message(
 /// The answer to a refused call of gRPC's, in one head without a body: of any other its clients show the status alone (gRPC over
 /// HTTP/2, Trailers-Only).
 #[must_use]
-pub fn refused_call(refusal: &Refusal, record: &Record) -> Response<Body> {
+pub fn refused_call(refusal: &Refusal, record: &Record) -> Response<Bytes> {
     let status = match refusal.status() {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
         _ => PERMISSION_DENIED,
@@ -150,7 +131,7 @@ pub fn refused_call(refusal: &Refusal, record: &Record) -> Response<Body> {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
     };
-    let mut response = refused(refusal, record).map(|_| Either::Left(Full::default()));
+    let mut response = refused(refusal, record).map(|_| Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -181,8 +162,8 @@ pub fn raw(refusal: &Refusal, record: &Record) -> Vec<u8> {
 
 /// The answer to a permitted CONNECT.
 #[must_use]
-pub fn established() -> Response<Body> {
-    let mut response = Response::new(Either::Left(Full::default()));
+pub fn established() -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
     response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection Established"));
     response
 }

@@ -3,9 +3,9 @@
 
 mod fingerprint;
 mod proc;
+pub mod rescan;
 pub mod search;
 mod sock_diag;
-pub mod sweep;
 
 use std::collections::HashMap;
 use std::io;
@@ -18,9 +18,9 @@ use crate::refusal::Refusal;
 use fingerprint::{Executable, Fingerprints, Untrusted};
 pub use proc::Processes;
 use proc::{Described, ProcError};
+use rescan::Owner;
 use search::Search;
 use sock_diag::SockDiag;
-use sweep::Owner;
 
 /// Finds out who is calling.
 #[derive(Debug)]

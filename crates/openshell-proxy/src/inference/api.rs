@@ -1,28 +1,28 @@
-//! Which interface a request is for.
+//! Calls of the interfaces of models.
 
 use hyper::Method;
 use openshell_policy::inference::Interface;
 
-/// An interface, and what of it is asked for.
+/// A call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ApiCall {
     /// The interface.
     pub interface: Interface,
     /// The word for logs.
     pub kind: &'static str,
 }
 
-impl Call {
-    /// The method that the backend gets.
+impl ApiCall {
+    /// The method of the request to the backend.
     #[must_use]
     pub fn method(self) -> Method {
         if self.interface == Interface::ModelDiscovery { Method::GET } else { Method::POST }
     }
 }
 
-/// What a `method` request for `path`, in canonical form and without its query, asks for; `None` if it is nothing of a model's.
+/// The call that a `method` request for `path`, in canonical form and without its query, makes; `None` if models serve no such.
 #[must_use]
-pub fn call(method: &Method, path: &str) -> Option<Call> {
+pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
     // Contract and clients differ in their case; the backend gets it in upper case.
     let (interface, kind) = match (method.as_str().to_ascii_uppercase().as_str(), path) {
         ("POST", "/v1/chat/completions") => (Interface::OpenaiChatCompletions, "chat_completion"),
@@ -34,7 +34,7 @@ pub fn call(method: &Method, path: &str) -> Option<Call> {
         ("GET", path) if path.starts_with("/v1/models/") => (Interface::ModelDiscovery, "models_get"),
         _ => return None,
     };
-    Some(Call { interface, kind })
+    Some(ApiCall { interface, kind })
 }
 
 #[cfg(test)]

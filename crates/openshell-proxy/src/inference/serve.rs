@@ -1,169 +1,206 @@
-//! A connection to `inference.local`: each request routed, sent and answered as its backend answers.
+//! A connection to `inference.local`: each request is routed, sent, and answered as its backend answers.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_TYPE, UPGRADE};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, Uri};
-use openshell_policy::inference::{Backend, HOST};
+use hyper::{Method, Request, Response};
+use openshell_policy::inference::Backend;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tracing::{Instrument as _, debug_span};
 
-use crate::connect::connect_to;
-use crate::context::Context;
-use crate::credentials::echo::scrubbed;
-use crate::credentials::release::release;
-use crate::credentials::vault::Vault;
-use crate::http::head;
-use crate::http::reply::{self, Body};
+use crate::http::body::{ResponseBody, boxed, full};
 use crate::http::target::RequestTarget;
-use crate::inference::api::{self, Call};
-use crate::inference::model::{self, BodyError};
+use crate::http::{head, reply};
+use crate::inference::api::{self, ApiCall};
+use crate::inference::backend::{BackendRequest, BackendSource, connect, origin};
+use crate::inference::mock;
+use crate::inference::model;
 use crate::inference::route::{Inference, Route};
 use crate::inference::stream::{Report, Streamed};
 use crate::inference::usage::Meter;
-use crate::inference::{headers, mock};
 use crate::limits::Limits;
 use crate::peer::Caller;
 use crate::record::{Outcome, Record};
 use crate::refusal::{InferenceFault, Refusal};
-use crate::relay::http::{inside, keep};
-use crate::relay::session::Session;
-use crate::relay::upstream::{NotAnswered, Origin, Outgoing, Upstream};
-use crate::target::{Scheme, Target};
-
-/// Whether `target` is where models are.
-#[must_use]
-pub fn is_target(target: &Target) -> bool {
-    target.port == Scheme::Https.default_port() && target.host.to_string() == HOST
-}
+use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
+use crate::relay::http1::{self, Session};
+use crate::relay::services::Services;
+use crate::target::{Origin, Scheme, Target};
 
 /// The models, for one client.
 #[derive(Debug)]
 pub struct Models<'c> {
-    /// What all connections share.
-    pub ctx: &'c Context,
+    /// Handles of exchanges.
+    pub services: &'c Services,
     /// The routes.
     pub inference: &'c Inference,
-    /// Who asks, if that is known; nothing depends on it.
+    /// The program that asks, if it is known; nothing depends on it.
     pub caller: Option<Caller>,
-    /// What the client calls them.
+    /// The host and port that the client asked for.
     pub target: Target,
 }
 
-/// Why a route gives no answer.
-enum NotAsked {
-    /// Its backend was not reached; another may be.
-    Unreached(Refusal),
+/// Reason for which a route gives no answer.
+enum RouteError {
+    /// Its backend was not reached; that of another route may be.
+    Unreachable(Refusal),
     /// It failed, or was refused.
     Failed(Refusal),
 }
 
+/// The answer of a route.
+struct Routed {
+    route: Arc<Route>,
+    /// Tokens that the request was counted for when it was sent.
+    cost: u64,
+    response: RouteResponse,
+}
+
+enum RouteResponse {
+    /// Of no model.
+    Mock(Response<Bytes>),
+    /// Of a backend.
+    Backend(Response<ResponseBody>),
+}
+
 impl Models<'_> {
-    /// Serves the requests of `client`, whose TLS is opened, and whose socket is `socket`.
+    /// Serves the requests of `client`, whose TLS is terminated, and whose socket is `socket`.
     pub async fn serve<C>(&self, client: C, socket: Option<OwnedFd>)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let session = Session::new(socket);
+        let (session, driver) = http1::connection(socket);
+        let origin = Origin { scheme: Scheme::Https, target: self.target.clone() };
         let answer = |request: Request<Incoming>| {
             let (method, path, target) = (request.method().as_str(), request.uri().path(), self.target.clone());
-            let mut record = Record::http(&self.ctx.audit, method, path, Scheme::Https, target).inside(session.count());
+            let record = Record::http(&self.services.audit, method, path, Scheme::Https, target);
+            let mut record = record.inside(session.count());
             self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
-            let checked = {
-                let (parts, body) = request.into_parts();
-                let checked = head::check_authority(&parts, Scheme::Https, &self.target);
-                checked.map(|()| Request::from_parts(parts, body))
-            };
+            let (parts, body) = request.into_parts();
+            let checked = head::check_authority(&parts, &origin).map(|()| Request::from_parts(parts, body));
             let session = &session;
             async move {
                 match checked {
                     Ok(request) => Some(Box::pin(self.answer(session, request, record)).await),
-                    Err(refusal) => Some(self.refused(&refusal, record)),
+                    Err(refusal) => Some(refused(&refusal, record)),
                 }
             }
         };
-        let protocol = inside();
-        let mut served = pin!(session.serve(self.ctx, client, &protocol, answer));
+        let protocol = http1::protocol();
+        let mut served = pin!(driver.serve(self.services, &session, client, &protocol, answer));
         let served = tokio::select! {
             biased;
             served = &mut served => served,
             () = self.warm(&session) => served.await,
         };
-        if let Err(Some(refusal)) = served {
-            let mut record =
-                Record::new(&self.ctx.audit, format!("CONNECT {}", self.target), Some(self.target.clone()));
+        if let Err(refusal) = served {
+            let (request, target) = (format!("CONNECT {}", self.target), Some(self.target.clone()));
+            let mut record = Record::new(&self.services.audit, request, target);
             self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
             record.finish(Outcome::Refused(&refusal));
         }
     }
 
-    /// Connects to the backend that will probably be asked, while the client still makes up its mind.
+    /// Connects to the backend of the first route while the client prepares its request.
     async fn warm(&self, session: &Session) {
         let table = self.inference.table();
         if let Some(route) = table.first()
             && let Some(origin) = origin(route)
         {
-            let mut connection = session.upstream.lock().await;
-            if connection.0.is_unused() {
-                // Who asks dials again, and hears why that fails.
-                let _ = self.dial(route, &origin, &mut connection.0).await;
+            let mut kept = session.upstream.lock().await;
+            if kept.upstream.is_unused() {
+                // A request dials again, and hears the reason of a failure.
+                let _ = connect(self.services, route, &origin, &mut kept.upstream).await;
             }
         }
     }
 
-    /// Answers `request`, of which `record` is.
-    pub async fn answer(&self, session: &Session, request: Request<Incoming>, mut record: Record) -> Response<Body> {
+    /// Answers `request`, whose record is `record`.
+    pub async fn answer(
+        &self,
+        session: &Session,
+        request: Request<Incoming>,
+        mut record: Record,
+    ) -> Response<ResponseBody> {
         record.intercepted();
-        match self.route(session, request, &mut record).await {
-            Ok((route, asked, response)) => match response {
-                Either::Left(response) => {
-                    let mut meter = Meter::default();
-                    meter.read(response.body());
-                    route.spent(asked, meter.usage().total());
-                    record.took(meter.usage(), "");
-                    record.finish(Outcome::Allowed);
-                    response.map(|body| Either::Left(Full::new(body)))
-                }
-                Either::Right(response) => {
-                    record.carries(route.credential().map(|credential| credential.name().to_owned()));
-                    let credentials: Vec<_> = route.credential().cloned().into_iter().collect();
-                    let echo = record.echo(&credentials);
-                    let (mut head, body) = scrubbed(response, &credentials, (echo, false)).into_parts();
-                    // What a backend says there is nothing that clients read.
-                    head.extensions.remove::<ReasonPhrase>();
-                    record.carries([]);
-                    let report = Report { record, route, asked };
-                    let body = Streamed::new(&head, body, report);
-                    Response::from_parts(head, reply::altered(body))
-                }
-            },
-            Err(refusal) => self.refused(&refusal, record),
+        let span = debug_span!("request", request = record.request());
+        let Routed { route, cost, response } = match self.route(session, request, &mut record).instrument(span).await {
+            Ok(routed) => routed,
+            Err(refusal) => return refused(&refusal, record),
+        };
+        match response {
+            RouteResponse::Mock(response) => {
+                let mut meter = Meter::default();
+                meter.read(response.body());
+                route.spent(cost, meter.usage().total());
+                record.record_usage(meter.usage(), "");
+                record.finish(Outcome::Allowed);
+                response.map(full)
+            }
+            RouteResponse::Backend(response) => {
+                let (mut head, body) = response.into_parts();
+                // A backend's reason phrase is none that clients read.
+                head.extensions.remove::<ReasonPhrase>();
+                let body = Streamed::new(&head, body, Report { record, route, cost });
+                Response::from_parts(head, boxed(body))
+            }
         }
     }
 
-    fn refused(&self, refusal: &Refusal, record: Record) -> Response<Body> {
-        let response = reply::refused(refusal, &record);
-        record.finish(Outcome::Refused(refusal));
-        response
-    }
-
-    /// Asks the first route that serves it and can be reached.
+    /// Asks the first route that serves `request` and can be reached.
     async fn route(
         &self,
         session: &Session,
         request: Request<Incoming>,
         record: &mut Record,
-    ) -> Result<(Arc<Route>, u64, Either<Response<Bytes>, Response<Incoming>>), Refusal> {
+    ) -> Result<Routed, Refusal> {
         let (parts, body) = request.into_parts();
+        let (call, target) = self.call(&parts, record)?;
+        let table = self.inference.table();
+        if table.is_empty() {
+            return Err(Refusal::Inference(InferenceFault::NoRoutes));
+        }
+        if table.serving(call.interface).next().is_none() {
+            return Err(Refusal::Inference(InferenceFault::NoRoute));
+        }
+        let (body, held) = match call.method() {
+            Method::GET if !body.is_end_stream() => return Err(Refusal::BadRequest("a GET has no body")),
+            Method::GET => (Bytes::new(), None),
+            _ => {
+                let read = timeout(Limits::INFERENCE_BODY, self.read(body, table.max_request_bytes)).await;
+                read.map_err(|_| Refusal::BadRequest(LATE))??
+            }
+        };
+        let mut unreachable = None;
+        for route in table.serving(call.interface) {
+            record.routed(&route.name, call);
+            let request = BackendRequest { route, call, asked: &parts, target: &target };
+            match self.ask(session, &request, body.clone(), record).await {
+                Ok(response) => {
+                    drop(held);
+                    return Ok(Routed { route: Arc::clone(route), cost: request_tokens(body.len()), response });
+                }
+                Err(RouteError::Failed(refusal)) => return Err(refusal),
+                Err(RouteError::Unreachable(refusal)) => {
+                    tracing::warn!("inference route {}: {}", route.name, refusal.log_reason());
+                    unreachable = Some(refusal);
+                }
+            }
+        }
+        Err(unreachable.unwrap_or(Refusal::Inference(InferenceFault::NoRoute)))
+    }
+
+    /// The call that the head of a request makes, and its target.
+    fn call(&self, parts: &Parts, record: &mut Record) -> Result<(ApiCall, RequestTarget), Refusal> {
         head::check_method(&parts.method)?;
         head::check_framing(&parts.headers)?;
         let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::Target)?;
@@ -176,38 +213,7 @@ impl Models<'_> {
         if !parts.headers.get_all(CONTENT_TYPE).iter().all(|kind| model::is_utf8(kind.as_bytes())) {
             return refused(InferenceFault::Encoding);
         }
-        let table = self.inference.table();
-        if table.is_empty() {
-            return refused(InferenceFault::NoRoutes);
-        }
-        if table.serving(call.interface).next().is_none() {
-            return refused(InferenceFault::NoRoute);
-        }
-        let (body, held) = match call.method() {
-            Method::GET if !body.is_end_stream() => return Err(Refusal::BadRequest("a GET has no body")),
-            Method::GET => (Bytes::new(), None),
-            _ => {
-                let read = timeout(Limits::INFERENCE_BODY, self.read(body, table.max_request_bytes)).await;
-                read.map_err(|_| Refusal::BadRequest(LATE))??
-            }
-        };
-        let mut unreached = None;
-        for route in table.serving(call.interface) {
-            record.routed(&route.name, call);
-            let asking = Asking { route, call, asked: &parts, target: &target };
-            match self.ask(session, &asking, body.clone()).await {
-                Ok(response) => {
-                    drop(held);
-                    return Ok((Arc::clone(route), request_tokens(body.len()), response));
-                }
-                Err(NotAsked::Failed(refusal)) => return Err(refusal),
-                Err(NotAsked::Unreached(refusal)) => {
-                    tracing::warn!("inference route {}: {}", route.name, refusal.log_reason());
-                    unreached = Some(refusal);
-                }
-            }
-        }
-        Err(unreached.unwrap_or(Refusal::Inference(InferenceFault::NoRoute)))
+        Ok((call, target))
     }
 
     /// Reads the body of a request, as much as one may have, and as all together may.
@@ -242,102 +248,67 @@ impl Models<'_> {
         Ok((read.freeze(), Some(held)))
     }
 
+    /// Sends `request` with `body` to the backend of its route.
     async fn ask(
         &self,
         session: &Session,
-        asking: &Asking<'_>,
+        request: &BackendRequest<'_>,
         body: Bytes,
-    ) -> Result<Either<Response<Bytes>, Response<Incoming>>, NotAsked> {
-        let route = asking.route;
-        // What it is taken to cost is taken back by the same measure.
+        record: &mut Record,
+    ) -> Result<RouteResponse, RouteError> {
+        let route = request.route;
+        // The estimate is taken back by the same measure.
         let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
-        let body = asking.rewritten(body).await.map_err(NotAsked::Failed)?;
+        let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
         route.spend(cost).map_err(|what| {
-            NotAsked::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
+            RouteError::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
         })?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
-            return Ok(Either::Left(mock::answer(asking.call.interface, &route.model, streams)));
+            return Ok(RouteResponse::Mock(mock::answer(request.call.interface, &route.model, streams)));
         };
-        let mut connection = session.upstream.lock().await;
-        let sent = self.send(asking, &mut connection.0, (&origin, base), body).await;
-        if matches!(sent, Err(NotAsked::Unreached(_))) {
-            route.refund(cost);
+        let failed = |why: String| RouteError::Failed(Refusal::Inference(InferenceFault::Failed(why)));
+        let outbound = Outbound::own(request.build(&origin, base, body).map_err(failed)?);
+        let mut kept = session.upstream.lock().await;
+        let mut source = BackendSource::new(self.services, route, origin, &mut kept.upstream);
+        let exchange = Exchange { services: self.services, upgrades: None, held: None };
+        match exchange.run(&mut source, outbound, record).await {
+            Ok(response) => source.checked(response).map(RouteResponse::Backend).map_err(failed),
+            Err(error) => {
+                let error = source.error(error);
+                if matches!(error, RouteError::Unreachable(_)) {
+                    route.refund(cost);
+                }
+                Err(error)
+            }
         }
-        sent.map(Either::Right)
-    }
-
-    async fn send(
-        &self,
-        asking: &Asking<'_>,
-        upstream: &mut Upstream,
-        (origin, base): (&Origin, &str),
-        body: Bytes,
-    ) -> Result<Response<Incoming>, NotAsked> {
-        let route = asking.route;
-        let failed = |why: String| NotAsked::Failed(Refusal::Inference(InferenceFault::Failed(why)));
-        let unreached = |why: String| NotAsked::Unreached(Refusal::Inference(InferenceFault::Unavailable(why)));
-        let mut may_reuse = true;
-        loop {
-            let is_kept = may_reuse && upstream.is_open_to(origin);
-            if !is_kept {
-                self.dial(route, origin, upstream).await.map_err(unreached)?;
-            }
-            let request = asking.request(origin, base, body.clone()).map_err(failed)?;
-            let released =
-                release(request, (origin.0, &origin.1), &Vault::default(), false).map_err(NotAsked::Failed)?;
-            let mut response = match timeout(route.timeouts.first_byte, upstream.send(released, None)).await {
-                Ok(Ok(response)) => response,
-                // A backend may end a connection that it has not used for a while.
-                Ok(Err(NotAnswered::Unsent(_))) if is_kept => {
-                    may_reuse = false;
-                    continue;
-                }
-                Ok(Err(NotAnswered::Unsent(_) | NotAnswered::Unprocessed)) => {
-                    return Err(unreached(format!("{}: it closed at once", origin.1)));
-                }
-                Ok(Err(NotAnswered::Failed(refusal))) => return Err(failed(refusal.log_reason())),
-                Err(_) => {
-                    let why = format!("no answer began within {:?}", route.timeouts.first_byte);
-                    return Err(NotAsked::Failed(Refusal::Inference(InferenceFault::Unavailable(why))));
-                }
-            };
-            if response.status().is_redirection() {
-                return Err(failed(format!("it answers {}, and nobody goes elsewhere with a key", response.status())));
-            }
-            headers::keep_answer(response.headers_mut());
-            return Ok(response);
-        }
-    }
-
-    /// Connects to the backend of `route`, wherever the operator has it.
-    async fn dial(&self, route: &Route, origin: &Origin, upstream: &mut Upstream) -> Result<(), String> {
-        let backend = &origin.1;
-        let connected = async {
-            let addresses = self.ctx.resolver.addresses(&backend.host.to_string()).await;
-            let addresses: Vec<_> =
-                addresses.into_iter().map(|address| SocketAddr::new(address, backend.port)).collect();
-            if addresses.is_empty() {
-                return Err(format!("{backend} has no address"));
-            }
-            let stream = connect_to(&addresses).await.map_err(|error| format!("{backend}: {error}"))?;
-            let kept = keep(self.ctx, upstream, origin.clone(), stream).await;
-            kept.map(drop).map_err(|refusal| format!("{backend}: {}", refusal.log_reason()))
-        };
-        let connected = timeout(route.timeouts.connect, connected).await;
-        connected.unwrap_or_else(|_| Err(format!("{backend}: no connection within {:?}", route.timeouts.connect)))
     }
 }
 
-/// Where the backend of `route` is; `None` if there is none.
-fn origin(route: &Route) -> Option<Origin> {
-    match &route.backend {
-        Backend::Server { is_tls, host, port, .. } => {
-            let scheme = if *is_tls { Scheme::Https } else { Scheme::Http };
-            Some((scheme, Target { host: host.clone(), port: *port }))
+impl BackendSource<'_> {
+    /// `error` as that of a route.
+    fn error(&self, error: ExchangeError) -> RouteError {
+        let unavailable = |why| Refusal::Inference(InferenceFault::Unavailable(why));
+        match error {
+            ExchangeError::Refused(refusal) => RouteError::Failed(refusal),
+            ExchangeError::Unreachable(refusal) => RouteError::Unreachable(unavailable(refusal.log_reason())),
+            ExchangeError::Lost | ExchangeError::NotSent => {
+                RouteError::Unreachable(unavailable(format!("{}: it closed at once", self.backend())))
+            }
+            ExchangeError::Failed(refusal) => {
+                RouteError::Failed(Refusal::Inference(InferenceFault::Failed(refusal.log_reason())))
+            }
+            ExchangeError::TimedOut(limit) => {
+                RouteError::Failed(unavailable(format!("no answer began within {limit:?}")))
+            }
         }
-        Backend::Mock => None,
     }
+}
+
+fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
+    let response = reply::refused(refusal, &record).map(full);
+    record.finish(Outcome::Refused(refusal));
+    response
 }
 
 const LATE: &str = "the body of the request did not come in time";
@@ -347,63 +318,11 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from((2 * bytes).div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-/// Tokens that a request of so many bytes is taken to have, until its answer tells.
+/// Estimate of the tokens of a request of so many bytes, until its answer tells.
 fn request_tokens(bytes: usize) -> u64 {
     bytes as u64 / 4
 }
 
 fn too_many() -> Refusal {
     Refusal::LimitReached("too many requests for models at once")
-}
-
-/// A request on its way to one route.
-struct Asking<'a> {
-    route: &'a Arc<Route>,
-    call: Call,
-    asked: &'a Parts,
-    target: &'a RequestTarget,
-}
-
-impl Asking<'_> {
-    /// `body` with the model of the route.
-    async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
-        if self.call.method() == Method::GET {
-            return Ok(body);
-        }
-        let model = self.route.model.clone();
-        let rewritten = match body.len() {
-            0..=Limits::REWRITTEN_BYTES => model::with_model(body, &model),
-            _ => {
-                let work = tokio::task::spawn_blocking(move || model::with_model(body, &model));
-                work.await.map_err(|error| Refusal::Engine(error.to_string()))?
-            }
-        };
-        rewritten.map_err(|error| match error {
-            BodyError::NotJson => Refusal::Inference(InferenceFault::Encoding),
-            BodyError::Ambiguous => Refusal::BadRequest("the body asks for more than one model"),
-        })
-    }
-
-    /// The request as its backend at `origin` gets it.
-    fn request(&self, (scheme, backend): &Origin, base: &str, body: Bytes) -> Result<Request<Outgoing>, String> {
-        let host = head::host_value(*scheme, backend).ok_or("the host of the endpoint is no header value")?;
-        let path = self.target.path();
-        // Both have it, as most endpoints are written.
-        let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-        let uri: Uri = format!("{base}{path}{}", self.query()).parse().map_err(|error| format!("{error}"))?;
-        let mut request = Request::new(Either::Right(Full::new(body)));
-        *request.method_mut() = self.call.method();
-        *request.uri_mut() = uri;
-        *request.headers_mut() = headers::asking(&self.asked.headers, self.route, host);
-        Ok(request)
-    }
-
-    /// Of the query what models know; keys are the operator's to say.
-    fn query(&self) -> String {
-        const NAMES: [&str; 6] = ["beta", "limit", "after", "before", "after_id", "before_id"];
-        let pairs = self.target.query().unwrap_or_default().split('&');
-        let known = |pair: &&str| NAMES.contains(&pair.split('=').next().unwrap_or_default());
-        let kept: Vec<_> = pairs.filter(known).collect();
-        if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
-    }
 }

@@ -1,4 +1,4 @@
-//! The answer of a backend on its way: each part as it comes, measured, and seen to be cut off where it is.
+//! The answer of a backend on its way: each part as it comes, measured, and cut off where the backend goes silent or fails.
 
 use std::io;
 use std::pin::Pin;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::http::response::Parts;
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::credentials::echo::Scrubbed;
+use crate::http::body::ResponseBody;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
 use crate::limits::Limits;
 use crate::record::{Outcome, Record};
 
-/// What is reported of an answer when it has ended, however it ends.
+/// Report of an answer that has ended.
 #[derive(Debug)]
 pub struct Report {
     /// The facts so far.
     pub record: Record,
-    /// Whose answer it is.
+    /// The route that answered.
     pub route: Arc<Route>,
-    /// Tokens that were counted for its request when it was sent.
-    pub asked: u64,
+    /// Tokens that its request was counted for when it was sent.
+    pub cost: u64,
 }
 
 /// The body of an answer.
 #[derive(Debug)]
 pub struct Streamed {
-    body: Scrubbed<Incoming>,
+    body: ResponseBody,
     is_events: bool,
     meter: Meter,
     idle: Pin<Box<Sleep>>,
@@ -44,7 +44,7 @@ pub struct Streamed {
 impl Streamed {
     /// Of an answer with the head `head`.
     #[must_use]
-    pub fn new(head: &Parts, body: Scrubbed<Incoming>, report: Report) -> Self {
+    pub fn new(head: &Parts, body: ResponseBody, report: Report) -> Self {
         let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
         let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
         let is_events = is_plain && kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
@@ -53,13 +53,13 @@ impl Streamed {
     }
 
     fn finish(&mut self, remark: &str) {
-        if let Some(Report { mut record, route, asked }) = self.report.take() {
+        if let Some(Report { mut record, route, cost }) = self.report.take() {
             let usage = self.meter.usage();
             // What is not told, or was cut off before it was, is not free.
             let is_told = usage.output.is_some() && remark.is_empty();
-            let tokens = if is_told { usage.total() } else { usage.total().max(asked + self.meter.guess()) };
-            route.spent(asked, tokens);
-            record.took(usage, remark);
+            let tokens = if is_told { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
+            route.spent(cost, tokens);
+            record.record_usage(usage, remark);
             record.finish(Outcome::Allowed);
         }
     }
@@ -71,7 +71,7 @@ impl Streamed {
             return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
         }
         self.is_cut = true;
-        self.idle.as_mut().reset(Instant::now() + Limits::CUT_OFF);
+        self.idle.as_mut().reset(Instant::now() + Limits::TRUNCATION_GRACE);
         let error = json!({"error": {"type": "proxy_stream_error", "message": "the answer of the model was cut off"}});
         Poll::Ready(Some(Ok(Frame::data(format!("\n\nevent: error\ndata: {error}\n\n").into()))))
     }

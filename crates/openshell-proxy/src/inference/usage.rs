@@ -64,7 +64,7 @@ impl Meter {
 
     /// How many tokens the answer may have had, where it does not tell: an event has one, or four bytes have.
     #[must_use]
-    pub fn guess(&self) -> u64 {
+    pub fn estimate(&self) -> u64 {
         if self.events > 0 { self.events } else { self.bytes / 4 }
     }
 

@@ -9,7 +9,7 @@ use crate::limits::Limits;
 pub(crate) struct CoopBudget(usize);
 
 impl CoopBudget {
-    /// Not ready, once, where [`Limits::TURN_BYTES`] were moved: it is the others' turn.
+    /// Not ready, once, where [`Limits::COOP_BYTES`] were moved: it is the others' turn.
     pub(crate) fn poll_next(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.is_over() {
             cx.waker().wake_by_ref();
@@ -31,7 +31,7 @@ impl CoopBudget {
     }
 
     fn is_over(&mut self) -> bool {
-        let is_over = self.0 >= Limits::TURN_BYTES;
+        let is_over = self.0 >= Limits::COOP_BYTES;
         if is_over {
             self.0 = 0;
         }

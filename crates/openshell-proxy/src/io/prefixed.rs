@@ -1,6 +1,7 @@
 //! A stream of which something was read before.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -21,6 +22,12 @@ impl<S> Prefixed<S> {
     #[must_use]
     pub fn new(prefix: Bytes, stream: S) -> Self {
         Self { prefix, stream }
+    }
+}
+
+impl<S: AsFd> AsFd for Prefixed<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

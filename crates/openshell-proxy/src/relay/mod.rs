@@ -1,8 +1,13 @@
-//! What happens once both sides are connected.
+//! Relays between a client and its upstream.
 
-pub mod confirmed;
-pub mod http;
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod exchange;
+pub mod http1;
 pub mod http2;
+pub mod inspect;
+pub mod intercept;
 pub mod opaque;
-pub mod session;
+pub mod services;
+pub mod tunnel;
 pub mod upstream;

@@ -280,6 +280,6 @@ mod tests {
         let mut stream = pin!(pipe.stream(&from, &to, &moved));
         assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let moved = moved.load(Ordering::Relaxed);
-        assert!(moved > 0 && moved <= (Limits::TURN_BYTES + PIPE) as u64, "{moved} bytes at once");
+        assert!(moved > 0 && moved <= (Limits::COOP_BYTES + PIPE) as u64, "{moved} bytes at once");
     }
 }

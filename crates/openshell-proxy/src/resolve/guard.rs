@@ -8,13 +8,20 @@ use openshell_policy::denial::ReasonCode;
 use crate::decide::permit::Permit;
 use crate::refusal::Refusal;
 
-/// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one.
+/// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one for a
+/// workload.
 #[derive(Debug)]
 pub struct Destination {
     addresses: Vec<SocketAddr>,
 }
 
 impl Destination {
+    /// Addresses of a server that the operator's configuration names, about which no policy is asked.
+    #[must_use]
+    pub fn configured_by_operator(addresses: Vec<SocketAddr>) -> Self {
+        Self { addresses }
+    }
+
     /// What may be dialled, in the order of preference.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {

@@ -88,7 +88,7 @@ impl Authority {
         let mut config = config.with_cert_resolver(Arc::new(Nothing));
         config.alpn_protocols = vec![HTTP1.to_vec()];
         config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
-        Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::LEAVES), config })
+        Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::CERTIFICATES), config })
     }
 
     /// The authority's own certificate.
@@ -205,10 +205,10 @@ mod tests {
     fn a_million_hosts_leave_no_more_certificates_than_there_is_room_for() {
         let authority = Authority::create().unwrap();
         let now = OffsetDateTime::now_utc();
-        for n in 0..3 * crate::limits::Limits::LEAVES {
+        for n in 0..3 * crate::limits::Limits::CERTIFICATES {
             authority.leaf(&host(&format!("h{n}.test")), now).unwrap();
         }
-        assert!(authority.leaves.len() <= crate::limits::Limits::LEAVES);
+        assert!(authority.leaves.len() <= crate::limits::Limits::CERTIFICATES);
     }
 
     #[test]

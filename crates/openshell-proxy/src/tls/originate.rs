@@ -21,22 +21,22 @@ use crate::tls::trust::certificates;
 /// A verified upstream.
 pub type UpstreamTls = TlsStream<ReadAhead<TcpStream>>;
 
-/// Which upstreams are trusted: those of Mozilla's roots, of the system's, and of what the operator adds.
+/// Certificates of upstreams that are trusted: those under Mozilla's roots, of the system's, and of what the operator adds.
 #[derive(Debug, Default)]
-pub struct Trust {
+pub struct UpstreamRoots {
     bundles: Vec<Vec<u8>>,
     /// Made when it is first needed: reading hundreds of certificates takes longer than the rest of a start.
     config: OnceLock<Result<Configs, rustls::Error>>,
 }
 
-/// One for each protocol that a client may speak.
+/// Configurations, one for each protocol of clients.
 #[derive(Clone, Debug)]
 struct Configs {
     http1: Arc<ClientConfig>,
     http2: Arc<ClientConfig>,
 }
 
-impl Trust {
+impl UpstreamRoots {
     /// Trusts Mozilla's roots and the certificates of `bundles`, each in PEM.
     #[must_use]
     pub fn new(bundles: Vec<Vec<u8>>) -> Self {
@@ -53,11 +53,11 @@ impl Trust {
             let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
             let mut config = config.with_root_certificates(roots).with_no_client_auth();
             config.alpn_protocols = vec![HTTP1.to_vec()];
-            config.resumption = Resumption::in_memory_sessions(Limits::LEAVES);
+            config.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             let mut http2 = config.clone();
             http2.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
             // A session is one of a protocol, too.
-            http2.resumption = Resumption::in_memory_sessions(Limits::LEAVES);
+            http2.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             Ok(Configs { http1: Arc::new(config), http2: Arc::new(http2) })
         });
         made.clone()
@@ -87,13 +87,13 @@ impl Trust {
     }
 }
 
-/// What `upstream` has said that both speak, if it has.
+/// The protocol that ALPN has settled, if the upstream has chosen one.
 #[must_use]
 pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
     upstream.get_ref().1.alpn_protocol()
 }
 
-/// What a verifier objects to, as people say it.
+/// Reason for which the handshake failed, in words.
 fn said(error: &io::Error) -> String {
     use CertificateError as E;
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());

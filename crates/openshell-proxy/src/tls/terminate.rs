@@ -1,4 +1,4 @@
-//! TLS towards the client, by a certificate of the sandbox's authority for exactly the host that it asked for.
+//! TLS towards the client, with a certificate of the sandbox's CA for exactly the host that it asked for.
 
 use std::io;
 
@@ -15,53 +15,53 @@ use crate::limits::Limits;
 use crate::refusal::Refusal;
 use crate::tls::authority::{Authority, HTTP1, HTTP2};
 
-/// A client whose TLS is opened.
+/// A client whose TLS is terminated.
 pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 
-/// A client that has begun a handshake.
-pub struct Hello<S> {
+/// The handshake of a client, of which its ClientHello is read.
+pub struct ClientHandshake<S> {
     start: StartHandshake<ReadAhead<S>>,
-    /// What it offers to speak.
-    pub offers: Offers,
+    /// The protocols that it offers.
+    pub alpn: ClientAlpn,
 }
 
-/// What a client offers to speak inside TLS (RFC 7301).
+/// Protocols that a client offers (ALPN, RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offers {
-    /// HTTP/1.1, or nothing that it names.
+pub enum ClientAlpn {
+    /// HTTP/1.1, or none.
     Http1,
-    /// HTTP/2 and nothing else.
+    /// HTTP/2 alone.
     Http2,
-    /// Whichever its server prefers.
+    /// Both.
     Either,
 }
 
-/// Reads how a client begins on `stream`.
+/// Reads the ClientHello of the client on `stream`.
 ///
 /// # Errors
-/// It breaks off, or takes too long.
-pub async fn greet<S>(stream: S) -> Result<Hello<S>, Refusal>
+/// The client breaks off, or takes longer than [`Limits::HEAD_DEADLINE`].
+pub async fn read_client_hello<S>(stream: S) -> Result<ClientHandshake<S>, Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await }).await?;
     let offered: Vec<_> = start.client_hello().alpn().into_iter().flatten().collect();
-    let offers = match (offered.contains(&HTTP2), offered.contains(&HTTP1)) {
-        (true, true) => Offers::Either,
-        (true, false) => Offers::Http2,
-        (false, _) => Offers::Http1,
+    let alpn = match (offered.contains(&HTTP2), offered.contains(&HTTP1)) {
+        (true, true) => ClientAlpn::Either,
+        (true, false) => ClientAlpn::Http2,
+        (false, _) => ClientAlpn::Http1,
     };
     drop(offered);
-    Ok(Hello { start, offers })
+    Ok(ClientHandshake { start, alpn })
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Hello<S> {
-    /// Opens TLS for the client, which has asked for `host`; in HTTP/2 if it `may_be_http2`. The second value is what it asks for
-    /// inside, if that is another host (RFC 6066 §3).
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
+    /// Terminates TLS with a certificate for `host`; in HTTP/2 if it `may_be_http2`. The second value is the host of the client's SNI, if
+    /// that is another (RFC 6066 §3).
     ///
     /// # Errors
-    /// It breaks off, offers nothing that can be judged, or takes too long.
-    pub async fn open(
+    /// The client breaks off, offers no protocol that can be judged, or takes longer than [`Limits::HEAD_DEADLINE`].
+    pub async fn terminate(
         self,
         authority: &Authority,
         host: &Host,
@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Hello<S> {
     }
 }
 
-/// What `client` is told that both speak, if it has asked.
+/// The protocol that ALPN has settled, if the client has asked.
 #[must_use]
 pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
     client.get_ref().1.alpn_protocol()

@@ -1,4 +1,4 @@
-//! Requests in which every placeholder is replaced by its secret.
+//! Injection of credentials: requests in which every placeholder is replaced by its secret.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::http::target::RequestTarget;
 use crate::limits::Limits;
 use crate::placeholder::{self, Coding};
 use crate::refusal::{CredentialFault, Refusal};
-use crate::target::{Scheme, Target};
+use crate::target::{Origin, Scheme};
 
-/// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`release`] makes one.
+/// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`inject`] makes one.
 ///
 /// ```compile_fail
 /// let request = hyper::Request::new(());
-/// let _ = openshell_proxy::credentials::release::Released { request, used: Vec::new() };
+/// let _ = openshell_proxy::credentials::inject::CredentialedRequest { request, used: Vec::new() };
 /// ```
-pub struct Released<B> {
+pub struct CredentialedRequest<B> {
     request: Request<B>,
     used: Vec<Arc<Credential>>,
 }
 
-impl<B> std::fmt::Debug for Released<B> {
+impl<B> std::fmt::Debug for CredentialedRequest<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Released").finish_non_exhaustive()
+        f.debug_struct("CredentialedRequest").finish_non_exhaustive()
     }
 }
 
-impl<B> Released<B> {
+impl<B> CredentialedRequest<B> {
     /// The request, to be sent.
     #[must_use]
     pub fn into_request(self) -> Request<B> {
@@ -49,31 +49,25 @@ impl<B> Released<B> {
     }
 }
 
-/// Replaces the placeholders in the head of `request`, which goes to `target` by `scheme`. Where its answer `is_searched` for secrets, or
-/// it carries any, it asks for one that is not compressed.
+/// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step before it is sent. Where its answer
+/// `is_searched` for secrets, or it carries any, it asks for one that is not compressed.
 ///
 /// # Errors
 /// One is unknown, may not go there, cannot stand where it does, or stands where none is replaced.
-pub fn release<B>(
+pub fn inject<B>(
     mut request: Request<B>,
-    (scheme, target): (Scheme, &Target),
+    origin: &Origin,
     vault: &Vault,
     is_searched: bool,
-) -> Result<Released<B>, Refusal> {
-    let mut release = Release {
-        vault,
-        target,
-        scheme,
-        asked: (request.method().clone(), request.uri().clone()),
-        used: Vec::new(),
-        bytes: 0,
-    };
+) -> Result<CredentialedRequest<B>, Refusal> {
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let mut injection = Injection { vault, origin, method, uri, used: Vec::new(), bytes: 0 };
     refuse_any(request.method().as_str().as_bytes(), "the method")?;
-    if let Some(uri) = release.uri(request.uri())? {
+    if let Some(uri) = injection.uri(request.uri())? {
         *request.uri_mut() = uri;
     }
-    release.headers(request.headers_mut())?;
-    let used = release.used;
+    injection.headers(request.headers_mut())?;
+    let used = injection.used;
     if is_searched || !used.is_empty() {
         // What is compressed is not looked at on its way back.
         let identity = HeaderValue::from_static("identity");
@@ -82,7 +76,7 @@ pub fn release<B>(
             request.headers_mut().insert(GRPC_ACCEPT_ENCODING, identity);
         }
     }
-    Ok(Released { request, used })
+    Ok(CredentialedRequest { request, used })
 }
 
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
@@ -131,18 +125,19 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// One request on its way to be released.
-struct Release<'r> {
+/// The state of one injection.
+struct Injection<'r> {
     vault: &'r Vault,
-    target: &'r Target,
-    scheme: Scheme,
-    asked: (Method, Uri),
+    origin: &'r Origin,
+    /// The head before it.
+    method: Method,
+    uri: Uri,
     used: Vec<Arc<Credential>>,
-    /// How much longer the head has become.
+    /// Bytes of secrets that were added.
     bytes: usize,
 }
 
-impl Release<'_> {
+impl Injection<'_> {
     fn uri(&mut self, uri: &Uri) -> Result<Option<Uri>, Refusal> {
         let path = self.fill(uri.path().as_bytes(), &PATH)?;
         let query = uri.query().map(|query| self.query(query)).transpose()?.flatten();
@@ -157,7 +152,10 @@ impl Release<'_> {
             let name = self.used.last().map(|used| used.name().to_owned()).unwrap_or_default();
             Refusal::Credential(CredentialFault::Unsafe { name, why: "the target becomes too long" })
         };
-        Ok(Some(Uri::from(PathAndQuery::try_from(written.as_slice()).map_err(too_long)?)))
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(PathAndQuery::try_from(written.as_slice()).map_err(too_long)?);
+        let malformed = |_| Refusal::BadRequest("the target has no form as a URI");
+        Uri::from_parts(parts).map(Some).map_err(malformed)
     }
 
     fn query(&mut self, query: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
@@ -255,26 +253,28 @@ impl Release<'_> {
         };
         let why = |why| Refusal::Credential(CredentialFault::Unsafe { name: name.to_owned(), why });
         // Who names a host means the one that has its certificate.
-        if self.scheme == Scheme::Http && self.target.port == Scheme::Https.default_port() {
+        if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
             return Err(why("it would go to port 443 without TLS"));
         }
         let binding = credential.binding();
         let elsewhere = |has_path| Refusal::Credential(CredentialFault::Elsewhere { name: name.to_owned(), has_path });
-        if !binding.includes(&self.target.host, self.target.port) {
+        if !binding.includes(&self.origin.target.host, self.origin.target.port) {
             return Err(elsewhere(false));
         }
         if let Some(prefix) = &binding.path {
-            let (method, uri) = &self.asked;
-            // What is not in canonical form could be read in two ways, and no rule has seen to it here.
-            let target = RequestTarget::canonical(method, uri, true).ok();
-            let target = target.filter(|target| target.to_uri().as_ref() == Ok(uri)).ok_or_else(|| elsewhere(true))?;
+            // A target without canonical form could be read in two ways, and no rule has seen to it here.
+            let is_canonical = |target: &RequestTarget| {
+                target.to_uri().is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
+            };
+            let target = RequestTarget::canonical(&self.method, &self.uri, true).ok();
+            let target = target.filter(is_canonical).ok_or_else(|| elsewhere(true))?;
             let readings = [Some(target.path()), target.without_parameters()];
             if !readings.into_iter().flatten().all(|path| prefix.includes(path)) {
                 return Err(elsewhere(true));
             }
         }
         if !self.used.iter().any(|used| used.name() == name) {
-            if self.used.len() == Limits::CREDENTIALS_A_REQUEST {
+            if self.used.len() == Limits::CREDENTIALS_PER_REQUEST {
                 return Err(why("it is one more than a request may have"));
             }
             self.used.push(Arc::clone(credential));

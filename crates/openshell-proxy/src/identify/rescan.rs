@@ -13,8 +13,8 @@ use crate::refusal::Refusal;
 
 /// Sockets whose further owners have still to be looked for.
 #[derive(Debug, Default)]
-pub struct Unsearched {
-    sockets: Mutex<HashMap<u32, oneshot::Sender<Further>>>,
+pub struct PendingRescans {
+    sockets: Mutex<HashMap<u32, oneshot::Sender<RescanResult>>>,
     arrived: Notify,
 }
 
@@ -26,15 +26,15 @@ pub struct Owner {
     pub(super) executables: Vec<Executable>,
 }
 
-/// All who hold a socket.
+/// All owners of a socket.
 pub type Owners = Arc<[Owner]>;
 
-/// All who hold a socket; or why nobody could tell.
-pub type Further = Result<Owners, Refusal>;
+/// All owners of a socket, or the reason for which they could not be found.
+pub type RescanResult = Result<Owners, Refusal>;
 
-impl Unsearched {
-    /// Has the owners of `inode` looked for.
-    pub fn add(&self, inode: u32) -> oneshot::Receiver<Further> {
+impl PendingRescans {
+    /// Requests a search for all owners of `inode`.
+    pub fn add(&self, inode: u32) -> oneshot::Receiver<RescanResult> {
         let (found, receiver) = oneshot::channel();
         let mut sockets = self.sockets();
         // Connections may come and go faster than processes are looked at.
@@ -48,7 +48,7 @@ impl Unsearched {
     }
 
     /// Those that were added since the last time, at least one.
-    pub(crate) async fn take(&self) -> HashMap<u32, oneshot::Sender<Further>> {
+    pub(crate) async fn take(&self) -> HashMap<u32, oneshot::Sender<RescanResult>> {
         loop {
             let mut taken = std::mem::take(&mut *self.sockets());
             // Connections that have ended meanwhile are nobody's.
@@ -61,7 +61,7 @@ impl Unsearched {
     }
 
     /// What is behind the lock is whole at every moment.
-    fn sockets(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Further>>> {
+    fn sockets(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<RescanResult>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! An upstream that is taken to speak HTTP/2 without having said so: nothing of a client's is for it before it has.
+//! HTTP/2 by prior knowledge (RFC 9113 §3.3): nothing is sent to an upstream before its SETTINGS have confirmed it.
 
 use std::io;
 use std::pin::Pin;
@@ -9,21 +9,21 @@ use tokio::sync::watch;
 
 use crate::io::delegate::delegate_async_write;
 
-/// The head of a frame (RFC 9113 §4.1), and the kind of the first one of a server (§3.4).
+/// Bytes of a frame's head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
 const FRAME_HEAD: usize = 9;
 const SETTINGS: u8 = 4;
 
-/// `stream`, which fails where it begins with anything but what servers of HTTP/2 begin with.
+/// A stream that fails unless it begins with SETTINGS.
 #[derive(Debug)]
 pub struct Confirmed<S> {
     stream: S,
-    /// Its first bytes, until there are enough.
+    /// The head of its first frame, as far as it was read.
     first: Vec<u8>,
     tell: watch::Sender<bool>,
 }
 
 impl<S> Confirmed<S> {
-    /// Over `stream`. The second value becomes true when it has begun well.
+    /// Over `stream`; the receiver turns true when the head of the SETTINGS has arrived.
     #[must_use]
     pub fn new(stream: S) -> (Self, watch::Receiver<bool>) {
         let (tell, told) = watch::channel(false);

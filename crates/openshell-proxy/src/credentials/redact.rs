@@ -15,7 +15,7 @@ use crate::credentials::matcher::Matcher;
 use crate::credentials::vault::Credential;
 use crate::http::head;
 use crate::quota::QuotaGuard;
-use crate::record::Echo;
+use crate::record::LeakFinding;
 
 /// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
 const MASK: u8 = b'*';
@@ -202,7 +202,7 @@ pub struct Scrubbed<B> {
     trailers: Option<Frame<Bytes>>,
     is_over: bool,
     /// Reports the first.
-    echo: Option<Echo>,
+    finding: Option<LeakFinding>,
     /// Its part of the memory that such bodies may take together.
     _room: Option<QuotaGuard>,
 }
@@ -216,12 +216,13 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// `response`, to a call of gRPC's if it `is_call`, without the secrets of `credentials`, which `echo` reports where there are any.
+/// Masks the secrets of `credentials` in `response`, which answers a gRPC call if `is_call`; `finding` reports the first.
 #[must_use]
-pub fn scrubbed<B>(
+pub fn redact<B>(
     mut response: Response<B>,
     credentials: &[Arc<Credential>],
-    (echo, is_call): (Echo, bool),
+    finding: LeakFinding,
+    is_call: bool,
 ) -> Response<Scrubbed<B>> {
     // A server of calls answers so, and says no length: whatever else comes is read as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
@@ -241,13 +242,13 @@ pub fn scrubbed<B>(
     let encodings = [CONTENT_ENCODING, HeaderName::from_static("grpc-encoding")];
     let mut encodings = encodings.iter().flat_map(|name| response.headers().get_all(name));
     if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        echo.report_encoded();
+        finding.report_encoded();
     }
-    let mut echo = Some(echo);
+    let mut finding = Some(finding);
     if is_found {
-        echo.take().into_iter().for_each(Echo::report);
+        finding.take().into_iter().for_each(LeakFinding::report);
     }
-    response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, echo, _room: None })
+    response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, finding, _room: None })
 }
 
 /// Masks what stands in values, and removes what stands in names. What says how long a message is stays.
@@ -288,7 +289,7 @@ where
                 }
             };
             if is_found {
-                this.echo.take().into_iter().for_each(Echo::report);
+                this.finding.take().into_iter().for_each(LeakFinding::report);
             }
             if !clean.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(clean))));

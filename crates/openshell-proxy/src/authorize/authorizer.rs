@@ -1,0 +1,213 @@
+//! Leave to connect and to send messages: identity, policy and mode put together.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, watch};
+use tracing::debug;
+
+use crate::decide::action::Action;
+use crate::decide::connection::{judge, observe};
+use crate::decide::message::{self, MessagePermit};
+use crate::decide::permit::Permit;
+use crate::decide::snapshot::Snapshot;
+use crate::decide::store::PolicyStore;
+use crate::identify::Identifier;
+use crate::identify::rescan::PendingRescans;
+use crate::identify::search::{GiveUp, Search};
+use crate::limits::Limits;
+use crate::observe::Observations;
+use crate::peer::{Caller, Callers, Flow};
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::resolve::guard::{Destination, OwnAddresses};
+use crate::target::Target;
+use crate::trace::Stopwatch;
+
+/// Everything that an authorization depends on.
+#[derive(Debug)]
+pub struct Authorizer {
+    /// The policy in force.
+    pub policy: Arc<PolicyStore>,
+    /// Finds out which program is calling.
+    pub(super) identifier: Arc<Identifier>,
+    /// Slots for look-ups and evaluations at once; [`Limits::IDENTIFYING`] of them.
+    pub(super) slots: Arc<Semaphore>,
+    /// Sockets of which one owner is known, and the others are still looked for.
+    pub(super) rescans: PendingRescans,
+    /// Addresses of the supervisor's own, which no policy makes reachable.
+    pub own: Arc<OwnAddresses>,
+    /// Policy violations: refused, or noted.
+    pub(super) mode: Mode,
+}
+
+/// Treatment of violations of the policy.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// They are refused.
+    Enforce,
+    /// Nothing is refused that a policy could permit, and all that is used is noted.
+    Observe(Arc<Observations>),
+}
+
+/// Leave to connect, with the programs that have it.
+#[derive(Debug)]
+pub struct Authorization {
+    /// The programs that hold the client's socket.
+    pub callers: Callers,
+    /// Their socket, if not all processes were searched for owners.
+    pub(super) unsearched: Option<u32>,
+    /// Leave to reach the target.
+    pub permit: Arc<Permit>,
+    /// Tells the generation in force.
+    pub(super) generations: watch::Receiver<u64>,
+}
+
+impl Authorization {
+    /// True if another generation has come into force since.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        *self.generations.borrow() != self.permit.generation()
+    }
+}
+
+impl Authorizer {
+    /// Authorizes by `policy`, for callers that `identifier` finds. No policy makes `own` addresses reachable.
+    #[must_use]
+    pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, own: Arc<OwnAddresses>, mode: Mode) -> Self {
+        let slots = Arc::new(Semaphore::new(Limits::IDENTIFYING));
+        Self { policy, identifier, slots, rescans: PendingRescans::default(), own, mode }
+    }
+
+    /// Identifies the programs behind `flow` and judges their connection to `target`. Reading /proc, hashing a program and evaluating
+    /// foreign rules may take long: all of it runs on a thread of its own, in one of the slots.
+    ///
+    /// # Errors
+    /// The caller cannot be identified in [`Limits::JUDGE_DEADLINE`], or the policy refuses it.
+    pub async fn authorize(&self, flow: Flow, target: &Target, record: &mut Record) -> Result<Authorization, Refusal> {
+        let (generations, watch) = (self.policy.subscribe(), Stopwatch::start());
+        let (identifier, policy, to) = (Arc::clone(&self.identifier), Arc::clone(&self.policy), target.clone());
+        let (slot, mode) = (Arc::clone(&self.slots).acquire_owned(), self.mode.clone());
+        let decision = async {
+            let slot = slot.await;
+            let (search, _wanted) = search();
+            let work = tokio::task::spawn_blocking(move || {
+                let identified = identifier.identify(flow, &search)?;
+                let verify = || identifier.verify(&identified);
+                let permit = mode.judge(&policy.load(), identified.callers(), &to, verify);
+                drop(slot);
+                Ok::<_, Refusal>((identified.callers().clone(), identified.unsearched(), permit))
+            });
+            work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+        };
+        let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
+        let (callers, unsearched, permit) =
+            decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
+        record.called_by(callers.first().clone());
+        let us = watch.micros();
+        let permit = Arc::new(permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?);
+        debug!(policy = permit.policy(), generation = permit.generation(), inspection = %permit.inspection(), us, "authorized");
+        record.permitted_by(&permit);
+        Ok(Authorization { callers, unsearched, permit, generations })
+    }
+
+    /// The first program behind `flow`, for the log, where nothing depends on it.
+    pub async fn identify(&self, flow: Flow) -> Option<Caller> {
+        let identified = async {
+            let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+            let identifier = Arc::clone(&self.identifier);
+            let (search, _wanted) = search();
+            let work = tokio::task::spawn_blocking(move || {
+                let identified = identifier.identify(flow, &search);
+                drop(slot);
+                identified
+            });
+            work.await.ok()?.ok().map(|identified| identified.callers().first().clone())
+        };
+        tokio::time::timeout(Limits::JUDGE_DEADLINE, identified).await.ok()?
+    }
+
+    /// Judges `action`, a message of `callers` inside a connection that `permit` is for.
+    ///
+    /// # Errors
+    /// The policy refuses it, or cannot be evaluated.
+    pub async fn authorize_message(
+        &self,
+        permit: &Permit,
+        callers: &Callers,
+        action: &Action,
+    ) -> Result<MessagePermit, Refusal> {
+        let watch = Stopwatch::start();
+        let judged = message::judge(&self.slots, permit, action).await;
+        let us = watch.micros();
+        let leave = judged.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
+        debug!(policy = leave.policy(), generation = permit.generation(), us, "message authorized");
+        if let Mode::Observe(observations) = &self.mode {
+            let (method, path) = action.rule();
+            observations.add_request(&callers.first().program.executable, permit.target(), &method, &path);
+        }
+        Ok(leave)
+    }
+
+    /// Notes in a run that is observed that `authorization` led to `destination`.
+    pub fn note_destination(&self, authorization: &Authorization, destination: &Destination) {
+        if let Mode::Observe(observations) = &self.mode {
+            let program = &authorization.callers.first().program.executable;
+            let addresses = destination.addresses().iter().map(|address| address.ip());
+            observations.add(program, authorization.permit.target(), addresses);
+        }
+    }
+
+    /// Notes in a run that is observed that bytes of `callers` to `target` are relayed which no rule could judge.
+    pub(super) fn note_opaque(&self, callers: &Callers, target: &Target) {
+        if let Mode::Observe(observations) = &self.mode {
+            observations.add_opaque(&callers.first().program.executable, target);
+        }
+    }
+
+    /// Searches all processes for further owners of sockets for as long as the sandbox lives: one look for all that wait, then a
+    /// pause, so that it takes its share of a processor and no more.
+    pub async fn rescan(&self) {
+        loop {
+            let waiting = self.rescans.take().await;
+            let inodes: Vec<u32> = waiting.keys().copied().collect();
+            let identifier = Arc::clone(&self.identifier);
+            let start = Instant::now();
+            let searched = tokio::task::spawn_blocking(move || identifier.sweep(&inodes)).await;
+            let mut searched = searched.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())));
+            for (inode, connection) in waiting {
+                let found = match &mut searched {
+                    Ok(owners) => Ok(owners.remove(&inode).unwrap_or_default().into()),
+                    Err(refusal) => Err(refusal.clone()),
+                };
+                // A connection that has ended meanwhile hears nothing.
+                let _ = connection.send(found);
+            }
+            let pause = start.elapsed() * (Limits::SWEEP_SHARE - 1);
+            tokio::time::sleep(pause.max(Duration::from_millis(50))).await;
+        }
+    }
+}
+
+impl Mode {
+    /// Judges a connection of `callers` to `target`; `verify` has the last word on their identity.
+    pub(super) fn judge(
+        &self,
+        snapshot: &Snapshot,
+        callers: &Callers,
+        target: &Target,
+        verify: impl Fn() -> Result<(), Refusal>,
+    ) -> Result<Permit, Refusal> {
+        match self {
+            Self::Enforce => judge(snapshot, callers, target, verify),
+            Self::Observe(_) => observe(snapshot, callers, target, verify),
+        }
+    }
+}
+
+/// A search for a caller, and the guard that ends it when nothing waits for it any more.
+fn search() -> (Search, GiveUp) {
+    let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::JUDGE_DEADLINE);
+    let wanted = search.guard();
+    (search, wanted)
+}

@@ -1,0 +1,5 @@
+//! Authorization of connections and of the messages inside them, by the policy in force.
+
+pub mod authorizer;
+pub mod connection;
+pub mod revocation;

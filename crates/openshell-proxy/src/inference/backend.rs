@@ -1,0 +1,211 @@
+//! Backends of routes: connections to them, and requests in the form that they take.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, Uri};
+use openshell_policy::inference::Backend;
+use tokio::time::timeout;
+
+use crate::authorize::connection::Connection;
+use crate::credentials::body::{RequestBody, whole};
+use crate::credentials::vault::Vault;
+use crate::egress::dial;
+use crate::http::body::ResponseBody;
+use crate::http::head;
+use crate::http::target::RequestTarget;
+use crate::inference::api::ApiCall;
+use crate::inference::headers;
+use crate::inference::model::{self, BodyError};
+use crate::inference::route::Route;
+use crate::limits::Limits;
+use crate::record::Record;
+use crate::refusal::{InferenceFault, Refusal};
+use crate::relay::exchange::{ExchangeError, Remedy, Secrets, UpstreamSource};
+use crate::relay::inspect::AuthorizedRequest;
+use crate::relay::services::Services;
+use crate::relay::upstream::Upstream;
+use crate::resolve::guard::Destination;
+use crate::target::{Origin, Scheme, Target};
+
+/// The server of the backend of `route`; `None` if there is none.
+#[must_use]
+pub fn origin(route: &Route) -> Option<Origin> {
+    match &route.backend {
+        Backend::Server { is_tls, host, port, .. } => {
+            let scheme = if *is_tls { Scheme::Https } else { Scheme::Http };
+            Some(Origin { scheme, target: Target { host: host.clone(), port: *port } })
+        }
+        Backend::Mock => None,
+    }
+}
+
+/// Connects `upstream` to the backend of `route`, about which no policy is asked.
+///
+/// # Errors
+/// The reason, in words: it has no address, cannot be reached in the time of its route, or is not the server that it should be.
+pub async fn connect(
+    services: &Services,
+    route: &Route,
+    origin: &Origin,
+    upstream: &mut Upstream,
+) -> Result<(), String> {
+    let (backend, limit) = (&origin.target, route.timeouts.connect);
+    let failed = |refusal: Refusal| format!("{backend}: {}", refusal.log_reason());
+    let connected = async {
+        let addresses = services.egress.resolver.addresses(&backend.host.to_string()).await;
+        let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, backend.port)).collect();
+        if addresses.is_empty() {
+            return Err(format!("{backend} has no address"));
+        }
+        let dialed = dial(&Destination::configured_by_operator(addresses), limit).await;
+        let (stream, address) = dialed.map_err(failed)?;
+        let connected = upstream.connect(origin, &services.egress.roots, stream, address).await;
+        connected.map_err(failed)
+    };
+    timeout(limit, connected).await.unwrap_or_else(|_| Err(format!("{backend}: no connection within {limit:?}")))
+}
+
+/// The upstream side of a request to a backend.
+#[derive(Debug)]
+pub struct BackendSource<'s> {
+    services: &'s Services,
+    route: &'s Route,
+    origin: Origin,
+    upstream: &'s mut Upstream,
+    /// True if the connection was there before the request.
+    is_reused: bool,
+}
+
+impl<'s> BackendSource<'s> {
+    /// The backend of `route`, at `origin`, through `upstream`.
+    #[must_use]
+    pub fn new(services: &'s Services, route: &'s Route, origin: Origin, upstream: &'s mut Upstream) -> Self {
+        Self { services, route, origin, upstream, is_reused: false }
+    }
+
+    /// Its host and port.
+    #[must_use]
+    pub fn backend(&self) -> &Target {
+        &self.origin.target
+    }
+
+    /// `response` with the headers that clients of models read.
+    ///
+    /// # Errors
+    /// It is a redirection, which is not followed with a key.
+    pub fn checked(&self, mut response: Response<ResponseBody>) -> Result<Response<ResponseBody>, String> {
+        if response.status().is_redirection() {
+            return Err(format!("it answers {}, and nobody goes elsewhere with a key", response.status()));
+        }
+        headers::keep_answer(response.headers_mut());
+        Ok(response)
+    }
+}
+
+impl UpstreamSource for BackendSource<'_> {
+    async fn prepare(
+        &mut self,
+        parts: &mut Parts,
+        _record: &mut Record,
+        retry: bool,
+    ) -> Result<AuthorizedRequest, ExchangeError> {
+        self.is_reused = !retry && self.upstream.is_open_to(&self.origin);
+        if !self.is_reused {
+            let connected = connect(self.services, self.route, &self.origin, self.upstream).await;
+            connected.map_err(|why| ExchangeError::Unreachable(Refusal::UpstreamUnreachable(why)))?;
+        }
+        Ok(AuthorizedRequest { target: RequestTarget::as_written(&parts.uri), upgrade: None })
+    }
+
+    fn upstream(&mut self) -> &mut Upstream {
+        self.upstream
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn connection(&self) -> Option<&Arc<Connection>> {
+        None
+    }
+
+    /// No placeholder is replaced; the response is searched for the key of the route.
+    fn secrets(&self) -> Secrets {
+        Secrets { vault: Arc::new(Vault::default()), watched: self.route.credential().cloned().into_iter().collect() }
+    }
+
+    fn remedy(&self) -> Remedy {
+        if self.is_reused { Remedy::Redial } else { Remedy::None }
+    }
+
+    fn answer_deadline(&self) -> Option<Duration> {
+        Some(self.route.timeouts.first_byte)
+    }
+}
+
+/// A request on its way to one route.
+#[derive(Debug)]
+pub struct BackendRequest<'a> {
+    /// The route.
+    pub route: &'a Arc<Route>,
+    /// The call that it makes.
+    pub call: ApiCall,
+    /// Its head as the client sent it.
+    pub asked: &'a Parts,
+    /// Its canonical target.
+    pub target: &'a RequestTarget,
+}
+
+impl BackendRequest<'_> {
+    /// `body` with the model of the route.
+    ///
+    /// # Errors
+    /// It is not JSON, or names more than one model.
+    pub async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
+        if self.call.method() == Method::GET {
+            return Ok(body);
+        }
+        let model = self.route.model.clone();
+        let rewritten = match body.len() {
+            0..=Limits::REWRITTEN_BYTES => model::with_model(body, &model),
+            _ => {
+                let work = tokio::task::spawn_blocking(move || model::with_model(body, &model));
+                work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+            }
+        };
+        rewritten.map_err(|error| match error {
+            BodyError::NotJson => Refusal::Inference(InferenceFault::Encoding),
+            BodyError::Ambiguous => Refusal::BadRequest("the body asks for more than one model"),
+        })
+    }
+
+    /// The request for the backend at `origin`, whose paths begin with `base`.
+    ///
+    /// # Errors
+    /// The reason, in words, for which it has no form.
+    pub fn build(&self, origin: &Origin, base: &str, body: Bytes) -> Result<Request<RequestBody>, String> {
+        let host = head::host_value(origin).ok_or("the host of the endpoint is no header value")?;
+        let path = self.target.path();
+        // Both have it, as most endpoints are written.
+        let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
+        let uri: Uri = format!("{base}{path}{}", self.query()).parse().map_err(|error| format!("{error}"))?;
+        let mut request = Request::new(whole(body));
+        *request.method_mut() = self.call.method();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers::asking(&self.asked.headers, self.route, host);
+        Ok(request)
+    }
+
+    /// The parameters of the query that models know; keys are the operator's.
+    fn query(&self) -> String {
+        const NAMES: [&str; 6] = ["beta", "limit", "after", "before", "after_id", "before_id"];
+        let pairs = self.target.query().unwrap_or_default().split('&');
+        let known = |pair: &&str| NAMES.contains(&pair.split('=').next().unwrap_or_default());
+        let kept: Vec<_> = pairs.filter(known).collect();
+        if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
+    }
+}

@@ -1,0 +1,148 @@
+//! The forward door (RFC 9112 §3.2.2): requests in absolute form, each judged by itself.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::{Request, Response};
+use openshell_policy::network::host::Host;
+
+use crate::authorize::connection::Connection;
+use crate::authorize::revocation::RevocationWatch;
+use crate::decide::action::Message;
+use crate::http::body::ResponseBody;
+use crate::http::head;
+use crate::ingress::door::Door;
+use crate::record::{Audit, Record};
+use crate::refusal::Refusal;
+use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
+use crate::relay::http1::KeptUpstream;
+use crate::relay::inspect::{AuthorizedRequest, authorize_request};
+use crate::relay::services::Services;
+use crate::relay::upstream::Upstream;
+use crate::target::{Origin, Scheme, Target, port};
+
+/// The origin of `request`, or the refusal of one that is not in absolute form; and its record. A request for https is sent inside
+/// TLS, as some clients leave that to their proxy.
+pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Origin, Refusal>) {
+    let (method, uri) = (request.method(), request.uri());
+    let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::BadRequest(what)));
+    let Some(authority) = uri.authority() else {
+        return refused("this is a proxy: send CONNECT host:port, or a request with an absolute http URL");
+    };
+    let scheme = match uri.scheme_str() {
+        Some("http") => Scheme::Http,
+        Some("https") => Scheme::Https,
+        _ => return refused("only http and https URLs can be requested"),
+    };
+    if authority.as_str().contains('@') {
+        return refused("the URL of a proxy request has no user information");
+    }
+    let Ok(host) = Host::parse(authority.host()) else {
+        return refused("the host of the URL is a name or an IP address");
+    };
+    // A malformed port, which the library takes for none, is refused.
+    let behind_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
+    let port = match behind_host.strip_prefix(':') {
+        Some(written) => port(written),
+        None => Some(scheme.default_port()).filter(|_| behind_host.is_empty()),
+    };
+    let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
+    let target = Target { host, port };
+    // The query may hold what no log should.
+    (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
+}
+
+impl Door<'_> {
+    /// Sends `request` to `origin`, if that is permitted.
+    pub(super) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        origin: Origin,
+        record: &mut Record,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let (services, session) = (&*self.proxy.services, self.session);
+        let mut kept = session.upstream.lock().await;
+        let request = Outbound::of_client(request, &session.tasks);
+        let mut source = ForwardSource { door: self, origin, kept: &mut kept, is_reused: false, connection: None };
+        let exchange = Exchange { services, upgrades: Some(&session.upgrades), held: None };
+        exchange.run(&mut source, request, record).await.map_err(ExchangeError::into_refusal)
+    }
+}
+
+/// The upstream side of a forwarded request: every one is authorized by itself, and uses the connection of the last if that may
+/// still lead to its origin.
+struct ForwardSource<'s> {
+    door: &'s Door<'s>,
+    origin: Origin,
+    kept: &'s mut KeptUpstream,
+    /// True if the connection was there before the request.
+    is_reused: bool,
+    connection: Option<Arc<Connection>>,
+}
+
+impl ForwardSource<'_> {
+    fn services(&self) -> &Services {
+        &self.door.proxy.services
+    }
+}
+
+impl UpstreamSource for ForwardSource<'_> {
+    async fn prepare(
+        &mut self,
+        parts: &mut Parts,
+        record: &mut Record,
+        retry: bool,
+    ) -> Result<AuthorizedRequest, ExchangeError> {
+        let services = &*self.door.proxy.services;
+        loop {
+            let (authorization, destination) = self.door.authorize(&self.origin.target, record).await?;
+            let (permit, callers) = (&authorization.permit, &authorization.callers);
+            let authorized = authorize_request(&services.authorizer, permit, callers, parts, record).await?;
+            let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
+            self.is_reused = reusable.is_some();
+            let address = match reusable {
+                Some(address) => address,
+                None => {
+                    // The last one is given back first, or a program with all of its connections could not change its mind.
+                    self.kept.quota = None;
+                    let dialed = services.egress.connect(&destination, &callers.first().program.executable).await?;
+                    let roots = &services.egress.roots;
+                    self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
+                    self.kept.quota = Some(dialed.quota);
+                    dialed.address
+                }
+            };
+            if authorization.is_stale() {
+                continue;
+            }
+            let watch = RevocationWatch::new(authorization, address.ip());
+            let message = Message::Http { method: parts.method.clone(), uri: parts.uri.clone() };
+            watch.connection().replace_message(&services.authorizer, message).await?;
+            self.connection = Some(Arc::clone(watch.connection()));
+            self.door.session.watch(watch).await;
+            head::mark_forwarded(&mut parts.headers, &self.origin);
+            return Ok(authorized);
+        }
+    }
+
+    fn upstream(&mut self) -> &mut Upstream {
+        &mut self.kept.upstream
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn connection(&self) -> Option<&Arc<Connection>> {
+        self.connection.as_ref()
+    }
+
+    fn secrets(&self) -> Secrets {
+        Secrets::of_host(&self.services().vault, &self.origin.target.host)
+    }
+
+    fn remedy(&self) -> Remedy {
+        if self.is_reused { Remedy::Redial } else { Remedy::None }
+    }
+}

@@ -1,0 +1,463 @@
+//! One exchange: a request is authorized, given its credentials, sent, and answered. Requests of the forward door, of tunnels, of
+//! HTTP/2 streams and for models all take this way; they differ in their [`UpstreamSource`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode, Version};
+use openshell_policy::network::host::Host;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::authorize::connection::Connection;
+use crate::credentials::body::{self, Held, LeakReport, RequestBody};
+use crate::credentials::inject::inject;
+use crate::credentials::redact::redact;
+use crate::credentials::vault::{Credential, CurrentVault, Vault};
+use crate::http::body::{ResponseBody, boxed};
+use crate::http::head;
+use crate::io::complete_body::CompleteBody;
+use crate::io::tasks::ConnectionTasks;
+use crate::record::{Outcome, Record};
+use crate::refusal::Refusal;
+use crate::relay::inspect::AuthorizedRequest;
+use crate::relay::services::Services;
+use crate::relay::upstream::{SendError, Upstream};
+use crate::target::Origin;
+use crate::trace::Stopwatch;
+
+/// The upstream side of an exchange.
+pub trait UpstreamSource: Send {
+    /// Authorizes the request with the head `parts` under the policy in force, and sees to a connection to its origin: for a
+    /// `retry` to a new one, as the last was gone before anything was sent.
+    fn prepare(
+        &mut self,
+        parts: &mut Parts,
+        record: &mut Record,
+        retry: bool,
+    ) -> impl Future<Output = Result<AuthorizedRequest, ExchangeError>> + Send;
+
+    /// The connection that [`Self::prepare`] has seen to.
+    fn upstream(&mut self) -> &mut Upstream;
+
+    /// The server that the request is for.
+    fn origin(&self) -> &Origin;
+
+    /// Secrets that the request may carry and its response is searched for.
+    fn secrets(&self) -> Secrets;
+
+    /// Remedy where the connection was gone before anything was sent.
+    fn remedy(&self) -> Remedy;
+
+    /// The client's connection, once it is authorized; `None` for one that no policy is asked about.
+    fn connection(&self) -> Option<&Arc<Connection>>;
+
+    /// Time for the response to begin; `None` without a limit.
+    fn answer_deadline(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Secrets of one exchange.
+#[derive(Debug)]
+pub struct Secrets {
+    /// Those that placeholders stand for.
+    pub vault: Arc<Vault>,
+    /// Those that the response is searched for.
+    pub watched: Vec<Arc<Credential>>,
+}
+
+impl Secrets {
+    /// Those of `vault` for a request to `host`.
+    #[must_use]
+    pub fn of_host(vault: &CurrentVault, host: &Host) -> Self {
+        Self { vault: vault.load(), watched: vault.watched(host) }
+    }
+}
+
+/// Remedy for a connection that was gone before anything was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Another connection: an upstream may end one that it has not used for a while.
+    Redial,
+    /// The client sends its request again.
+    Client,
+    /// None: the connection was new.
+    None,
+}
+
+/// Reason for which an exchange has no response of its upstream.
+#[derive(Debug)]
+pub enum ExchangeError {
+    /// The request is refused.
+    Refused(Refusal),
+    /// There is no connection to the origin.
+    Unreachable(Refusal),
+    /// A new connection was gone before anything was sent.
+    Lost,
+    /// The upstream failed once it had the request.
+    Failed(Refusal),
+    /// The response did not begin in this time.
+    TimedOut(Duration),
+    /// The upstream has not processed the request, which its client may send again.
+    NotSent,
+}
+
+impl ExchangeError {
+    /// The refusal that tells the client, where it cannot be told to send its request again.
+    #[must_use]
+    pub fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) | Self::Unreachable(refusal) | Self::Failed(refusal) => refusal,
+            Self::TimedOut(_) => Refusal::UpstreamTimeout,
+            Self::Lost | Self::NotSent => Refusal::UpstreamUnreachable("it closed at once".to_owned()),
+        }
+    }
+}
+
+impl From<Refusal> for ExchangeError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Both ends of a connection that an answer has switched to another protocol.
+#[derive(Debug)]
+pub struct Upgraded {
+    /// The connection that was authorized.
+    pub connection: Arc<Connection>,
+    /// The client's end.
+    pub client: OnUpgrade,
+    /// The upstream's.
+    pub upstream: OnUpgrade,
+}
+
+/// A request that is not sent yet.
+pub struct Outbound {
+    parts: Parts,
+    body: Unsent,
+    /// The client's end, if an answer may switch its protocol.
+    client: Option<OnUpgrade>,
+}
+
+/// The body of a request that is not sent yet.
+enum Unsent {
+    /// As it comes from the client.
+    Pending(CompleteBody),
+    /// As far as an attempt has read it, or whole from the start.
+    Replay(RequestBody),
+}
+
+impl Outbound {
+    /// A client's request; `tasks` read on for a moment what its upstream does not take of an HTTP/2 body.
+    #[must_use]
+    pub fn of_client(mut request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
+        let client = Some(hyper::upgrade::on(&mut request));
+        let (parts, incoming) = request.into_parts();
+        let body = match parts.version {
+            Version::HTTP_2 => CompleteBody::of_stream(incoming, tasks.spawner()),
+            _ => CompleteBody::new(incoming, false),
+        };
+        Self { parts, body: Unsent::Pending(body), client }
+    }
+
+    /// A request that the proxy makes itself.
+    #[must_use]
+    pub fn own(request: Request<RequestBody>) -> Self {
+        let (parts, body) = request.into_parts();
+        Self { parts, body: Unsent::Replay(body), client: None }
+    }
+}
+
+/// Parts of an exchange that do not depend on its upstream.
+#[derive(Debug)]
+pub struct Exchange<'e> {
+    /// Handles.
+    pub services: &'e Services,
+    /// Takes both ends of a connection that is upgraded; `None` where no protocol may be switched to.
+    pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
+    /// Kept until the body is sent.
+    pub held: Option<Held>,
+}
+
+impl Exchange<'_> {
+    /// Authorizes `request`, sends it with its credentials through `source`, and returns the response for the client.
+    ///
+    /// # Errors
+    /// The request is refused, or there is no response.
+    pub async fn run(
+        self,
+        source: &mut impl UpstreamSource,
+        request: Outbound,
+        record: &mut Record,
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
+        let Outbound { mut parts, body: mut unsent, client } = request;
+        let (mut client, mut is_retry) = (client.filter(|_| self.upgrades.is_some()), false);
+        let mut leak = None;
+        loop {
+            let authorized = source.prepare(&mut parts, record, is_retry).await?;
+            let Secrets { vault, watched } = source.secrets();
+            let body = match unsent {
+                Unsent::Pending(body) => {
+                    let leak = leak.insert(self.leak_report(source.connection()));
+                    body::prefetch(body, &parts.headers, &vault, leak.clone(), self.held.clone()).await?
+                }
+                Unsent::Replay(body) => body,
+            };
+            let program = record.caller().map_or("-", |caller| caller.program.executable.as_str());
+            let room = self.services.memory.searching(program, longest(&watched))?;
+            let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());
+            let mut request = request.map_err(Refusal::Target)?;
+            if source.upstream().is_shared() {
+                request = head::in_http2(request, source.origin())?;
+            }
+            let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
+            record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
+            let sent = within(source.answer_deadline(), source.upstream().send(request, authorized.upgrade.as_ref()));
+            let watch = Stopwatch::start();
+            unsent = match sent.await? {
+                Ok(response) => {
+                    debug!(status = response.status().as_u16(), us = watch.micros(), "response");
+                    let is_call = source.upstream().is_shared() && head::is_call(&parts);
+                    let ends = client.take().zip(source.connection().cloned());
+                    let response = self.switched(response, &authorized, ends, record);
+                    let response = response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
+                    return Ok(match watched.is_empty() {
+                        true => response.map(boxed),
+                        false => {
+                            let finding = record.echo(&watched);
+                            redact(response, &watched, finding, is_call).map(|body| boxed(body.holding(room)))
+                        }
+                    });
+                }
+                Err(SendError::NotSent(body)) => match source.remedy() {
+                    Remedy::Redial => Unsent::Replay(body),
+                    Remedy::Client => return Err(ExchangeError::NotSent),
+                    Remedy::None => return Err(ExchangeError::Lost),
+                },
+                Err(SendError::Refused) => return Err(ExchangeError::NotSent),
+                Err(SendError::Failed(_)) if leak.as_ref().is_some_and(LeakReport::take) => {
+                    return Err(body::in_body().into());
+                }
+                Err(SendError::Failed(refusal)) => return Err(ExchangeError::Failed(refusal)),
+            };
+            is_retry = true;
+        }
+    }
+
+    /// Report of a placeholder in a body of which a part is sent already.
+    fn leak_report(&self, connection: Option<&Arc<Connection>>) -> LeakReport {
+        let (audit, connection) = (Arc::clone(&self.services.audit), connection.cloned());
+        LeakReport::new(move || {
+            if let Some(connection) = &connection {
+                let record = Record::of(&audit, &connection.callers(), connection.target().clone());
+                record.finish(Outcome::Refused(&body::in_body()));
+            }
+        })
+    }
+
+    /// Hands both ends on if `response` switches protocols, and tells the client.
+    fn switched(
+        &self,
+        mut response: Response<Incoming>,
+        authorized: &AuthorizedRequest,
+        client: Option<(OnUpgrade, Arc<Connection>)>,
+        record: &mut Record,
+    ) -> Response<Incoming> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let (Some(protocol), Some((client, connection))) = (&authorized.upgrade, client)
+            && let Some(upgrades) = self.upgrades
+        {
+            let upstream = hyper::upgrade::on(&mut response);
+            // There is one a connection, and room for it.
+            let _ = upgrades.try_send(Upgraded { connection, client, upstream });
+            record.upgraded();
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            response.headers_mut().insert(UPGRADE, protocol.clone());
+        }
+        response
+    }
+}
+
+/// Bytes of the longest form of any of `credentials`.
+fn longest(credentials: &[Arc<Credential>]) -> Option<usize> {
+    credentials.iter().map(|credential| credential.forms().longest()).max()
+}
+
+/// Waits for `sent` as long as `deadline` says.
+async fn within<T>(deadline: Option<Duration>, sent: impl Future<Output = T>) -> Result<T, ExchangeError> {
+    match deadline {
+        Some(deadline) => timeout(deadline, sent).await.map_err(|_| ExchangeError::TimedOut(deadline)),
+        None => Ok(sent.await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use hyper::http::request::Parts;
+    use hyper::{Method, Request, Response, StatusCode};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
+    use crate::authorize::connection::Connection;
+    use crate::credentials::body::whole;
+    use crate::credentials::vault::Vault;
+    use crate::http::body::ResponseBody;
+    use crate::http::target::RequestTarget;
+    use crate::io::tasks::ConnectionTasks;
+    use crate::record::{Outcome, Record};
+    use crate::refusal::Refusal;
+    use crate::relay::inspect::AuthorizedRequest;
+    use crate::relay::upstream::Upstream;
+    use crate::target::{Origin, Scheme};
+    use crate::testing;
+
+    /// A source with one upstream after the other, which no policy is asked about.
+    struct Scripted {
+        upstreams: Vec<DuplexStream>,
+        upstream: Upstream,
+        origin: Origin,
+        remedy: Remedy,
+    }
+
+    impl Scripted {
+        /// The last of `upstreams` is used first.
+        fn new(upstreams: Vec<DuplexStream>, remedy: Remedy, tasks: &ConnectionTasks) -> Self {
+            let origin = Origin { scheme: Scheme::Http, target: testing::target("web.test:80") };
+            Self { upstreams, upstream: Upstream::new(tasks.clone()), origin, remedy }
+        }
+    }
+
+    impl UpstreamSource for Scripted {
+        async fn prepare(
+            &mut self,
+            parts: &mut Parts,
+            _: &mut Record,
+            _: bool,
+        ) -> Result<AuthorizedRequest, ExchangeError> {
+            let stream = self.upstreams.pop().expect("another upstream is asked for");
+            self.upstream.establish(self.origin.clone(), (Ipv4Addr::LOCALHOST, 80).into(), stream).await?;
+            Ok(AuthorizedRequest { target: RequestTarget::as_written(&parts.uri), upgrade: None })
+        }
+
+        fn upstream(&mut self) -> &mut Upstream {
+            &mut self.upstream
+        }
+
+        fn origin(&self) -> &Origin {
+            &self.origin
+        }
+
+        fn connection(&self) -> Option<&Arc<Connection>> {
+            None
+        }
+
+        fn secrets(&self) -> Secrets {
+            Secrets { vault: Arc::new(Vault::default()), watched: Vec::new() }
+        }
+
+        fn remedy(&self) -> Remedy {
+            self.remedy
+        }
+    }
+
+    /// A source that refuses every request, and panics where an exchange goes on all the same.
+    struct Refusing;
+
+    impl UpstreamSource for Refusing {
+        async fn prepare(
+            &mut self,
+            _: &mut Parts,
+            _: &mut Record,
+            _: bool,
+        ) -> Result<AuthorizedRequest, ExchangeError> {
+            Err(Refusal::BadRequest("refused").into())
+        }
+
+        fn upstream(&mut self) -> &mut Upstream {
+            unreachable!("a refused request has reached an upstream")
+        }
+
+        fn origin(&self) -> &Origin {
+            unreachable!("a refused request was given an origin")
+        }
+
+        fn connection(&self) -> Option<&Arc<Connection>> {
+            unreachable!("the body of a refused request was read")
+        }
+
+        fn secrets(&self) -> Secrets {
+            unreachable!("a refused request was given secrets")
+        }
+
+        fn remedy(&self) -> Remedy {
+            unreachable!("a refused request was sent")
+        }
+    }
+
+    /// Has `source` answer a POST of `text`.
+    async fn post(
+        mut source: impl UpstreamSource,
+        tasks: &ConnectionTasks,
+        text: &'static str,
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
+        let (services, audit) = testing::services("{host: web.test, port: 80}");
+        let mut request = Request::new(whole(Bytes::from_static(text.as_bytes())));
+        (*request.method_mut(), *request.uri_mut()) = (Method::POST, "/a".parse().unwrap());
+        let mut record = Record::new(&(Arc::clone(&audit) as _), "POST /a".to_owned(), None);
+        let exchange = Exchange { services: &services, upgrades: None, held: None };
+        let exchanged = tokio::select! {
+            exchanged = exchange.run(&mut source, Outbound::own(request), &mut record) => exchanged,
+            () = tasks.run() => unreachable!("tasks are driven for ever"),
+        };
+        record.finish(Outcome::Allowed);
+        assert!(audit.denials().is_empty());
+        exchanged
+    }
+
+    /// The bytes of a request that `upstream` gets, which it answers.
+    async fn answered(mut upstream: DuplexStream, body: &[u8]) -> String {
+        let mut got = Vec::new();
+        while !got.ends_with(body) {
+            assert_ne!(upstream.read_buf(&mut got).await.unwrap(), 0, "{}", got.escape_ascii());
+        }
+        upstream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        String::from_utf8(got).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_refused_request_reaches_no_upstream_and_its_body_is_not_read() {
+        let exchanged = post(Refusing, &ConnectionTasks::default(), "secret").await;
+        assert!(matches!(exchanged, Err(ExchangeError::Refused(Refusal::BadRequest("refused")))));
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_kept_connection_is_gone_is_sent_once_more_with_its_body() {
+        let (tasks, (near, far), (gone, _)) = (ConnectionTasks::default(), duplex(4096), duplex(4096));
+        let source = Scripted::new(vec![near, gone], Remedy::Redial, &tasks);
+        let (exchanged, got) = tokio::join!(post(source, &tasks, "body"), answered(far, b"body"));
+        assert_eq!(exchanged.unwrap().status(), StatusCode::NO_CONTENT);
+        assert!(got.starts_with("POST /a HTTP/1.1\r\n") && got.matches("body").count() == 1, "{got}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_not_sent_ends_as_its_source_says() {
+        for remedy in [Remedy::Client, Remedy::None] {
+            let (tasks, (gone, _)) = (ConnectionTasks::default(), duplex(4096));
+            let source = Scripted::new(vec![gone], remedy, &tasks);
+            match (remedy, post(source, &tasks, "body").await) {
+                (Remedy::Client, Err(ExchangeError::NotSent)) | (Remedy::None, Err(ExchangeError::Lost)) => {}
+                (remedy, other) => panic!("{remedy:?}: {:?}", other.map(|response| response.status())),
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! One client's HTTP/1.1 connection, at the doors and inside a tunnel.
+
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Mutex, mpsc};
+
+use crate::authorize::connection::Connection;
+use crate::authorize::revocation::RevocationWatch;
+use crate::credentials::body::{FirstBytes, misplaced};
+use crate::http::body::{ResponseBody, full};
+use crate::http::reply;
+use crate::io::lingering::Linger;
+use crate::io::prefixed::Prefixed;
+use crate::io::tasks::ConnectionTasks;
+use crate::limits::Limits;
+use crate::quota::QuotaGuard;
+use crate::record::{Outcome, Record};
+use crate::refusal::Refusal;
+use crate::relay::exchange::Upgraded;
+use crate::relay::opaque;
+use crate::relay::services::Services;
+use crate::relay::upstream::Upstream;
+
+/// State that the exchanges of one client connection share.
+#[derive(Debug)]
+pub struct Session {
+    /// The upstream connection of its requests.
+    pub upstream: Mutex<KeptUpstream>,
+    /// The tasks of all its connections.
+    pub tasks: ConnectionTasks,
+    /// Takes both ends once an answer has switched protocols.
+    pub upgrades: mpsc::Sender<Upgraded>,
+    watches: mpsc::Sender<RevocationWatch>,
+    requests: AtomicU64,
+}
+
+/// An upstream connection between requests.
+#[derive(Debug)]
+pub struct KeptUpstream {
+    /// The connection.
+    pub upstream: Upstream,
+    /// Its part of the program's connections, where that is its own.
+    pub quota: Option<QuotaGuard>,
+}
+
+/// Drives one client connection.
+#[derive(Debug)]
+pub struct Driver {
+    /// The client's socket, to see if there is still a peer.
+    socket: Option<OwnedFd>,
+    watches: mpsc::Receiver<RevocationWatch>,
+    upgrades: mpsc::Receiver<Upgraded>,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    has_answered: AtomicBool,
+    /// A request has no answer yet.
+    is_asked: AtomicBool,
+    /// There was a request.
+    was_asked: AtomicBool,
+    /// Bytes were read.
+    has_begun: Arc<AtomicBool>,
+}
+
+/// Reason for which a client is waited for no longer.
+enum Gone {
+    /// It has closed its connection.
+    Closed,
+    /// It began its first request and went silent.
+    Stuck,
+}
+
+/// The client connection with this `socket`, whose peer is watched.
+#[must_use]
+pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
+    let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
+    let tasks = ConnectionTasks::default();
+    let upstream = Mutex::new(KeptUpstream { upstream: Upstream::new(tasks.clone()), quota: None });
+    let session = Session { upstream, tasks, upgrades: upgrade, watches: watch, requests: AtomicU64::new(0) };
+    (session, Driver { socket, watches, upgrades, state: State::default() })
+}
+
+/// HTTP/1.1 as it is read inside a tunnel: heads are bounded in size, and a client may take its time between two of them.
+#[must_use]
+pub fn protocol() -> http1::Builder {
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(Limits::IDLE)
+        .max_header_size(Limits::INSPECTED_HEAD_BYTES)
+        .max_buf_size(Limits::BUFFER_BYTES)
+        .max_headers(Limits::HEAD_LINES)
+        .half_close(true)
+        .auto_date_header(false)
+        .preserve_header_case(true)
+        .title_case_headers(true);
+    protocol
+}
+
+impl Session {
+    /// Counts a request.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Replaces the authorization by which the connection may last.
+    pub async fn watch(&self, watch: RevocationWatch) {
+        // Its driver goes on for as long as there are requests.
+        let _ = self.watches.send(watch).await;
+    }
+}
+
+impl Driver {
+    /// Serves `client` by `protocol` with what `answer` returns, and relays its connection once an answer has upgraded it. Ends also
+    /// when the last request is permitted no longer, or when the client is gone.
+    ///
+    /// # Errors
+    /// The client sent a malformed head, or none in time.
+    pub async fn serve<S, F>(
+        self,
+        services: &Services,
+        session: &Session,
+        client: S,
+        protocol: &http1::Builder,
+        answer: impl Fn(Request<Incoming>) -> F,
+    ) -> Result<(), Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = Option<Response<ResponseBody>>>,
+    {
+        let Self { socket, mut watches, mut upgrades, state } = self;
+        let state = &state;
+        let answer = service_fn(|request| {
+            state.is_asked.store(true, Ordering::Relaxed);
+            state.was_asked.store(true, Ordering::Relaxed);
+            let answer = answer(request);
+            async {
+                let answer = answer.await;
+                state.is_asked.store(false, Ordering::Relaxed);
+                state.has_answered.store(true, Ordering::Relaxed);
+                answer.ok_or(Unanswered)
+            }
+        });
+        let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_begun)));
+        let connection = protocol.serve_connection(client, answer).with_upgrades();
+        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches)), pin!(session.tasks.run()));
+        tokio::select! {
+            served = connection => match served {
+                // Between two requests a client may take its time, and go.
+                Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
+                    return refused_by_library(&error).map_or(Ok(()), Err);
+                }
+                _ => {}
+            },
+            () = &mut driven => {}
+            () = &mut revoked => return Ok(()),
+            gone = gone(state, socket.as_ref()) => return match gone {
+                Gone::Closed => Ok(()),
+                Gone::Stuck => Err(Refusal::BadRequest("the head of the request did not arrive in time")),
+            },
+        }
+        if let Ok(upgraded) = upgrades.try_recv() {
+            tokio::select! {
+                () = relay_upgraded::<S>(services, upgraded) => {}
+                () = driven => {}
+                () = revoked => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns when the client is gone: it has closed its connection; or it has ended its sending and has had no answer a while later,
+/// when it may be waiting but has more likely exited; or it has begun its first request and not ended it.
+async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
+    let (mut was_over, mut was_stuck) = (false, false);
+    loop {
+        tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
+        let is_asked = state.is_asked.load(Ordering::Relaxed);
+        // Later on the bytes may be the rest of a body that is answered already.
+        let is_stuck = !state.was_asked.load(Ordering::Relaxed) && state.has_begun.load(Ordering::Relaxed);
+        if is_stuck && was_stuck {
+            return Gone::Stuck;
+        }
+        was_stuck = is_stuck;
+        let Some(socket) = socket else { continue };
+        let mut poll = [PollFd::new(socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let events = match rustix::event::poll(&mut poll, Some(&now)) {
+            Ok(_) => poll[0].revents(),
+            Err(_) => PollFlags::empty(),
+        };
+        if events.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Gone::Closed;
+        }
+        let is_over = is_asked && events.contains(PollFlags::RDHUP);
+        if is_over && was_over {
+            return Gone::Closed;
+        }
+        was_over = is_over;
+    }
+}
+
+/// Returns when the last request, whose answer may still be on its way, is permitted no longer.
+async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWatch>) {
+    let mut current: Option<RevocationWatch> = None;
+    loop {
+        let ended = async {
+            match current.as_mut() {
+                Some(watch) => watch.revoked(&services.authorizer).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            Some(mut newer) = watches.recv() => {
+                current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
+                current = Some(newer);
+            }
+            refusal = ended => {
+                current.iter().for_each(|watch| report_revoked(services, watch.connection(), &refusal));
+                return;
+            }
+        }
+    }
+}
+
+/// A request without an answer: its connection ends.
+#[derive(Debug, thiserror::Error)]
+#[error("not answered")]
+struct Unanswered;
+
+/// Relays bytes both ways until both sides are done, in a connection that was HTTP/1.1 before.
+async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Upgraded { connection, client, upstream } = upgraded;
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    // The other protocol's last bytes are not read away by lingering.
+    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
+    let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
+    let first = FirstBytes::new(&services.vault.load());
+    // Neither side's failure is a decision; the other learns of it by the end of its connection.
+    let relayed = opaque::copy(client, TokioIo::new(upstream), first).await;
+    if let Some(refusal) = relayed.err().as_ref().and_then(misplaced) {
+        report_refused(services, &connection, &refusal);
+    }
+}
+
+/// Reason for which the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
+fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
+    if error.is_parse_too_large() {
+        Some(Refusal::RequestTooLarge)
+    } else if error.is_parse() {
+        Some(Refusal::BadRequest("the request is not HTTP/1.1"))
+    } else if error.is_timeout() {
+        Some(Refusal::BadRequest("the head of the request did not arrive in time"))
+    } else {
+        None
+    }
+}
+
+/// Answers the first request of `client` with `refusal`, and ends its connection.
+pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record: Record)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let response = reply::refused(refusal, &record);
+    record.finish(Outcome::Refused(refusal));
+    let (session, driver) = connection(None);
+    let answer = |_| {
+        // The response says that the connection ends.
+        let response = response.clone().map(full);
+        async { Some(response) }
+    };
+    let mut protocol = protocol();
+    let served = driver.serve(services, &session, client, protocol.header_read_timeout(Limits::HEAD_DEADLINE), answer);
+    // It has been refused already.
+    let _ = served.await;
+}
+
+/// Reports that an open connection is permitted no longer.
+pub fn report_revoked(services: &Services, connection: &Connection, refusal: &Refusal) {
+    let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    record.finish(Outcome::Revoked(refusal));
+}
+
+/// Reports that an open connection turned out to be one that is refused.
+pub fn report_refused(services: &Services, connection: &Connection, refusal: &Refusal) {
+    let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    record.finish(Outcome::Refused(refusal));
+}

@@ -1,0 +1,199 @@
+//! One stream: a request, its exchange and its response.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::Reason;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::rt::Executor as _;
+use hyper::{Request, Response};
+use tracing::{Instrument as _, debug_span};
+
+use super::client::Client;
+use super::pool::PooledConnection;
+use crate::authorize::connection::StreamId;
+use crate::credentials::body::Held;
+use crate::http::body::{ResponseBody, boxed, full};
+use crate::http::{head, reply};
+use crate::io::complete_body::CompleteBody;
+use crate::limits::Limits;
+use crate::record::{Outcome, Record};
+use crate::refusal::Refusal;
+use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
+
+/// A stream, until both its request and its response have ended.
+#[derive(Debug)]
+struct Stream {
+    client: Arc<Client>,
+    id: StreamId,
+    /// Its upstream connection, once it is answered.
+    connection: Mutex<Option<PooledConnection>>,
+}
+
+impl Stream {
+    fn connection(&self) -> MutexGuard<'_, Option<PooledConnection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The response has ended. If the request body has not and the upstream connection is exclusive, it is drained for
+    /// [`Limits::LINGER`] and then closed: other streams may wait for it.
+    fn response_ended(self: Arc<Self>) {
+        let is_exclusive = self.connection().as_ref().is_some_and(PooledConnection::is_exclusive);
+        if is_exclusive && Arc::strong_count(&self) > 1 {
+            let stream = Arc::downgrade(&self);
+            self.client.pool.tasks().spawner().execute(async move {
+                tokio::time::sleep(Limits::LINGER).await;
+                if let Some(stream) = stream.upgrade() {
+                    stream.connection().iter_mut().for_each(|connection| connection.upstream.close_unless_ready());
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.client.tunnel.connection.complete(self.id);
+        self.client.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Guard of a stream without a response. Dropping it means that the client cancelled; its queued bytes may still be held, so it is
+/// counted.
+struct Unanswered<'c> {
+    client: &'c Client,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let cancelled = self.client.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
+            if cancelled >= Limits::STREAMS_ABANDONED && 2 * cancelled > self.client.count.load(Ordering::Relaxed) {
+                self.client.flooded.notify_one();
+            }
+        }
+    }
+}
+
+/// A response body that keeps its stream until it has ended.
+struct StreamBody {
+    body: ResponseBody,
+    stream: Option<Arc<Stream>>,
+}
+
+impl StreamBody {
+    fn end(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            stream.response_ended();
+        }
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl hyper::body::Body for StreamBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            this.end();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request of which nothing was sent: its client may send it again.
+#[derive(Debug, thiserror::Error)]
+#[error("not sent")]
+pub(super) struct NotSent(#[source] pub(super) h2::Error);
+
+/// Answers one stream of `client`.
+///
+/// # Errors
+/// Its upstream has not processed it, and the client may send it again.
+pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<ResponseBody>, NotSent> {
+    let id = StreamId::after(client.count.fetch_add(1, Ordering::Relaxed));
+    if client.open.fetch_add(1, Ordering::Relaxed) >= Limits::STREAMS_HELD {
+        client.flooded.notify_one();
+    }
+    let mut unanswered = Unanswered { client: &client, is_answered: false };
+    let stream = Arc::new(Stream { client: Arc::clone(&client), id, connection: Mutex::default() });
+    let mut record = client.tunnel.record(&request, id.get());
+    let is_grpc = head::is_grpc(request.headers());
+    let span = debug_span!("request", n = id.get(), request = record.request());
+    let exchanged = exchange(&stream, request, &mut record).instrument(span).await;
+    unanswered.is_answered = true;
+    let refusal = match exchanged {
+        Ok(response) => {
+            record.finish(Outcome::Allowed);
+            return Ok(response.map(|body| boxed(StreamBody { body, stream: Some(stream) })));
+        }
+        Err(ExchangeError::NotSent) => {
+            let refusal = Refusal::UpstreamUnreachable("it takes no more requests on its connection".to_owned());
+            record.finish(Outcome::Refused(&refusal));
+            return Err(NotSent(Reason::REFUSED_STREAM.into()));
+        }
+        Err(error) => error.into_refusal(),
+    };
+    let response = match is_grpc {
+        true => reply::refused_call(&refusal, &record),
+        false => reply::refused(&refusal, &record),
+    };
+    record.finish(Outcome::Refused(&refusal));
+    Ok(response.map(full))
+}
+
+/// Exchanges the request of `stream`, which keeps its upstream connection.
+async fn exchange(
+    stream: &Arc<Stream>,
+    request: Request<Incoming>,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, ExchangeError> {
+    let client = &stream.client;
+    let (services, tasks) = (&client.tunnel.services, client.pool.tasks());
+    let program = record.caller().map_or("-", |caller| caller.program.executable.as_str()).to_owned();
+    let bytes = head::bytes(request.uri(), request.headers());
+    let acquired = match services.memory.head(&program, bytes) {
+        Some(room) => client.pool.acquire(&services.egress, &program).await.map(|connection| (connection, room)),
+        None => Err(Refusal::LimitReached("too many requests wait for their answers")),
+    };
+    let (mut connection, _room) = match acquired {
+        Ok(acquired) => acquired,
+        Err(refusal) => {
+            drop(CompleteBody::of_stream(request.into_body(), tasks.spawner()));
+            return Err(refusal.into());
+        }
+    };
+    let held: Held = Arc::clone(stream) as _;
+    let exchange = Exchange { services, upgrades: None, held: Some(held) };
+    let mut source = client.tunnel.source(&mut connection.upstream, Some(stream.id));
+    let exchanged = Box::pin(exchange.run(&mut source, Outbound::of_client(request, tasks), record)).await;
+    if exchanged.is_err() {
+        if matches!(exchanged, Err(ExchangeError::NotSent)) && !connection.upstream.is_open_to(&client.tunnel.origin) {
+            client.upstream_ended.notify_one();
+        }
+        // The rest of the request may still be on its way.
+        connection.upstream.close_unless_ready();
+    }
+    *stream.connection() = Some(connection);
+    exchanged
+}

@@ -1,0 +1,96 @@
+//! Inspection of requests: the checks of their heads, and the judgement that the permit of their connection demands.
+
+use hyper::header::HeaderValue;
+use hyper::http::request::Parts;
+use openshell_policy::network::endpoint::Protocol;
+
+use crate::authorize::authorizer::Authorizer;
+use crate::decide::action::{Action, Message};
+use crate::decide::permit::{Inspection, Permit};
+use crate::http::head;
+use crate::http::target::RequestTarget;
+use crate::peer::Callers;
+use crate::record::Record;
+use crate::refusal::Refusal;
+
+/// A request that may be sent.
+#[derive(Debug)]
+pub struct AuthorizedRequest {
+    /// The target that was judged, which is the one that is sent.
+    pub target: RequestTarget,
+    /// The protocol that it asks its connection to go on in.
+    pub upgrade: Option<HeaderValue>,
+}
+
+/// Reads messages of one protocol. A permit's inspector is chosen by its protocol; all of them are matched exhaustively here, so that a
+/// protocol without an inspector does not compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inspector {
+    /// Nothing is judged: heads are read to be relayed.
+    Unjudged,
+    /// Every HTTP request is judged by its method and target.
+    Rest,
+}
+
+impl Inspector {
+    /// The inspector of the messages of a connection that `permit` is for.
+    ///
+    /// # Errors
+    /// The permit demands the inspection of a protocol whose messages are not HTTP requests.
+    pub fn of(permit: &Permit) -> Result<Self, Refusal> {
+        match permit.inspection() {
+            Inspection::Passthrough | Inspection::Unjudged => Ok(Self::Unjudged),
+            Inspection::Judged(rules) => match rules.protocol() {
+                Protocol::Rest => Ok(Self::Rest),
+                Protocol::Sql | Protocol::Tcp => Err(Refusal::UnsupportedProtocol {
+                    what: "the policy has rules for a protocol that is not HTTP",
+                    policy: permit.policy().map(str::to_owned),
+                }),
+            },
+        }
+    }
+
+    /// The message in the head of `request`.
+    ///
+    /// # Errors
+    /// The head has a part that could be read in more than one way.
+    fn message(self, request: &Parts) -> Result<Message, Refusal> {
+        match self {
+            Self::Unjudged => {}
+            Self::Rest => head::check_text(&request.headers)?,
+        }
+        Ok(Message::Http { method: request.method.clone(), uri: request.uri.clone() })
+    }
+
+    /// The protocol that `request` may ask its connection to go on in.
+    fn upgrade(self, request: &Parts) -> Option<HeaderValue> {
+        match self {
+            Self::Unjudged => head::upgrade_asked(request, false),
+            Self::Rest => head::upgrade_asked(request, true),
+        }
+    }
+}
+
+/// Checks and judges the head of `request`, which `callers` send on a connection that `permit` is for.
+///
+/// # Errors
+/// The head is malformed, or the policy refuses the request.
+pub async fn authorize_request(
+    authorizer: &Authorizer,
+    permit: &Permit,
+    callers: &Callers,
+    request: &Parts,
+    record: &mut Record,
+) -> Result<AuthorizedRequest, Refusal> {
+    head::check_method(&request.method)?;
+    head::check_size(request)?;
+    head::check_framing(&request.headers)?;
+    let inspector = Inspector::of(permit)?;
+    let action = permit.action(&inspector.message(request)?)?;
+    let Action::Http { target, .. } = &action;
+    record.asks_for(target.path());
+    let leave = authorizer.authorize_message(permit, callers, &action).await?;
+    record.request_permitted_by(&leave);
+    let Action::Http { target, .. } = action;
+    Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
+}

@@ -1,0 +1,112 @@
+//! Guard of upstream connections against bytes that are no answer.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::io::coop::CoopBudget;
+use crate::limits::Limits;
+
+/// Count while no answer is expected.
+pub(super) const AT_REST: usize = usize::MAX;
+
+/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] without an answer: interim answers have no number
+/// (RFC 9110 §15.2).
+///
+/// Writes succeed also once the upstream has stopped reading: an answer that it sent before may still be there to be read, and
+/// without one the connection ends all the same.
+pub(super) struct UpstreamGuard<S> {
+    stream: S,
+    unanswered: Arc<AtomicUsize>,
+    is_unread: bool,
+    budget: CoopBudget,
+}
+
+impl<S> UpstreamGuard<S> {
+    /// Over `stream`. `unanswered` counts the bytes since the last request was sent, or is [`AT_REST`].
+    pub(super) fn new(stream: S, unanswered: Arc<AtomicUsize>) -> Self {
+        Self { stream, unanswered, is_unread: false, budget: CoopBudget::default() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, unanswered, budget, .. } = self.get_mut();
+        ready!(budget.poll_next(cx));
+        let before = buf.filled().len();
+        let read = Pin::new(stream).poll_read(cx, buf);
+        budget.moved(buf.filled().len() - before);
+        ready!(read)?;
+        let read = unanswered.load(Ordering::Relaxed);
+        if read != AT_REST {
+            let read = read + buf.filled().len() - before;
+            if read > Limits::UNANSWERED_BYTES {
+                return Poll::Ready(Err(io::Error::other("the upstream sends without answering")));
+            }
+            unanswered.store(read, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> UpstreamGuard<S> {
+    /// Writes `length` bytes by `write`.
+    fn written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.is_unread {
+            match ready!(write(Pin::new(&mut self.stream))) {
+                Err(error) if is_unread(&error) => self.is_unread = true,
+                written => return Poll::Ready(written),
+            }
+        }
+        Poll::Ready(Ok(length))
+    }
+
+    fn done(&mut self, done: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if !self.is_unread {
+            match ready!(done(Pin::new(&mut self.stream))) {
+                Err(error) if is_unread(&error) => self.is_unread = true,
+                done => return Poll::Ready(done),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn is_unread(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamGuard<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().written(bytes.len(), |stream| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.get_mut().written(length, |stream| stream.poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().done(|stream| stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().done(|stream| stream.poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,309 @@
+//! Connections to upstreams: their handshakes, and requests sent on them.
+
+mod guard;
+
+use std::error::Error as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::credentials::body::{RequestBody, Unsendable};
+use crate::credentials::inject::CredentialedRequest;
+use crate::http::head;
+use crate::io::tasks::{AbortOnDrop, ConnectionTasks};
+use crate::limits::Limits;
+use crate::memory::Windows;
+use crate::refusal::Refusal;
+use crate::resolve::guard::Destination;
+use crate::target::{Origin, Scheme};
+use crate::tls::originate::UpstreamRoots;
+use guard::{AT_REST, UpstreamGuard};
+
+/// The connection to an upstream, kept for the next request to the same origin.
+#[derive(Debug)]
+pub struct Upstream {
+    established: Option<Established>,
+    /// True if it ends with the last answer.
+    is_ending: bool,
+    /// Drives it.
+    tasks: ConnectionTasks,
+}
+
+/// A connection after its handshake.
+#[derive(Debug)]
+struct Established {
+    origin: Origin,
+    address: SocketAddr,
+    sender: Sender,
+    /// The task that moves its bytes.
+    driver: Arc<AbortOnDrop>,
+}
+
+/// The sending end of a connection.
+#[derive(Debug)]
+enum Sender {
+    /// One request after the other; the second value is the count of its [`UpstreamGuard`].
+    Http1(http1::SendRequest<RequestBody>, Arc<AtomicUsize>),
+    /// Streams.
+    Http2(http2::SendRequest<RequestBody>),
+}
+
+impl Established {
+    fn is_open_to(&self, origin: &Origin) -> bool {
+        let is_closed = match &self.sender {
+            Sender::Http1(sender, _) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        };
+        self.origin == *origin && !is_closed
+    }
+}
+
+/// Reason for which a request has no answer.
+#[derive(Debug)]
+pub enum SendError {
+    /// The connection was gone before anything was sent; another one may carry the request. This is its body.
+    NotSent(RequestBody),
+    /// The upstream says that it has not processed the request, which its client may send again (RFC 9113 §8.7).
+    Refused,
+    /// The upstream failed.
+    Failed(Refusal),
+}
+
+impl Upstream {
+    /// Without a connection yet; `tasks` will drive it.
+    #[must_use]
+    pub fn new(tasks: ConnectionTasks) -> Self {
+        Self { established: None, is_ending: false, tasks }
+    }
+
+    /// Address of the connection, if it leads to `origin` at an address that `destination` permits, and is open.
+    #[must_use]
+    pub fn reusable(&self, origin: &Origin, destination: &Destination) -> Option<SocketAddr> {
+        let established = self.established.as_ref().filter(|established| established.is_open_to(origin))?;
+        destination.addresses().contains(&established.address).then_some(established.address)
+    }
+
+    /// True if there has been no connection yet.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.established.is_none()
+    }
+
+    /// True if the connection leads to `origin`, and is open.
+    #[must_use]
+    pub fn is_open_to(&self, origin: &Origin) -> bool {
+        self.established.as_ref().is_some_and(|established| established.is_open_to(origin))
+    }
+
+    /// True if the connection is HTTP/2, which streams share.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.established.as_ref().is_some_and(|established| matches!(established.sender, Sender::Http2(_)))
+    }
+
+    /// Closes an HTTP/1.1 connection whose last exchange is not over, as the next request would have to wait for that.
+    pub fn close_unless_ready(&mut self) {
+        let is_ready = |established: &Established| match &established.sender {
+            Sender::Http1(sender, _) => sender.is_ready(),
+            Sender::Http2(_) => true,
+        };
+        self.established = self.established.take().filter(is_ready);
+    }
+
+    /// The same connection for another stream, if it is HTTP/2.
+    #[must_use]
+    pub fn clone_http2(&self) -> Option<Self> {
+        let established = self.established.as_ref()?;
+        let Sender::Http2(sender) = &established.sender else { return None };
+        let (origin, address) = (established.origin.clone(), established.address);
+        let (sender, driver) = (Sender::Http2(sender.clone()), Arc::clone(&established.driver));
+        let established = Some(Established { origin, address, sender, driver });
+        Some(Self { established, is_ending: false, tasks: self.tasks.clone() })
+    }
+
+    /// Makes `stream`, at `address`, the HTTP/1.1 connection to `origin`, in place of the one before.
+    ///
+    /// # Errors
+    /// The stream has failed already.
+    pub async fn establish<S>(&mut self, origin: Origin, address: SocketAddr, stream: S) -> Result<(), Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut protocol = http1::Builder::new();
+        protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
+        let unanswered = Arc::new(AtomicUsize::new(AT_REST));
+        let stream = UpstreamGuard::new(stream, Arc::clone(&unanswered));
+        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        // Its error has been told to the request on it.
+        let driver = Arc::new(self.tasks.add(async move { drop(connection.with_upgrades().await) }));
+        self.established = Some(Established { origin, address, sender: Sender::Http1(sender, unanswered), driver });
+        self.is_ending = false;
+        Ok(())
+    }
+
+    /// Makes `stream`, at `address`, the HTTP/1.1 connection to `origin`: inside TLS that `roots` verify, where its URLs say so.
+    ///
+    /// # Errors
+    /// The stream has failed, or the upstream is not the one that it should be.
+    pub async fn connect(
+        &mut self,
+        origin: &Origin,
+        roots: &UpstreamRoots,
+        stream: TcpStream,
+        address: SocketAddr,
+    ) -> Result<(), Refusal> {
+        match origin.scheme {
+            Scheme::Http => self.establish(origin.clone(), address, stream).await,
+            Scheme::Https => {
+                let stream = roots.open(&origin.target.host, stream, false).await?;
+                self.establish(origin.clone(), address, stream).await
+            }
+        }
+    }
+
+    /// Makes `stream`, at `address`, the HTTP/2 connection to `origin`, with these `windows`. The result tells its end.
+    ///
+    /// # Errors
+    /// The stream has failed already.
+    pub async fn establish_http2<S>(
+        &mut self,
+        origin: Origin,
+        address: SocketAddr,
+        stream: S,
+        windows: &Windows,
+    ) -> Result<oneshot::Receiver<()>, Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut protocol = http2::Builder::new(self.tasks.spawner());
+        protocol
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(windows.upstream_stream())
+            .initial_connection_window_size(windows.upstream())
+            .max_send_buf_size(windows.send())
+            .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
+        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (over, ended) = oneshot::channel();
+        let driver = Arc::new(self.tasks.add(async move {
+            drop(connection.await);
+            let _ = over.send(());
+        }));
+        self.established = Some(Established { origin, address, sender: Sender::Http2(sender), driver });
+        self.is_ending = false;
+        Ok(ended)
+    }
+
+    /// The tasks that drive it.
+    #[must_use]
+    pub fn tasks(&self) -> &ConnectionTasks {
+        &self.tasks
+    }
+
+    /// True if it ends with the last answer, as its client would see without a proxy.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
+    /// Sends `request`, which has the form of the connection's protocol. `asked` is the protocol that an answer may switch to.
+    ///
+    /// # Errors
+    /// The connection is gone, the upstream refuses the request or fails, or its answer is malformed.
+    pub async fn send(
+        &mut self,
+        request: CredentialedRequest<RequestBody>,
+        asked: Option<&HeaderValue>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let request = request.into_request();
+        let Some(established) = self.established.as_mut() else { return Err(SendError::NotSent(request.into_body())) };
+        let is_ready = match &mut established.sender {
+            Sender::Http1(sender, _) => sender.ready().await,
+            Sender::Http2(sender) => sender.ready().await,
+        };
+        if is_ready.is_err() {
+            return Err(SendError::NotSent(request.into_body()));
+        }
+        let mut response = match &mut established.sender {
+            Sender::Http1(sender, unanswered) => {
+                unanswered.store(0, Ordering::Relaxed);
+                let sent = sender.try_send_request(request).await;
+                unanswered.store(AT_REST, Ordering::Relaxed);
+                sent.map_err(unanswered_by)?
+            }
+            Sender::Http2(sender) => {
+                let mut response = sender.try_send_request(request).await.map_err(unanswered_by)?;
+                head::remove_hop_by_hop(response.headers_mut());
+                return Ok(response);
+            }
+        };
+        let has_length = [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| response.headers().contains_key(name));
+        let is_delimited = has_length || response.body().is_end_stream();
+        self.is_ending = head::closes(response.version(), response.headers()) || !is_delimited;
+        let headers = response.headers_mut();
+        if headers.get_all(TRANSFER_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+            let what = "the answer has a transfer coding besides chunked".to_owned();
+            return Err(SendError::Failed(Refusal::UpstreamUnreachable(what)));
+        }
+        // Where both say how long a message is, the coding does (RFC 9112 §6.3).
+        if headers.contains_key(TRANSFER_ENCODING) {
+            headers.remove(CONTENT_LENGTH);
+        }
+        let switched = headers.get(UPGRADE).cloned();
+        head::remove_hop_by_hop(headers);
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let agrees = |(asked, switched): (&HeaderValue, &HeaderValue)| {
+                let mut asked = asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                asked.any(|asked| asked.eq_ignore_ascii_case(switched.as_bytes().trim_ascii()))
+            };
+            let is_websocket = asked.is_some_and(head::is_websocket);
+            let is_answered = !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
+            if !is_answered || !asked.zip(switched.as_ref()).is_some_and(agrees) {
+                return Err(SendError::Failed(Refusal::UnsolicitedUpgrade));
+            }
+        }
+        *response.version_mut() = Version::HTTP_11;
+        Ok(response)
+    }
+}
+
+fn failed(error: hyper::Error) -> Refusal {
+    Refusal::UpstreamUnreachable(error.to_string())
+}
+
+fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
+    match error.take_message() {
+        Some(request) => SendError::NotSent(request.into_body()),
+        None => match error.into_error() {
+            // What the client sends is ours to give.
+            error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
+                SendError::Failed(Refusal::BadRequest("the body of the request is malformed, or ended before its end"))
+            }
+            error if is_refused_stream(&error) => SendError::Refused,
+            // The library has let go of it, such as one that waited for its stream when the upstream said that it goes. Whether its
+            // head left all the same nobody says.
+            error if error.is_user() => {
+                SendError::Failed(Refusal::UpstreamUnreachable("it ended its connection".to_owned()))
+            }
+            error => SendError::Failed(failed(error)),
+        },
+    }
+}
+
+/// Refused alone, or with all that came behind the last one of a connection that ends.
+fn is_refused_stream(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| match cause.reason() {
+        Some(h2::Reason::REFUSED_STREAM) => true,
+        Some(h2::Reason::NO_ERROR) => cause.is_go_away() && cause.is_remote(),
+        _ => false,
+    })
+}
