@@ -20,8 +20,9 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_as;
 
 use crate::cli::{CheckArgs, ExplainArgs};
-use crate::logging::{self, answer, counted};
+use crate::logging::{self, print_line};
 use crate::policy_file::{Source, policies};
+use crate::text::counted;
 use crate::{credentials, lints};
 
 /// Says everything that is wrong or doubtful about policies; 1 if one could not be used, or has warnings that are denied.
@@ -29,7 +30,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let (mut warnings, mut is_usable) = (0, true);
     let mut failed = |error: &anyhow::Error| {
         is_usable = false;
-        logging::say(&format!("openshell-sandbox: {error:#}"));
+        logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     };
     for data in args.files {
         let source = Source { data, rules: args.policy_rules.clone() };
@@ -41,9 +42,9 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
                 let on_host = on_this_host(policy, files.filter_map(|(what, path)| Some((what, path?.as_path()))));
                 let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
                 let doubts: Vec<_> = loaded.doubts.iter().cloned().chain(on_host).collect();
-                doubts.iter().chain(&loaded.notes).for_each(|line| answer(line));
+                doubts.iter().chain(&loaded.notes).for_each(|line| print_line(line));
                 let policies = policies(policy.network().len());
-                answer(&format!("{path}: {policies}, {}", counted_warnings(doubts.len())));
+                print_line(&format!("{path}: {policies}, {}", counted_warnings(doubts.len())));
                 warnings += doubts.len();
             }
             Err(error) => failed(&error),
@@ -51,9 +52,9 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     }
     match args.credentials.as_ref().map(|path| (path, credentials::read_file(path, true))) {
         Some((path, Ok((specs, doubts)))) => {
-            doubts.iter().for_each(|doubt| answer(&format!("credentials warning: {doubt}")));
+            doubts.iter().for_each(|doubt| print_line(&format!("credentials warning: {doubt}")));
             let credentials = counted(specs.len() as u64, "credential", "credentials");
-            answer(&format!("{}: {credentials}, {}", path.display(), counted_warnings(doubts.len())));
+            print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(doubts.len())));
             warnings += doubts.len();
         }
         Some((_, Err(error))) => failed(&error),
@@ -92,7 +93,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         None => format!("CONNECT {target}"),
     };
     if is_target(&target) {
-        answer(&format!(
+        print_line(&format!(
             "allowed: {asked} by {}: the models of --inference-routes, before any policy",
             caller.program.executable
         ));
@@ -114,24 +115,24 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
             let named = leave.as_ref().map_or_else(|| permit.policy(), MessagePermit::policy);
             let policy = named.unwrap_or("-");
-            answer(&format!(
+            print_line(&format!(
                 "allowed: {asked} by {}, policy {policy}; {}",
                 caller.program.executable,
                 addresses.join(" ")
             ));
             match leave.as_ref().map(MessagePermit::judged) {
-                Some(Judged::Audited { reason, .. }) => answer(&format!("  audit only: {reason}")),
-                Some(Judged::Unjudged) => answer("  no rules judge its requests"),
+                Some(Judged::Audited { reason, .. }) => print_line(&format!("  audit only: {reason}")),
+                Some(Judged::Unjudged) => print_line("  no rules judge its requests"),
                 Some(Judged::Allowed) => {}
                 None if permit.rules().is_some() => {
-                    answer("  its requests are judged; --method and --path ask about one")
+                    print_line("  its requests are judged; --method and --path ask about one")
                 }
                 None => {}
             }
             Ok(ExitCode::SUCCESS)
         }
         Err(refusal) => {
-            answer(&format!("refused: {asked} by {}: {}", caller.program.executable, refusal.code().as_str()));
+            print_line(&format!("refused: {asked} by {}: {}", caller.program.executable, refusal.code().as_str()));
             let reason = refusal.log_reason();
             let lines = [
                 Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
@@ -139,7 +140,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
                 refusal.fix(&target, Some(&caller)).map(|fix| format!("fix: {fix}")),
                 refusal.no_fix(&target).map(|why| format!("no fix: {why}")),
             ];
-            lines.into_iter().flatten().for_each(|line| answer(&format!("  {line}")));
+            lines.into_iter().flatten().for_each(|line| print_line(&format!("  {line}")));
             Ok(ExitCode::FAILURE)
         }
     }

@@ -17,6 +17,7 @@ mod secret_file;
 mod startup;
 mod tasks;
 mod terminal;
+mod text;
 mod trust;
 mod workload;
 
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
 
 fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     let mut config = Config::read(args)?;
-    logging::start(&config)?;
+    let (directory, level, sandbox) = (config.log_dir.as_path(), config.log_level, config.sandbox.as_str());
+    logging::start(&logging::Options { directory, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event("START", "INFO", &format!("success [version:{version} pid:{pid}]"));
     let ended = live(&mut config, init);
@@ -79,6 +81,6 @@ fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::Ended> {
 
 /// Says why nothing ran, in one line or, for a policy, one line a violation.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    logging::say(&format!("openshell-sandbox: {error:#}"));
+    logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     ExitCode::from(workload::code_of(error))
 }

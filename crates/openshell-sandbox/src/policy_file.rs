@@ -12,7 +12,7 @@ use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::resolve::resolve;
 use sha2::{Digest, Sha256};
 
-use crate::{lints, logging};
+use crate::{lints, logging, text};
 
 /// Bytes of the largest document, and of the largest rules.
 const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
@@ -108,7 +108,7 @@ impl Loaded {
 
 /// A number of network policies, in words.
 pub(crate) fn policies(count: usize) -> String {
-    logging::counted(count as u64, "network policy", "network policies")
+    text::counted(count as u64, "network policy", "network policies")
 }
 
 /// SHA-256 in hex digits, as `sha256sum` prints it.

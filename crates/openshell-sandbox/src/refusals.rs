@@ -9,7 +9,7 @@ use openshell_policy::denial::{Denial, DenialStage, DenialSummary, Denials};
 use openshell_policy::proposal;
 use openshell_proxy::record::Audit;
 
-use crate::logging;
+use crate::text;
 
 /// Lines of a summary; the log has the rest.
 const LINES: usize = 10;
@@ -66,11 +66,11 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
     for summary in summaries.iter().take(LINES) {
         let Denial { host, port, binary, code, reason, fix, .. } = &summary.first;
         let line = format!("{} x {binary} -> {host}:{port}: {}", summary.count, code.as_str());
-        let _ = write!(text, "\n  {}", logging::printable(&line));
+        let _ = write!(text, "\n  {}", text::printable(&line));
         let reason = Some(reason.as_str()).filter(|_| matches!(code.stage(), DenialStage::Ssrf | DenialStage::Tls));
         let fix = fix.as_deref().map(|fix| fix.strip_suffix("; the address is in the log").unwrap_or(fix));
         for detail in reason.into_iter().chain(fix) {
-            let _ = write!(text, "\n      {}", logging::printable(detail));
+            let _ = write!(text, "\n      {}", text::printable(detail));
         }
     }
     let rest = summaries.iter().skip(LINES).map(|summary| summary.count).sum::<u64>() + others;

@@ -221,7 +221,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
         let mode = results.observations().map_or(Mode::Enforce, Mode::Observe);
         let services = Arc::new(Services {
-            authorizer: Authorizer::new(policy, identifier, Arc::clone(&own), mode),
+            authorizer: Authorizer::new(Arc::clone(&policy), identifier, Arc::clone(&own), mode),
             egress: Egress::new(resolver, own, tls.roots),
             vault,
             memory: Default::default(),
@@ -485,7 +485,7 @@ fn note_directory(config: &Config, directories: &[PathBuf]) {
         && config.log_level >= Level::WARN
     {
         let (current, start) = (current.display(), start.display());
-        logging::say(&format!(
+        logging::print_stderr(&format!(
             "openshell-sandbox: the policy does not grant the current directory {current}, so the command starts in {start}; \
              --workdir {current} grants it"
         ));

@@ -84,10 +84,10 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         reports.finish().await;
     }
     if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
-        logging::say(&format!("openshell-sandbox: {error:#}"));
+        logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     }
     if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
-        logging::say(&summary);
+        logging::print_stderr(&summary);
     }
     ended
 }
@@ -110,7 +110,9 @@ async fn flush(sandbox: &mut Sandbox) {
         }
     };
     if !is_flushed {
-        logging::say("openshell-sandbox: an output took no more; the last bytes that the command wrote to it are lost");
+        logging::print_stderr(
+            "openshell-sandbox: an output took no more; the last bytes that the command wrote to it are lost",
+        );
     }
 }
 
@@ -342,7 +344,9 @@ impl Life<'_> {
 
     fn say_timed_out(&self) {
         let limit = humantime::format_duration(self.config.timeout.unwrap_or_default());
-        logging::say(&format!("openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"));
+        logging::print_stderr(&format!(
+            "openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"
+        ));
     }
 
     /// From now on the command has the grace left, whatever was granted before.

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
+use tracing::Level;
 
-use super::counted;
-use super::queue::{Line, Output, Priority};
+use super::queue::{Line, Output, Priority, Queue};
+use super::sink::{LogEvent, Sink};
+use crate::text::counted;
 
 /// Days of files that are kept.
 const KEPT: usize = 3;
@@ -29,11 +31,11 @@ const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 const AT_ONCE: usize = 64 * 1024;
 
 /// The file of the day.
-pub(super) struct DatedFile {
+pub(super) struct LogFile {
     folder: PathBuf,
     day: Date,
     file: File,
-    /// Whether the file holds [`FILE_BYTES`], by whichever sandbox.
+    /// True if the file holds [`FILE_BYTES`], of all sandboxes together.
     is_full: bool,
     /// Bytes of this sandbox in the file.
     written: u64,
@@ -43,24 +45,38 @@ pub(super) struct DatedFile {
     ends: Vec<(usize, u64)>,
     /// Lines left out since the last one that was written.
     left_out: u64,
-    /// Whether a write has failed, which is said once.
+    /// True once a write has failed, which is reported once.
     has_failed: bool,
+    /// Reports that a write has failed.
+    report: fn(&str),
     /// Times of the last ordinary line and of the last line of security.
     last: [Instant; 2],
 }
 
-impl DatedFile {
-    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+impl LogFile {
+    /// Opens the file of today in `folder`, and removes old ones. A failed write is reported through `report`, once.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is not the supervisor's own.
+    pub(super) fn open(folder: &Path, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
         let file = open(folder, day)?;
         remove_old(folder);
         let (is_full, folder) = (is_full(&file), folder.to_owned());
         let last = [Instant::now(); 2];
         let (pending, ends) = (String::new(), Vec::new());
-        Ok(Self { is_full, folder, day, file, written: 0, pending, ends, left_out: 0, has_failed: false, last })
+        Ok(Self { is_full, folder, day, file, written: 0, pending, ends, left_out: 0, has_failed: false, report, last })
     }
 
-    /// Whether a line of `priority` is one too many.
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn start(self) -> io::Result<FileSink> {
+        Ok(FileSink(Queue::new("log-file", self)?))
+    }
+
+    /// Returns true if a line of `priority` is one too many.
     fn is_too_much(&self, priority: Priority) -> bool {
         let is_spent = match priority {
             Priority::Ordinary => self.is_full || self.written >= BYTES - RESERVED,
@@ -70,7 +86,7 @@ impl DatedFile {
         is_spent && self.last[lane(priority)].elapsed() < Duration::from_secs(1)
     }
 
-    /// Counts the pending lines that are not among the `done` bytes that were written, and says that they are missing.
+    /// Counts the pending lines that are not among the `done` bytes that were written, and reports that they are missing.
     fn not_written(&mut self, done: usize, error: &io::Error) {
         // A line that lacks its line feed alone is whole once that is written.
         let missing = self.ends.iter().filter(|(end, _)| *end > done + 1);
@@ -78,11 +94,30 @@ impl DatedFile {
         self.written = self.written.saturating_sub((self.pending.len() - done) as u64);
         if !std::mem::replace(&mut self.has_failed, true) {
             let folder = self.folder.display();
-            super::say(&format!(
+            (self.report)(&format!(
                 "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are left out until it can, and counted \
                  in the next one; make room there, or name another folder with --log-dir"
             ));
         }
+    }
+}
+
+/// The log file as a sink: takes everything from `info` up.
+pub(super) struct FileSink(Queue);
+
+impl Sink for FileSink {
+    fn max_level(&self) -> Level {
+        Level::INFO
+    }
+
+    fn take(&self, event: &LogEvent<'_>) {
+        if event.level() <= Level::INFO {
+            self.0.push(event.line());
+        }
+    }
+
+    fn flush(&self, patience: Duration) {
+        self.0.flush(patience);
     }
 }
 
@@ -100,12 +135,12 @@ fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Index into [`DatedFile::last`].
+/// Index into [`LogFile::last`].
 fn lane(priority: Priority) -> usize {
     usize::from(priority != Priority::Ordinary)
 }
 
-impl Output for DatedFile {
+impl Output for LogFile {
     /// Takes `line`, to be written with the next flush.
     fn write(&mut self, line: Line, left_out: u64) {
         let day = line.made.date();
@@ -164,7 +199,7 @@ impl Output for DatedFile {
     }
 }
 
-/// Whether all sandboxes together have filled the file.
+/// Returns true if all sandboxes together have filled the file.
 fn is_full(file: &File) -> bool {
     file.metadata().is_ok_and(|data| data.len() >= FILE_BYTES)
 }
@@ -201,20 +236,20 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::{BYTES, DatedFile, FILE_BYTES, RESERVED};
+    use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
     use crate::logging::queue::{Line, Output, Priority};
 
     /// A log file in a folder of its own.
     struct Log {
         folder: PathBuf,
-        file: DatedFile,
+        file: LogFile,
     }
 
     impl Log {
         fn new(test: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
-            Self { file: DatedFile::open(&folder).unwrap(), folder }
+            Self { file: LogFile::open(&folder, |_| ()).unwrap(), folder }
         }
 
         fn path(&self) -> PathBuf {

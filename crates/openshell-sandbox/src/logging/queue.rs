@@ -1,5 +1,5 @@
 //! Lines on their way to an output that may be slow, or stuck for good: the workload shares the terminal or pipe behind it,
-//! and nobody who judges, ends or serves it may wait for that.
+//! and must not hold up the supervisor with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,23 +12,23 @@ const LINES: usize = 8_192;
 const SECURITY_LINES: usize = 2_048;
 /// Places beyond all others for the sandbox's own state, of which a run makes a few lines.
 const STATE_LINES: usize = 1_024;
-/// How long a full queue holds up who writes to it, before lines are left out.
+/// Longest wait for a place in a full queue, before lines are left out.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How many lines come one by one, each within a pause of the one before, until some are waited for.
+/// Lines that come one by one, each within [`PAUSE`] of the one before, until the thread waits for several.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Where lines go.
+/// A destination of lines.
 pub(super) trait Output: Send + 'static {
-    /// Takes one; `left_out` lines are missing before it.
+    /// Takes a line; `left_out` lines are missing before it.
     fn write(&mut self, line: Line, left_out: u64);
 
-    /// Writes what was taken and is not written yet. No line follows at once.
+    /// Writes the lines that were taken and are not written yet. No line follows at once.
     fn flush(&mut self) {}
 }
 
-/// A line, and when it was made.
+/// A line, and the time of its event.
 pub(super) struct Line {
     pub(super) made: time::OffsetDateTime,
     pub(super) priority: Priority,
@@ -38,7 +38,7 @@ pub(super) struct Line {
 /// The bounds of a log file that apply to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// Permitted connections and requests, diagnostics: what a workload can make most of.
+    /// Permitted connections and requests, diagnostics: the lines of which a workload can cause most.
     Ordinary,
     /// Denials and findings.
     Security,
@@ -47,7 +47,7 @@ pub(super) enum Priority {
 }
 
 impl Priority {
-    /// How many messages may wait for an output where one of this priority is added.
+    /// Returns how many messages may wait for an output when one of this priority is added.
     const fn places(self) -> usize {
         match self {
             Self::Ordinary => LINES,
@@ -62,13 +62,13 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// The way to one output, which a thread of its own writes to.
+/// The queue of one output, which a thread of its own writes to.
 pub(super) struct Queue {
     sender: SyncSender<Message>,
     /// Messages on their way, at least as many as are in the channel.
     waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
-    /// The output was waited for in vain, and has not caught up since.
+    /// Set after a wait in vain, until the output has caught up.
     is_stuck: Arc<AtomicBool>,
 }
 
@@ -109,7 +109,7 @@ impl Queue {
         Ok(Self { sender, waiting, left_out, is_stuck })
     }
 
-    /// Hands over a line; leaves it out, counted, if the output takes none.
+    /// Hands over a line; leaves it out and counts it if the output takes none.
     pub(super) fn push(&self, line: Line) {
         let priority = line.priority;
         if !self.send(Message::Line(line), priority) {
@@ -117,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// Waits until everything before is written, or for `patience`.
+    /// Waits until all earlier lines are written, for `patience` at most.
     pub(super) fn flush(&self, patience: Duration) {
         let (done, written) = mpsc::sync_channel(0);
         if self.send(Message::Flush(done), Priority::State) {
@@ -126,7 +126,7 @@ impl Queue {
         }
     }
 
-    /// Hands over `message` where there is a place for `priority`, after a wait for one unless the output is stuck.
+    /// Hands over `message` if there is a place for `priority`, after a wait for one unless the output is stuck.
     fn send(&self, message: Message, priority: Priority) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while !self.takes(priority) {

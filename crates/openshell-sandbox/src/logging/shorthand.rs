@@ -6,72 +6,13 @@ use std::fmt::{self, Write};
 use openshell_proxy::placeholder::REDACTED;
 use openshell_proxy::record::AUDIT;
 use time::OffsetDateTime;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level};
+use tracing::Level;
 
-use super::queue::Priority;
+use super::fields::Fields;
+use crate::text::printable;
 
-/// An event's fields as text, the message among them: one behind the other, each with its name and where it ends.
-pub(super) struct Fields {
-    text: String,
-    ends: Vec<(&'static str, usize)>,
-}
-
-impl Default for Fields {
-    /// With room for those of a request.
-    fn default() -> Self {
-        Self { text: String::with_capacity(512), ends: Vec::with_capacity(24) }
-    }
-}
-
-impl Fields {
-    pub(super) fn of(event: &Event<'_>) -> Self {
-        let mut fields = Self::default();
-        event.record(&mut fields);
-        fields
-    }
-
-    fn get(&self, name: &str) -> &str {
-        let begins = [0].into_iter().chain(self.ends.iter().map(|(_, end)| *end));
-        let field = begins.zip(&self.ends).find(|(_, (known, _))| *known == name);
-        field.and_then(|(begin, (_, end))| self.text.get(begin..*end)).unwrap_or_default()
-    }
-
-    /// Whether the event is about the sandbox itself, and not as it should be.
-    pub(super) fn needs_attention(&self) -> bool {
-        self.get("class") == "CONFIG" && !matches!(self.get("severity"), "INFO" | "LOW")
-    }
-
-    /// The bounds of the log file that apply to the event.
-    pub(super) fn priority(&self) -> Priority {
-        match self.get("class") {
-            "CONFIG" | "LIFECYCLE" | "PROC" => Priority::State,
-            "FINDING" => Priority::Security,
-            _ if self.get("action") == "DENIED" => Priority::Security,
-            _ => Priority::Ordinary,
-        }
-    }
-
-    fn ends(&mut self, name: &'static str) {
-        self.ends.push((name, self.text.len()));
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.text.push_str(value);
-        self.ends(field.name());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a String cannot fail.
-        let _ = write!(self.text, "{value:?}");
-        self.ends(field.name());
-    }
-}
-
-/// The line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise. What
-/// the workload chooses cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
+/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise.
+/// Text from the workload cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
 pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields, sandbox: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
@@ -196,10 +137,10 @@ fn process(line: &mut String, fields: &Fields) -> fmt::Result {
 /// Bytes of a name in a line: longer than any host, and than any path that people use.
 const WORD_BYTES: usize = 512;
 
-/// A name that the workload may have chosen, as one word: without what ends a field or reorders a line.
+/// A name that the workload may have chosen, as one word: characters that end a field or reorder a line are escaped.
 struct Word<'t> {
     text: &'t str,
-    /// What stands for a credential in it is shown as it is.
+    /// Shows the mark of a redacted credential as it is.
     is_redacted: bool,
 }
 
@@ -253,24 +194,10 @@ impl fmt::Display for Cut<'_> {
     }
 }
 
-/// `text` on one line, and without what a terminal would act on.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return Cow::Borrowed(text);
-    }
-    // Directional formatting (UAX 9) would show a line in another order than it has.
-    let reorders =
-        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || reorders(c) { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    Cow::Owned(line)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Fields, line};
+    use super::line;
+    use crate::logging::fields::Fields;
     use openshell_proxy::record::AUDIT;
     use time::macros::datetime;
     use tracing::Level;
@@ -278,8 +205,7 @@ mod tests {
     fn of(target: &str, fields: &[(&'static str, &str)]) -> String {
         let mut record = Fields::default();
         for (name, value) in fields {
-            record.text.push_str(value);
-            record.ends(name);
+            record.push(name, value);
         }
         line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &record, "box-1")
     }

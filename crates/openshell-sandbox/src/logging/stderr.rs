@@ -1,0 +1,120 @@
+//! Log lines on standard error, held back while the command has the terminal.
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tracing::Level;
+
+use super::queue::{Line, Output, Priority, Queue};
+use super::sink::{LogEvent, Sink};
+use crate::text::counted;
+
+/// Held-back lines that are shown in the end; the log has all from `info` up.
+const HELD: usize = 20;
+
+/// Standard error: takes events up to `--log-level`, and messages to the operator.
+pub(super) struct StandardError {
+    queue: Queue,
+    level: Level,
+    /// `None` while lines are shown as they come.
+    held: Mutex<Option<Held>>,
+}
+
+/// Lines for standard error while the command has the terminal.
+#[derive(Default)]
+struct Held {
+    count: u64,
+    last: VecDeque<Line>,
+}
+
+impl StandardError {
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn start(level: Level) -> std::io::Result<Self> {
+        Ok(Self { queue: Queue::new("log-errors", Writer)?, level, held: Mutex::default() })
+    }
+
+    /// Prints a message that no level hides.
+    pub(super) fn print(&self, text: &str) {
+        self.push(message(text));
+    }
+
+    /// Holds lines back until [`Self::release`], if standard error is a terminal. Earlier lines are written first, for
+    /// `patience` at most.
+    pub(super) fn hold(&self, patience: Duration) {
+        if std::io::stderr().is_terminal() {
+            *self.held() = Some(Held::default());
+            self.queue.flush(patience);
+        }
+    }
+
+    /// Shows how many lines were held back, and the last of them.
+    pub(super) fn release(&self) {
+        let Some(Held { count: count @ 1.., last }) = self.held().take() else { return };
+        let which = if count > HELD as u64 { format!("; the last {HELD} of them") } else { String::new() };
+        let lines = counted(count, "line", "lines");
+        self.print(&format!("openshell-sandbox: {lines} held back while the command had the terminal{which}:"));
+        last.into_iter().for_each(|line| self.queue.push(line));
+    }
+
+    /// Writes a line, or holds it back.
+    fn push(&self, line: Line) {
+        if let Some(held) = self.held().as_mut() {
+            held.count += 1;
+            held.last.push_back(line);
+            if held.last.len() > HELD {
+                held.last.pop_front();
+            }
+            return;
+        }
+        self.queue.push(line);
+    }
+
+    /// A panic elsewhere cannot leave the value half changed.
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for StandardError {
+    /// Audit events that an operator must look at are informational.
+    fn max_level(&self) -> Level {
+        self.level.max(Level::INFO)
+    }
+
+    fn take(&self, event: &LogEvent<'_>) {
+        if event.attention_level() <= self.level {
+            self.push(event.line());
+        }
+    }
+
+    fn flush(&self, patience: Duration) {
+        self.queue.flush(patience);
+    }
+}
+
+/// Prints a message before logging has started.
+pub(super) fn print_unqueued(text: &str) {
+    Writer.write(message(text), 0);
+}
+
+fn message(text: &str) -> Line {
+    Line { made: OffsetDateTime::now_utc(), priority: Priority::State, text: text.to_owned() }
+}
+
+struct Writer;
+
+impl Output for Writer {
+    fn write(&mut self, mut line: Line, left_out: u64) {
+        if left_out > 0 {
+            line.text = format!("{} left out\n{}", counted(left_out, "line", "lines"), line.text);
+        }
+        // A closed standard error must not keep anything from going on.
+        let _ = writeln!(std::io::stderr(), "{}", line.text);
+    }
+}
