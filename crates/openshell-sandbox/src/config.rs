@@ -12,8 +12,8 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
-use crate::policy_file::Source;
-use crate::{credentials, routes};
+use crate::sources::policy_file::Source;
+use crate::sources::{credential_file, route_file};
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -50,9 +50,9 @@ pub(crate) struct Config {
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
     /// Those that the command may use without having them.
-    pub(crate) credentials: Option<(credentials::Source, credentials::Said)>,
+    pub(crate) credentials: Option<(credential_file::Source, credential_file::Said)>,
     /// The models, with their keys.
-    pub(crate) routes: Option<routes::Loaded>,
+    pub(crate) routes: Option<route_file::Loaded>,
 }
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
@@ -92,8 +92,9 @@ impl Config {
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
         let secret_files = [("credentials file", &args.credentials), ("inference routes file", &routes)];
         let secret_files = secret_files.into_iter().filter_map(|(what, path)| Some((what, path.clone()?))).collect();
-        let routes = routes.map(|path| routes::load(&path, &environment)).transpose()?;
-        let credentials = args.credentials.map(|file| credentials::Source::new(file, &mut environment)).transpose()?;
+        let routes = routes.map(|path| route_file::load(&path, &environment)).transpose()?;
+        let credentials =
+            args.credentials.map(|file| credential_file::Source::new(file, &mut environment)).transpose()?;
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }

@@ -20,10 +20,11 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_as;
 
 use crate::cli::{CheckArgs, ExplainArgs};
+use crate::lints;
 use crate::logging::{self, print_line};
-use crate::policy_file::{Source, policies};
+use crate::sources::credential_file;
+use crate::sources::policy_file::{Source, policies};
 use crate::text::counted;
-use crate::{credentials, lints};
 
 /// Says everything that is wrong or doubtful about policies; 1 if one could not be used, or has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
@@ -50,7 +51,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
             Err(error) => failed(&error),
         }
     }
-    match args.credentials.as_ref().map(|path| (path, credentials::read_file(path, true))) {
+    match args.credentials.as_ref().map(|path| (path, credential_file::read_file(path, true))) {
         Some((path, Ok((specs, doubts)))) => {
             doubts.iter().for_each(|doubt| print_line(&format!("credentials warning: {doubt}")));
             let credentials = counted(specs.len() as u64, "credential", "credentials");

@@ -4,16 +4,12 @@
 
 mod cli;
 mod config;
-mod credentials;
 mod inspect;
 mod lints;
 mod logging;
 mod outputs;
-mod policy_file;
 mod refusals;
-mod reload;
-mod routes;
-mod secret_file;
+mod sources;
 mod startup;
 mod tasks;
 mod terminal;

@@ -51,8 +51,7 @@ use crate::lints;
 use crate::logging;
 use crate::outputs::Results;
 use crate::refusals::Refusals;
-use crate::reload;
-use crate::routes;
+use crate::sources::{activation, route_file};
 use crate::tasks::Tasks;
 use crate::trust;
 use crate::workload;
@@ -205,13 +204,13 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     if let Some(loaded) = credentials {
         loaded.taken("credentials loaded", |loaded| vault.replace(loaded));
     }
-    let reloading = reload::Reloading {
+    let reloading = activation::Reloading {
         source: config.policy.clone(),
         policy: Arc::clone(&policy),
         credentials: source,
         vault: Arc::clone(&vault),
     };
-    tasks.spawn("policy reload", reload::run(Arc::new(reloading), Arc::clone(&reload)));
+    tasks.spawn("policy reload", activation::run(Arc::new(reloading), Arc::clone(&reload)));
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
@@ -230,7 +229,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
             interceptor: Interceptor::new(tls.authority),
-            inference: secrets.routes.and_then(routes::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
+            inference: secrets.routes.and_then(route_file::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
             workload: subnet.workload(),
         });
         tasks.spawn("sweep", async move { services.authorizer.rescan().await });

@@ -8,14 +8,15 @@ use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use tokio::sync::Notify;
 
-use crate::policy_file::Source;
-use crate::{credentials, logging};
+use crate::logging;
+use crate::sources::credential_file;
+use crate::sources::policy_file::Source;
 
 /// What is read again, and where it is put in force.
 pub(crate) struct Reloading {
     pub(crate) source: Source,
     pub(crate) policy: Arc<PolicyStore>,
-    pub(crate) credentials: Option<credentials::Source>,
+    pub(crate) credentials: Option<credential_file::Source>,
     pub(crate) vault: Arc<CurrentVault>,
 }
 
@@ -41,7 +42,7 @@ impl Reloading {
             let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
             logging::config_event("FAILED", "MED", &format!("{what} reload failed, {kept}"));
         };
-        let credentials = match self.credentials.as_ref().map(credentials::Source::reload).transpose() {
+        let credentials = match self.credentials.as_ref().map(credential_file::Source::reload).transpose() {
             Ok(loaded) => loaded,
             Err(error) => return failed("Credentials", error),
         };

@@ -11,7 +11,7 @@ use openshell_proxy::inference::route::{Route, RouteTable};
 use openshell_supervisor::environment::Environment;
 
 use crate::logging;
-use crate::secret_file;
+use crate::sources::secret_file;
 
 /// The routes of a file, and the variables that hold their keys.
 #[derive(Debug)]

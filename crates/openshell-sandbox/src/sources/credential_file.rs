@@ -12,7 +12,8 @@ use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
 
-use crate::{logging, secret_file};
+use crate::logging;
+use crate::sources::secret_file;
 
 /// What a credentials file says, and what is doubtful about that.
 pub(crate) type Said = (Vec<CredentialSpec>, Vec<String>);

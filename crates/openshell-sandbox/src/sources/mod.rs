@@ -1,0 +1,7 @@
+//! Origins of the policy, the credentials and the inference routes, and the way of a change into force.
+
+pub(crate) mod activation;
+pub(crate) mod credential_file;
+pub(crate) mod policy_file;
+pub(crate) mod route_file;
+mod secret_file;
