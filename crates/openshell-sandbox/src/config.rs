@@ -12,13 +12,14 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{Args, NetworkMode};
-use crate::sources::policy_file::Source;
-use crate::sources::{credential_file, route_file};
+use crate::sources::credential_file::OpenedCredentials;
+use crate::sources::policy_file::PolicyFiles;
+use crate::sources::route_file::{self, RouteSet};
 
 /// Everything that a run depends on.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) policy: Source,
+    pub(crate) policy: PolicyFiles,
     /// Files with secrets, each with what it is.
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Until the start takes them.
@@ -46,13 +47,13 @@ pub(crate) struct Config {
     pub(crate) observe_merge: bool,
 }
 
-/// What holds secrets.
+/// Inputs that hold secrets.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
-    /// Those that the command may use without having them.
-    pub(crate) credentials: Option<(credential_file::Source, credential_file::Said)>,
-    /// The models, with their keys.
-    pub(crate) routes: Option<route_file::Loaded>,
+    /// Credentials that the command may use without having them.
+    pub(crate) credentials: Option<OpenedCredentials>,
+    /// Models with their keys.
+    pub(crate) routes: Option<RouteSet>,
 }
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
@@ -92,16 +93,15 @@ impl Config {
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
         let secret_files = [("credentials file", &args.credentials), ("inference routes file", &routes)];
         let secret_files = secret_files.into_iter().filter_map(|(what, path)| Some((what, path.clone()?))).collect();
-        let routes = routes.map(|path| route_file::load(&path, &environment)).transpose()?;
-        let credentials =
-            args.credentials.map(|file| credential_file::Source::new(file, &mut environment)).transpose()?;
+        let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
+        let credentials = args.credentials.map(|file| OpenedCredentials::open(file, &mut environment)).transpose()?;
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
         Ok(Self {
             secret_files,
             secrets: Secrets { credentials, routes },
-            policy: Source { data: policy_data, rules: policy_rules },
+            policy: PolicyFiles { data: policy_data, rules: policy_rules },
             network: args.network,
             command,
             workdir: absolute(args.workdir).context("--workdir")?,

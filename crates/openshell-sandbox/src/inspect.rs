@@ -22,8 +22,9 @@ use openshell_supervisor::run_as;
 use crate::cli::{CheckArgs, ExplainArgs};
 use crate::lints;
 use crate::logging::{self, print_line};
-use crate::sources::credential_file;
-use crate::sources::policy_file::{Source, policies};
+use crate::sources::credential_file::{self, ParsedCredentials};
+use crate::sources::input::Phase;
+use crate::sources::policy_file::{PolicyFiles, policies};
 use crate::text::counted;
 
 /// Says everything that is wrong or doubtful about policies; 1 if one could not be used, or has warnings that are denied.
@@ -34,16 +35,16 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     };
     for data in args.files {
-        let source = Source { data, rules: args.policy_rules.clone() };
-        match source.load(1) {
+        let source = PolicyFiles { data, rules: args.policy_rules.clone() };
+        match source.read(Phase::Start).and_then(|document| document.compile(1)) {
             Ok(loaded) => {
                 let (policy, path) = (loaded.snapshot.policy(), source.data.display());
                 let own = [("policy", Some(&source.data)), ("policy rules", source.rules.as_ref())];
                 let files = own.into_iter().chain([("credentials file", args.credentials.as_ref())]);
                 let on_host = on_this_host(policy, files.filter_map(|(what, path)| Some((what, path?.as_path()))));
                 let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
-                let doubts: Vec<_> = loaded.doubts.iter().cloned().chain(on_host).collect();
-                doubts.iter().chain(&loaded.notes).for_each(|line| print_line(line));
+                let doubts: Vec<_> = loaded.report.warnings.iter().cloned().chain(on_host).collect();
+                doubts.iter().chain(&loaded.report.notes).for_each(|line| print_line(line));
                 let policies = policies(policy.network().len());
                 print_line(&format!("{path}: {policies}, {}", counted_warnings(doubts.len())));
                 warnings += doubts.len();
@@ -51,8 +52,8 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
             Err(error) => failed(&error),
         }
     }
-    match args.credentials.as_ref().map(|path| (path, credential_file::read_file(path, true))) {
-        Some((path, Ok((specs, doubts)))) => {
+    match args.credentials.as_ref().map(|path| (path, credential_file::parse(path, Phase::Start))) {
+        Some((path, Ok(ParsedCredentials { specs, warnings: doubts }))) => {
             doubts.iter().for_each(|doubt| print_line(&format!("credentials warning: {doubt}")));
             let credentials = counted(specs.len() as u64, "credential", "credentials");
             print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(doubts.len())));
@@ -82,8 +83,8 @@ fn counted_warnings(count: usize) -> String {
 /// and says what comes of it; 1 if it is refused.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
-    let source = Source { data: args.file, rules: args.policy_rules };
-    let snapshot = source.load(1)?.snapshot;
+    let files = PolicyFiles { data: args.file, rules: args.policy_rules };
+    let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
     let target = Target { host, port: args.port };
     let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
     let caller = Caller { pid: 0, program: program.into() };

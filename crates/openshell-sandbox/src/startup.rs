@@ -19,7 +19,7 @@ use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes};
-use openshell_proxy::inference::route::Inference;
+use openshell_proxy::inference::route::{Inference, RouteTable};
 use openshell_proxy::listener::Listener;
 use openshell_proxy::proxy::Proxy;
 use openshell_proxy::relay::services::Services;
@@ -51,7 +51,10 @@ use crate::lints;
 use crate::logging;
 use crate::outputs::Results;
 use crate::refusals::Refusals;
-use crate::sources::{activation, route_file};
+use crate::sources::activation::InForce;
+use crate::sources::files::Files;
+use crate::sources::policy_file::PolicyVersion;
+use crate::sources::update::{self, Initial};
 use crate::tasks::Tasks;
 use crate::trust;
 use crate::workload;
@@ -123,10 +126,9 @@ impl Reports {
 pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
-    let snapshot = config.policy.load(1)?.taken("policy loaded", |snapshot| snapshot);
+    let (files, initial) = Files::open(config.policy.clone(), secrets.credentials, secrets.routes)?;
+    let Initial { policy: PolicyVersion { snapshot, .. }, credentials, routes } = initial;
     let policy = snapshot.policy();
-    let (source, said) = secrets.credentials.unzip();
-    let credentials = source.as_ref().zip(said).map(|(source, said)| source.load(said)).transpose()?;
     let user = run_as::resolve(policy.run_as())?;
     check_directory(config)?;
     let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
@@ -198,25 +200,29 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         trust: tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
         has_java: tls.has_java,
     });
-    let policy = Arc::new(PolicyStore::new(snapshot));
-    let reload = Arc::new(Notify::new());
     let vault = Arc::new(CurrentVault::default());
-    if let Some(loaded) = credentials {
-        loaded.taken("credentials loaded", |loaded| vault.replace(loaded));
+    if let Some(credentials) = credentials {
+        vault.replace(credentials.vault);
+        credentials.report.log("credentials loaded");
     }
-    let reloading = activation::Reloading {
-        source: config.policy.clone(),
-        policy: Arc::clone(&policy),
-        credentials: source,
-        vault: Arc::clone(&vault),
-    };
-    tasks.spawn("policy reload", activation::run(Arc::new(reloading), Arc::clone(&reload)));
+    let (table, routes) = routes.map(|routes| (routes.table, routes.report)).unzip();
+    let table = table.filter(|table: &RouteTable| !table.is_empty());
+    let inference = table.map(|table| Arc::new(Inference::new(table)));
+    let policy = Arc::new(PolicyStore::new(snapshot));
+    let reload = files.reload();
+    let in_force = InForce { policy: Arc::clone(&policy), vault: Arc::clone(&vault), inference: inference.clone() };
+    let (requests, updates) = mpsc::channel(1);
+    tasks.spawn("policy reload", in_force.run(updates));
+    tasks.spawn("policy source", update::forward(files, requests));
     // Init is apart by now, and all that the environment says has been read.
     prelude::harden()?;
     note_enforced(config, &launcher, &enforced, &network);
     if let (Some(listener), Some(identifier), Some(subnet)) =
         (listener, identifier, network.netns.as_ref().and_then(Netns::subnet))
     {
+        if let Some(routes) = routes {
+            routes.log();
+        }
         let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
         let mode = results.observations().map_or(Mode::Enforce, Mode::Observe);
         let services = Arc::new(Services {
@@ -229,7 +235,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
             interceptor: Interceptor::new(tls.authority),
-            inference: secrets.routes.and_then(route_file::Loaded::taken).map(|table| Arc::new(Inference::new(table))),
+            inference,
             workload: subnet.workload(),
         });
         tasks.spawn("sweep", async move { services.authorizer.rescan().await });

@@ -1,70 +1,74 @@
-//! Reads the policy and the credentials again when that is asked for. What takes effect at a start alone stays as it was started.
+//! The policy, credentials and routes in force, and the one task that replaces them.
 
 use std::sync::Arc;
 
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
 use openshell_proxy::credentials::vault::CurrentVault;
+use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
-use tokio::sync::Notify;
+use openshell_proxy::inference::route::Inference;
+use tokio::sync::mpsc;
 
 use crate::logging;
-use crate::sources::credential_file;
-use crate::sources::policy_file::Source;
+use crate::sources::update::{Answer, Request, Update};
 
-/// What is read again, and where it is put in force.
-pub(crate) struct Reloading {
-    pub(crate) source: Source,
+/// Everything in force that an update replaces. Only [`Self::run`] replaces it.
+pub(crate) struct InForce {
     pub(crate) policy: Arc<PolicyStore>,
-    pub(crate) credentials: Option<credential_file::Source>,
     pub(crate) vault: Arc<CurrentVault>,
+    /// `None` if the sandbox was started without routes.
+    pub(crate) inference: Option<Arc<Inference>>,
 }
 
-/// Puts what the files say in force each time `wanted` is notified, for as long as the sandbox lives.
-pub(crate) async fn run(reloading: Arc<Reloading>, wanted: Arc<Notify>) {
-    let started = reloading.policy.load();
-    loop {
-        wanted.notified().await;
-        let (reloading, started) = (Arc::clone(&reloading), Arc::clone(&started));
-        // Reading and compiling take their time, which no connection has to wait for.
-        let read = tokio::task::spawn_blocking(move || reloading.reload(started.policy()));
-        if let Err(error) = read.await {
-            tracing::error!("reading the policy again failed: {error}");
+impl InForce {
+    /// Applies each request and answers it, until no source is left.
+    pub(crate) async fn run(self, mut requests: mpsc::Receiver<Request>) {
+        let started = self.policy.load();
+        let in_force = Arc::new(self);
+        while let Some(Request { update, answer }) = requests.recv().await {
+            let (in_force, started) = (Arc::clone(&in_force), Arc::clone(&started));
+            // Compiling takes time, for which no connection has to wait.
+            match tokio::task::spawn_blocking(move || in_force.apply(update, &started)).await {
+                // A source that is gone needs no answer.
+                Ok(result) => drop(answer.send(result)),
+                Err(error) => tracing::error!("reading the policy again failed: {error}"),
+            }
         }
     }
-}
 
-impl Reloading {
-    /// Puts both in force, or neither.
-    fn reload(&self, started: &Policy) {
-        let generation = self.policy.load().generation();
-        let failed = |what: &str, error: anyhow::Error| {
-            let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
-            logging::config_event("FAILED", "MED", &format!("{what} reload failed, {kept}"));
+    /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox was started with.
+    fn apply(&self, update: Update, started: &Snapshot) -> Answer {
+        let generation = self.policy.load().generation() + 1;
+        let policy = match update.policy.compile(generation) {
+            Ok(policy) => policy,
+            Err(error) => return Answer::Rejected(error),
         };
-        let credentials = match self.credentials.as_ref().map(credential_file::Source::reload).transpose() {
-            Ok(loaded) => loaded,
-            Err(error) => return failed("Credentials", error),
-        };
-        let loaded = match self.source.load(generation + 1) {
-            Ok(loaded) => loaded,
-            Err(error) => return failed("Policy", error),
-        };
-        let waiting = until_next_start(started, loaded.snapshot.policy());
-        if !waiting.is_empty() {
-            let parts = waiting.join(", ");
+        let mut deferred = deferred_parts(started.policy(), policy.snapshot.policy());
+        if update.routes.is_some() && self.inference.is_none() {
+            deferred.push("inference routes");
+        }
+        if !deferred.is_empty() {
+            let parts = deferred.join(", ");
             let message = format!("changed in the policy, and in force from the next start on only: {parts}");
             logging::config_event("UNCHANGED", "MED", &message);
         }
-        if let Some(credentials) = credentials {
-            credentials.taken("Credentials reloaded successfully", |vault| self.vault.replace(vault));
+        if let Some(credentials) = update.credentials {
+            self.vault.replace(credentials.vault);
+            credentials.report.log("Credentials reloaded successfully");
         }
-        loaded.taken("Policy reloaded successfully", |snapshot| self.policy.replace(snapshot));
+        if let Some((routes, inference)) = update.routes.zip(self.inference.as_ref()) {
+            inference.replace(routes.table);
+            routes.report.log();
+        }
+        self.policy.replace(policy.snapshot);
+        policy.report.log("Policy reloaded successfully");
+        Answer::Applied { generation }
     }
 }
 
-/// The parts of a policy that have changed and cannot change while the sandbox runs.
-fn until_next_start(started: &Policy, new: &Policy) -> Vec<&'static str> {
+/// Returns the parts of a policy that have changed and cannot change while the sandbox runs.
+fn deferred_parts(started: &Policy, new: &Policy) -> Vec<&'static str> {
     let (old, compatibility) = (started.filesystem(), new.filesystem().compatibility);
     let same_folders = Filesystem { compatibility, ..old.clone() } == *new.filesystem();
     [

@@ -1,4 +1,4 @@
-//! From the credentials file to a vault, with what there is to say about it.
+//! The credentials file: credentials with their secrets.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
@@ -13,35 +13,52 @@ use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
 
 use crate::logging;
+use crate::sources::input::Phase;
 use crate::sources::secret_file;
 
-/// What a credentials file says, and what is doubtful about that.
-pub(crate) type Said = (Vec<CredentialSpec>, Vec<String>);
-
-/// Where credentials come from.
+/// The content of a credentials file, without the secrets that are elsewhere.
 #[derive(Debug)]
-pub(crate) struct Source {
-    file: PathBuf,
-    /// What the file named of the environment at the start; later there is none.
+pub(crate) struct ParsedCredentials {
+    pub(crate) specs: Vec<CredentialSpec>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A credentials file that can be read again.
+#[derive(Debug)]
+pub(crate) struct CredentialFile {
+    path: PathBuf,
+    /// Values of the variables that the file named at the start; the environment is gone later.
     variables: BTreeMap<String, Secret>,
 }
 
-/// Credentials, and what is doubtful about them.
-pub(crate) struct Loaded {
+/// A credentials file with its content at the start.
+#[derive(Debug)]
+pub(crate) struct OpenedCredentials {
+    file: CredentialFile,
+    parsed: ParsedCredentials,
+}
+
+/// Credentials with their secrets.
+pub(crate) struct CredentialSet {
     pub(crate) vault: Vault,
     pub(crate) names: Vec<CredentialName>,
-    doubts: Vec<String>,
+    pub(crate) report: CredentialReport,
+}
+
+/// The log lines about credentials.
+pub(crate) struct CredentialReport {
+    warnings: Vec<String>,
     summary: String,
 }
 
-impl Source {
-    /// Of `file`, with what it says; the variables that it names are taken out of `environment`.
+impl OpenedCredentials {
+    /// Parses the file at `path`, and takes the variables that it names out of `environment`.
     ///
     /// # Errors
-    /// The file cannot be read, or is no credentials file: every violation with its line.
-    pub(crate) fn new(file: PathBuf, environment: &mut Environment) -> anyhow::Result<(Self, Said)> {
-        let said = read_file(&file, true)?;
-        let named = said.0.iter().filter_map(|spec| match &spec.source {
+    /// The file cannot be read or is invalid, with every violation.
+    pub(crate) fn open(path: PathBuf, environment: &mut Environment) -> anyhow::Result<Self> {
+        let parsed = parse(&path, Phase::Start)?;
+        let named = parsed.specs.iter().filter_map(|spec| match &spec.source {
             SecretSource::Variable(name) => Some(name),
             SecretSource::File(_) | SecretSource::Value(_) => None,
         });
@@ -49,80 +66,83 @@ impl Source {
         for name in named {
             variables.extend(environment.take(name).map(|value| (name.clone(), Secret::new(value.into_vec()))));
         }
-        Ok((Self { file, variables }, said))
+        Ok(Self { file: CredentialFile { path, variables }, parsed })
     }
 
-    /// Reads it again.
+    /// Looks up the secrets.
     ///
     /// # Errors
-    /// As [`Self::new`] and [`Self::load`].
-    pub(crate) fn reload(&self) -> anyhow::Result<Loaded> {
-        self.load_as(read_file(&self.file, false)?, false)
+    /// A secret is missing or invalid.
+    pub(crate) fn resolve(self) -> anyhow::Result<(CredentialFile, CredentialSet)> {
+        let credentials = self.file.resolve(self.parsed, Phase::Start)?;
+        Ok((self.file, credentials))
     }
+}
 
-    /// Looks up the secrets of what the file `said` at the start.
+impl CredentialFile {
+    /// Reads the file again, and looks up the secrets.
     ///
     /// # Errors
-    /// A secret is missing, or cannot be one.
-    pub(crate) fn load(&self, said: Said) -> anyhow::Result<Loaded> {
-        self.load_as(said, true)
+    /// The file cannot be read or is invalid, with every violation; or a secret is missing or invalid.
+    pub(crate) fn reload(&self) -> anyhow::Result<CredentialSet> {
+        self.resolve(parse(&self.path, Phase::Reload)?, Phase::Reload)
     }
 
-    fn load_as(&self, (specs, mut doubts): Said, is_start: bool) -> anyhow::Result<Loaded> {
-        let (mut credentials, mut faults, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    fn resolve(&self, parsed: ParsedCredentials, phase: Phase) -> anyhow::Result<CredentialSet> {
+        let ParsedCredentials { specs, mut warnings } = parsed;
+        let (mut credentials, mut errors, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for CredentialSpec { name, source, binding } in specs {
             let is_elsewhere = !matches!(source, SecretSource::Value(_));
-            match self.secret(source, is_start) {
+            match self.secret(source, phase) {
                 Ok(secret) => {
                     if is_elsewhere && secret.expose().len() < SHORT_SECRET_BYTES {
-                        doubts.push(format!("{}: credentials.{name}: {}", self.file.display(), Doubt::SecretShort));
+                        warnings.push(format!("{}: credentials.{name}: {}", self.path.display(), Doubt::SecretShort));
                     }
                     names.push(name.clone());
                     credentials.push((name, secret, binding));
                 }
-                Err(error) => faults.push(format!("credentials.{name}: {error:#}")),
+                Err(error) => errors.push(format!("credentials.{name}: {error:#}")),
             }
         }
-        if !faults.is_empty() {
-            bail!("{}: {}", self.file.display(), faults.join("\n  "));
+        if !errors.is_empty() {
+            bail!("{}: {}", self.path.display(), errors.join("\n  "));
         }
-        let summary = format!("{}: {} credentials", self.file.display(), credentials.len());
+        let summary = format!("{}: {} credentials", self.path.display(), credentials.len());
         let vault = Vault::new(credentials);
-        Ok(Loaded { vault, names, doubts, summary })
+        Ok(CredentialSet { vault, names, report: CredentialReport { warnings, summary } })
     }
 
-    fn secret(&self, source: SecretSource, is_start: bool) -> anyhow::Result<Secret> {
+    fn secret(&self, source: SecretSource, phase: Phase) -> anyhow::Result<Secret> {
         let secret = match source {
             SecretSource::Value(secret) => return Ok(secret),
             SecretSource::Variable(name) => match self.variables.get(&name) {
                 Some(secret) => Secret::new(secret.expose().to_vec()),
-                None if is_start => bail!("the variable {name} is not set"),
+                None if phase == Phase::Start => bail!("the variable {name} is not set"),
                 None => bail!("the variable {name} was not named at the start, and the environment is read only then"),
             },
-            SecretSource::File(path) => return secret_file::read(&path, is_start),
+            SecretSource::File(path) => return secret_file::read(&path, phase),
         };
         secret_file::checked(secret)
     }
 }
 
-impl Loaded {
-    /// Puts them in force by `take`, and says what is to be said about them, that they were loaded last.
-    pub(crate) fn taken(self, how: &str, take: impl FnOnce(Vault)) {
-        take(self.vault);
-        for doubt in &self.doubts {
-            logging::config_event("VALIDATED", "MED", &format!("credentials warning: {doubt}"));
+impl CredentialReport {
+    /// Logs the warnings, and last that the credentials are in force.
+    pub(crate) fn log(&self, event: &str) {
+        for warning in &self.warnings {
+            logging::config_event("VALIDATED", "MED", &format!("credentials warning: {warning}"));
         }
-        logging::config_event("LOADED", "INFO", &format!("{how} from {}", self.summary));
+        logging::config_event("LOADED", "INFO", &format!("{event} from {}", self.summary));
     }
 }
 
-/// What `path` says, and what is doubtful about that.
+/// Parses the credentials file at `path`.
 ///
 /// # Errors
-/// The file cannot be read, or is no credentials file; or it holds secrets, and others may read it.
-pub(crate) fn read_file(path: &Path, is_start: bool) -> anyhow::Result<Said> {
+/// The file cannot be read or is invalid, with every violation; or it holds secrets, and others may read it.
+pub(crate) fn parse(path: &Path, phase: Phase) -> anyhow::Result<ParsedCredentials> {
     let failed = || format!("failed to read credentials from {}", path.display());
-    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, is_start).with_context(failed)?;
+    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, phase).with_context(failed)?;
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
     let (specs, warnings) = yaml::credentials(text, environment::is_sandboxs).map_err(|violations| {
         let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
@@ -132,6 +152,6 @@ pub(crate) fn read_file(path: &Path, is_start: bool) -> anyhow::Result<Said> {
     if holds_secrets && !is_private {
         return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
-    let doubts = warnings.iter().map(|warning| format!("{}: {warning}", path.display())).collect();
-    Ok((specs, doubts))
+    let warnings = warnings.iter().map(|warning| format!("{}: {warning}", path.display())).collect();
+    Ok(ParsedCredentials { specs, warnings })
 }

@@ -2,6 +2,12 @@
 
 pub(crate) mod activation;
 pub(crate) mod credential_file;
+pub(crate) mod files;
+pub(crate) mod input;
 pub(crate) mod policy_file;
 pub(crate) mod route_file;
 mod secret_file;
+pub(crate) mod update;
+
+#[cfg(test)]
+mod tests;

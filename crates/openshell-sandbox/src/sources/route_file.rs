@@ -1,4 +1,4 @@
-//! From the inference route file to routes with their keys.
+//! The inference route file: routes with their keys.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,31 +11,37 @@ use openshell_proxy::inference::route::{Route, RouteTable};
 use openshell_supervisor::environment::Environment;
 
 use crate::logging;
+use crate::sources::input::Phase;
 use crate::sources::secret_file;
 
 /// The routes of a file, and the variables that hold their keys.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    table: RouteTable,
+pub(crate) struct RouteSet {
+    pub(crate) table: RouteTable,
     pub(crate) variables: Vec<String>,
+    pub(crate) report: RouteReport,
+}
+
+/// The log line about routes.
+#[derive(Debug)]
+pub(crate) struct RouteReport {
     summary: String,
 }
 
-impl Loaded {
-    /// The routes, of which is said that they were loaded; `None` if there are none.
-    pub(crate) fn taken(self) -> Option<RouteTable> {
+impl RouteReport {
+    /// Logs that the routes are in force.
+    pub(crate) fn log(&self) {
         logging::config_event("LOADED", "INFO", &self.summary);
-        Some(self.table).filter(|table| !table.is_empty())
     }
 }
 
 /// Reads the file at `path`, with keys from files and from `environment`.
 ///
 /// # Errors
-/// It cannot be read, or is no route file: every violation with its line; or a key is missing.
-pub(crate) fn load(path: &Path, environment: &Environment) -> anyhow::Result<Loaded> {
+/// The file cannot be read or is invalid, with every violation; or a key is missing.
+pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
     let failed = || format!("failed to load inference routes {}", path.display());
-    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, true).with_context(failed)?;
+    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, Phase::Start).with_context(failed)?;
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
     let file = yaml::routes(text).map_err(|violations| {
         let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
@@ -59,14 +65,15 @@ pub(crate) fn load(path: &Path, environment: &Environment) -> anyhow::Result<Loa
         bail!("{}: {}", failed(), faults.join("\n  "));
     }
     let summary = format!("inference routes loaded from {}: {} routes", path.display(), routes.len());
-    Ok(Loaded { table: RouteTable::new(routes, file.max_request_bytes), variables, summary })
+    let table = RouteTable::new(routes, file.max_request_bytes);
+    Ok(RouteSet { table, variables, report: RouteReport { summary } })
 }
 
 fn key(spec: &mut RouteSpec, environment: &Environment) -> anyhow::Result<Option<Secret>> {
     match std::mem::replace(&mut spec.key, KeySource::None) {
         KeySource::None => Ok(None),
         KeySource::Value(secret) => Ok(Some(secret)),
-        KeySource::File(path) => secret_file::read(&path, true).map(Some),
+        KeySource::File(path) => secret_file::read(&path, Phase::Start).map(Some),
         KeySource::Variable(name) => {
             let value = environment.get(&name).ok_or_else(|| anyhow!("environment variable {name} is not set"))?;
             secret_file::checked(Secret::new(value.as_bytes().to_vec())).map(Some)

@@ -1,6 +1,5 @@
-//! Files with secrets in them, which nobody else may read.
+//! Files that hold secrets, which only their owner may read.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,44 +9,42 @@ use openshell_policy::credential::{self, MAX_SECRET_BYTES};
 use openshell_policy::secret::Secret;
 use zeroize::Zeroizing;
 
-/// What is wrong with a file that holds secrets and is not private.
+use crate::sources::input::{self, Phase};
+
+/// Fault of a file that holds secrets and is not private.
 pub(crate) const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
 
-/// The secret in the file at `path`, less a newline at its end.
+/// Reads the secret in the file at `path`, without a newline at its end.
 ///
 /// # Errors
-/// It cannot be read, others may read it, or what it holds can be no secret.
-pub(crate) fn read(path: &Path, is_start: bool) -> anyhow::Result<Secret> {
+/// The file cannot be read, others may read it, or its content cannot be a secret.
+pub(crate) fn read(path: &Path, phase: Phase) -> anyhow::Result<Secret> {
     let failed = || format!("failed to read {}", path.display());
-    let (secret, is_private) = open(path, MAX_SECRET_BYTES + 1, is_start).with_context(failed)?;
+    let (secret, is_private) = open(path, MAX_SECRET_BYTES + 1, phase).with_context(failed)?;
     if !is_private {
         return Err(anyhow!(PUBLIC)).with_context(failed);
     }
     checked(secret.without_last_newline())
 }
 
-/// `secret`, if it can be one.
+/// Returns `secret` if it is valid.
 ///
 /// # Errors
-/// It cannot.
+/// It is empty, too long, could end a header line, or could be taken for a placeholder.
 pub(crate) fn checked(secret: Secret) -> anyhow::Result<Secret> {
     credential::check_secret(secret.expose()).map_err(|fault| anyhow!("{fault}"))?;
     Ok(secret)
 }
 
-/// The bytes of a file, at most `limit`, and whether nobody but its owner may read it.
+/// Reads a file of at most `limit` bytes; also returns true if only its owner may read it.
 ///
 /// # Errors
-/// It cannot be read, or has more.
-pub(crate) fn open(path: &Path, limit: usize, is_start: bool) -> anyhow::Result<(Secret, bool)> {
-    // A start may read from a pipe; later there is nobody at its other end.
-    if !is_start && !std::fs::metadata(path)?.is_file() {
-        bail!("it is not a regular file");
-    }
-    let file = File::open(path)?;
+/// The file cannot be read, or has more bytes.
+pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, bool)> {
+    let file = input::open(path, phase)?;
     let metadata = file.metadata()?;
     let is_private = metadata.mode() & 0o044 == 0;
-    // Of what grows a copy would be left behind.
+    // A buffer that grows would leave copies of the secret behind.
     let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,0 +1,93 @@
+//! The input files as the first source: read at the start, and again for each SIGHUP.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::logging;
+use crate::sources::credential_file::{CredentialFile, OpenedCredentials};
+use crate::sources::input::Phase;
+use crate::sources::policy_file::PolicyFiles;
+use crate::sources::route_file::RouteSet;
+use crate::sources::update::{Answer, Initial, Source, Update};
+
+/// The files that are read again. Routes are read at the start alone.
+pub(crate) struct Files {
+    paths: Arc<Paths>,
+    wanted: Arc<Notify>,
+    /// The generation in force.
+    generation: u64,
+}
+
+struct Paths {
+    policy: PolicyFiles,
+    credentials: Option<CredentialFile>,
+}
+
+/// A part that could not be read.
+struct ReadError {
+    part: &'static str,
+    error: anyhow::Error,
+}
+
+impl Files {
+    /// Reads and compiles what a sandbox starts with, and logs the policy.
+    ///
+    /// # Errors
+    /// The policy cannot be read or is invalid, with every violation; or a secret is missing or invalid.
+    pub(crate) fn open(
+        policy: PolicyFiles,
+        credentials: Option<OpenedCredentials>,
+        routes: Option<RouteSet>,
+    ) -> anyhow::Result<(Self, Initial)> {
+        let version = policy.read(Phase::Start)?.compile(1)?;
+        version.report.log("policy loaded");
+        let (file, credentials) = credentials.map(OpenedCredentials::resolve).transpose()?.unzip();
+        let paths = Arc::new(Paths { policy, credentials: file });
+        let files = Self { paths, wanted: Arc::default(), generation: version.snapshot.generation() };
+        Ok((files, Initial { policy: version, credentials, routes }))
+    }
+
+    /// Returns the handle that has the files read again. Requests during a reload are served by one reload after it.
+    pub(crate) fn reload(&self) -> Arc<Notify> {
+        Arc::clone(&self.wanted)
+    }
+
+    fn log_failure(&self, ReadError { part, error }: &ReadError) {
+        let generation = self.generation;
+        let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
+        logging::config_event("FAILED", "MED", &format!("{part} reload failed, {kept}"));
+    }
+}
+
+impl Paths {
+    fn read(&self) -> Result<Update, ReadError> {
+        let failed = |part| move |error| ReadError { part, error };
+        let credentials = self.credentials.as_ref().map(CredentialFile::reload).transpose();
+        let credentials = credentials.map_err(failed("Credentials"))?;
+        let policy = self.policy.read(Phase::Reload).map_err(failed("Policy"))?;
+        Ok(Update { policy, credentials, routes: None })
+    }
+}
+
+impl Source for Files {
+    async fn next(&mut self) -> Update {
+        loop {
+            self.wanted.notified().await;
+            let paths = Arc::clone(&self.paths);
+            // Reading takes time, for which no connection has to wait.
+            match tokio::task::spawn_blocking(move || paths.read()).await {
+                Ok(Ok(update)) => return update,
+                Ok(Err(error)) => self.log_failure(&error),
+                Err(error) => tracing::error!("reading the policy again failed: {error}"),
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: Answer) {
+        match answer {
+            Answer::Applied { generation } => self.generation = generation,
+            Answer::Rejected(error) => self.log_failure(&ReadError { part: "Policy", error }),
+        }
+    }
+}
