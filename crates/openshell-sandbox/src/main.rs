@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background_reporter;
 mod cli;
 mod config;
 mod inspect;
@@ -9,12 +10,12 @@ mod lints;
 mod logging;
 mod outputs;
 mod refusals;
+mod signals;
 mod sources;
 mod startup;
 mod tasks;
 mod terminal;
 mod text;
-mod trust;
 mod workload;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 use rustix::termios::{Action, OptionalActions, Termios};
 
 use crate::logging;
-use crate::workload::forward;
+use crate::signals::forward;
 
 /// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
 /// the latter, the caller's shell may have brought both to the foreground.

@@ -11,20 +11,15 @@ use openshell_supervisor::environment::Environment;
 use openshell_supervisor::init::{Command, Session, Status};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Event, LaunchError, Running};
-use openshell_supervisor::reaper;
 use openshell_supervisor::signals::{self, Meaning, Received};
 use rustix::process::Signal;
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::Level;
 
 use crate::config::Config;
 use crate::logging::{self, ProcessEvent};
 use crate::startup::Sandbox;
-use crate::tasks::Tasks;
 use crate::terminal::{self, Terminal};
 
 /// How much later than the supervisor init ends everything at a time-out.
@@ -307,7 +302,7 @@ impl Life<'_> {
         let event =
             ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd), reason: None };
         logging::process_event(&event, &format!("Process started: pid={pid}"));
-        self.early.drain(..).for_each(|number| forward(&running, number));
+        self.early.drain(..).for_each(|number| crate::signals::forward(&running, number));
         self.running = Some(running);
     }
 
@@ -368,7 +363,7 @@ impl Life<'_> {
 
     fn forward(&mut self, number: i32) {
         match &self.running {
-            Some(running) => forward(running, number),
+            Some(running) => crate::signals::forward(running, number),
             None if !self.early.contains(&number) => self.early.push(number),
             None => {}
         }
@@ -394,35 +389,4 @@ async fn reached(deadline: Option<Instant>) {
         Some(deadline) => sleep_until(deadline).await,
         None => pending().await,
     }
-}
-
-/// Signals that may wait; more of them say nothing new.
-const SIGNALS: usize = 64;
-
-/// The signals that the supervisor takes, on one channel. From here on none of them ends it.
-pub(crate) fn take_signals(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Received>> {
-    let (sender, receiver) = mpsc::channel(SIGNALS);
-    for number in signals::TAKEN {
-        let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
-        let signal = Received { number: *number, is_hang_up: false };
-        let pass_on = async move { while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {} };
-        tasks.spawn("signal handler", pass_on);
-    }
-    let mut hang_ups = pipe::Receiver::from_owned_fd(signals::hang_ups()?)?;
-    tasks.spawn("hang-up handler", async move {
-        let mut byte = [0];
-        while hang_ups.read_exact(&mut byte).await.is_ok() && sender.send(Received::hang_up(byte[0])).await.is_ok() {}
-    });
-    let mut children = signal(SignalKind::child())?;
-    tasks.spawn("reaper", async move {
-        while children.recv().await.is_some() {
-            reaper::collect_orphans();
-        }
-    });
-    Ok(receiver)
-}
-
-/// A command that has just ended needs no signal; init's end is an event of its own.
-pub(crate) fn forward(running: &Running, number: i32) {
-    let _ = running.signal(number);
 }

@@ -1,6 +1,7 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
-use std::future::pending;
+mod ca_files;
+
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
@@ -42,9 +42,10 @@ use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::signals::{self, Meaning, Received};
 use openshell_supervisor::streams::{self, Streams};
 use openshell_supervisor::{filesystem, netns, own_run};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tracing::Level;
 
+use crate::background_reporter::BackgroundReporter;
 use crate::cli::NetworkMode;
 use crate::config::{Config, Secrets};
 use crate::lints;
@@ -56,8 +57,6 @@ use crate::sources::files::Files;
 use crate::sources::policy_file::PolicyVersion;
 use crate::sources::update::{self, Initial};
 use crate::tasks::Tasks;
-use crate::trust;
-use crate::workload;
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes what was made for it.
 pub(crate) struct Sandbox {
@@ -74,7 +73,7 @@ pub(crate) struct Sandbox {
     /// Where the command may start, in the order of preference.
     pub(crate) directories: Vec<PathBuf>,
     /// Ends what reports on the workload, once the last report is written.
-    pub(crate) reports: Vec<Reports>,
+    pub(crate) reports: Vec<BackgroundReporter>,
     /// What is written at the end.
     pub(crate) results: Results,
     /// Has the policy read again.
@@ -94,35 +93,6 @@ struct Owned {
     _run_dir: RunDir,
 }
 
-/// Reports on the workload, of connections and of attempts to go past the proxy, which may come after its end.
-pub(crate) struct Reports {
-    stop: oneshot::Sender<()>,
-    ended: oneshot::Receiver<()>,
-}
-
-impl Reports {
-    /// Those of a task that goes on until it is told to stop.
-    fn of<F>(tasks: &mut Tasks, name: &'static str, task: impl FnOnce(oneshot::Receiver<()>) -> F) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let ((stop, stopped), (done, ended)) = (oneshot::channel(), oneshot::channel());
-        let task = task(stopped);
-        tasks.spawn(name, async move {
-            task.await;
-            drop(done);
-            pending().await
-        });
-        Self { stop, ended }
-    }
-
-    /// Returns when what there is to report is reported, or has taken too long.
-    pub(crate) async fn finish(self) {
-        drop(self.stop);
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.ended).await;
-    }
-}
-
 pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
@@ -137,7 +107,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     // file, and a signal ends it; so the folders are looked at here.
     writable(policy, config).for_each(|path| drop(path.symlink_metadata()));
     let mut tasks = Tasks::default();
-    let mut signals = workload::take_signals(&mut tasks)?;
+    let mut signals = crate::signals::receive(&mut tasks)?;
     let run_dir = RunDir::create(config.run_dir.as_deref())?;
     let uses = writable(policy, config).chain([config.tls_dir.as_path()]);
     let mut made = Made::none(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
@@ -145,7 +115,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     note_writable(config, run_dir.path(), &user, &landlock);
     // Both take some milliseconds, of different parts of the machine.
     let (network, tls) = std::thread::scope(|scope| {
-        let tls = scope.spawn(|| trust::Prepared::create(config, &run_dir, &mut made));
+        let tls = scope.spawn(|| ca_files::Prepared::create(config, &run_dir, &mut made));
         (Network::create(config), tls.join())
     });
     let (network, mut tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
@@ -184,7 +154,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let confinement = confinement(config, (landlock, mounts), &user, &network, (own, &proof));
     let (launcher, enforced) = confine(init, confinement, network.netns.as_ref(), &mut signals).await?;
     if let Some(why) = &enforced.not_mounted {
-        trust::unavailable(why);
+        ca_files::unavailable(why);
         tls.authority = None;
     }
     let placeholders = credentials.iter().flat_map(|loaded| &loaded.names);
@@ -239,7 +209,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
             workload: subnet.workload(),
         });
         tasks.spawn("sweep", async move { services.authorizer.rescan().await });
-        reports.push(Reports::of(&mut tasks, "proxy", |stopped| listener.run(proxy, stopped)));
+        reports.push(BackgroundReporter::start(&mut tasks, "proxy", |stopped| listener.run(proxy, stopped)));
     }
     let owned = Owned { _network: network, _proof: proof, _run_dir: run_dir };
     Ok(Sandbox {
@@ -337,7 +307,12 @@ impl Network {
     }
 
     /// Reports what the fence refuses. The fence holds without it, so its absence is said and no reason not to start.
-    fn monitor(&self, tasks: &mut Tasks, identifier: &Arc<Identifier>, refusals: &Arc<Refusals>) -> Option<Reports> {
+    fn monitor(
+        &self,
+        tasks: &mut Tasks,
+        identifier: &Arc<Identifier>,
+        refusals: &Arc<Refusals>,
+    ) -> Option<BackgroundReporter> {
         let netns = self.netns.as_ref()?;
         let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
         let monitor = socket.and_then(|socket| {
@@ -346,7 +321,7 @@ impl Network {
             Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, denials)?)
         });
         match monitor {
-            Ok(monitor) => Some(Reports::of(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
+            Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
             Err(error) => {
                 let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
                 logging::config_event("DEGRADED", "MED", &message);
