@@ -75,8 +75,8 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         let message = format!("left {}, which the start made: it is not empty", folder.display());
         logging::config_event("LEFT", "INFO", &message);
     }
-    for reports in std::mem::take(&mut sandbox.reports) {
-        reports.finish().await;
+    for reporter in std::mem::take(&mut sandbox.reporters) {
+        reporter.finish().await;
     }
     if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
         logging::print_stderr(&format!("openshell-sandbox: {error:#}"));

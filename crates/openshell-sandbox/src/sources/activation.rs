@@ -11,9 +11,10 @@ use openshell_proxy::inference::route::Inference;
 use tokio::sync::mpsc;
 
 use crate::logging;
-use crate::sources::update::{Answer, Request, Update};
+use crate::sources::update::{Answer, Initial, Request, Update};
 
 /// Everything in force that an update replaces. Only [`Self::run`] replaces it.
+#[derive(Clone)]
 pub(crate) struct InForce {
     pub(crate) policy: Arc<PolicyStore>,
     pub(crate) vault: Arc<CurrentVault>,
@@ -22,6 +23,19 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
+    /// Puts the parts that a sandbox starts with in force, and logs the credentials.
+    pub(crate) fn new(initial: Initial) -> Self {
+        let Initial { policy, credentials, routes } = initial;
+        let vault = Arc::new(CurrentVault::default());
+        if let Some(credentials) = credentials {
+            vault.replace(credentials.vault);
+            credentials.report.log("credentials loaded");
+        }
+        let table = routes.map(|routes| routes.table).filter(|table| !table.is_empty());
+        let inference = table.map(|table| Arc::new(Inference::new(table)));
+        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference }
+    }
+
     /// Applies each request and answers it, until no source is left.
     pub(crate) async fn run(self, mut requests: mpsc::Receiver<Request>) {
         let started = self.policy.load();

@@ -23,7 +23,7 @@ pub(crate) struct RouteSet {
 }
 
 /// The log line about routes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RouteReport {
     summary: String,
 }

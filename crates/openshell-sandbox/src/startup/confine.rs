@@ -1,0 +1,140 @@
+//! Confines init, and makes the environment of the commands inside.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use anyhow::bail;
+use openshell_supervisor::confine::{Confinement, Enforced};
+use openshell_supervisor::environment::{self, Environment, Inputs};
+use openshell_supervisor::init::Init;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::netns::Netns;
+use openshell_supervisor::run_as::User;
+use openshell_supervisor::signals::{self, Meaning, Received};
+use tokio::sync::mpsc;
+
+use crate::cli::NetworkMode;
+use crate::config::Config;
+use crate::logging;
+use crate::sources::credential_file::CredentialSet;
+use crate::startup::ca_files;
+use crate::startup::host::Host;
+use crate::startup::network::Network;
+use crate::startup::plan::Plan;
+
+/// A confined init.
+pub(super) struct Confined {
+    pub(super) launcher: Launcher,
+    /// The file rules in force.
+    pub(super) granted: Request,
+    enforced: Enforced,
+}
+
+impl Confined {
+    /// Confines `init`. Without its trust files inside, connections whose TLS needs interception are denied.
+    ///
+    /// # Errors
+    /// A restriction cannot be enforced or proved, or a signal ended the start.
+    pub(super) async fn create(
+        config: &Config,
+        plan: &Plan,
+        host: &mut Host,
+        init: Init,
+        signals: &mut mpsc::Receiver<Received>,
+    ) -> anyhow::Result<Self> {
+        let mounts = std::mem::take(&mut host.tls.mounts);
+        let landlock = host.landlock.clone();
+        let granted = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
+        let confinement = Confinement {
+            own_run: host.private.run,
+            home: host.private.home.clone(),
+            landlock: granted.clone(),
+            mounts,
+            in_sight: config.workdir.clone(),
+            credentials: plan.user.credentials.clone(),
+            sockets: host.network.sockets,
+            landlock_proof: host.proof.proof.clone(),
+            fence_probe: host.network.probe_address(),
+        };
+        let (launcher, enforced) = confine_init(init, confinement, host.network.netns.as_ref(), signals).await?;
+        if let Some(why) = &enforced.not_mounted {
+            ca_files::unavailable(why);
+            host.tls.authority = None;
+        }
+        Ok(Self { launcher, granted, enforced })
+    }
+
+    /// Logs the restrictions in force, and those that are not.
+    pub(super) fn log(&self, config: &Config, network: &Network) {
+        let Self { launcher, enforced, .. } = self;
+        let granted = &enforced.landlock;
+        let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
+        if !enforced.not_covered.is_empty() {
+            let message =
+                format!("in reach although the policy does not grant it: {}", enforced.not_covered.join("; "));
+            logging::config_event("DEGRADED", "HIGH", &message);
+        }
+        let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
+        let lacking: Vec<_> =
+            lacking.chain(enforced.not_proved.iter().map(|what| format!("not proved: {what}"))).collect();
+        if !lacking.is_empty() {
+            logging::config_event("DEGRADED", "MED", &format!("not enforced (best effort): {}", lacking.join("; ")));
+        }
+        let how = match (config.network, &network.proxy) {
+            (NetworkMode::Allow, _) => "network open".to_owned(),
+            (_, Some(proxy)) => format!("network through {proxy}"),
+            (_, None) => "no network".to_owned(),
+        };
+        let abi = granted.abi;
+        let message =
+            format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
+        logging::config_event("ENFORCED", "INFO", &message);
+    }
+}
+
+/// Has init confine itself, which may wait for a slow file system; a signal that ends the sandbox ends the wait.
+async fn confine_init(
+    init: Init,
+    confinement: Confinement,
+    netns: Option<&Netns>,
+    signals: &mut mpsc::Receiver<Received>,
+) -> anyhow::Result<(Launcher, Enforced)> {
+    let network = netns.map(|netns| netns.as_fd().try_clone_to_owned()).transpose()?;
+    let confine = move || Launcher::confine(init, confinement, network.as_ref().map(AsFd::as_fd));
+    let mut confined = tokio::task::spawn_blocking(confine);
+    loop {
+        tokio::select! {
+            confined = &mut confined => return Ok(confined??),
+            Some(signal) = signals.recv() => {
+                if signals::meaning(signal, false) == Meaning::Terminate {
+                    bail!("signal {} ended the start", signal.number);
+                }
+            }
+        }
+    }
+}
+
+/// Makes the environment of every command.
+pub(super) fn environment(
+    config: &Config,
+    user: &User,
+    host: &Host,
+    credentials: Option<&CredentialSet>,
+) -> Environment {
+    let names = credentials.iter().flat_map(|credentials| &credentials.names);
+    let placeholders: Vec<_> = names.map(|name| (name.to_string(), name.placeholder())).collect();
+    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && user.credentials.may_write(folder);
+    environment::workload(&Inputs {
+        placeholders: &placeholders,
+        caller: &config.environment,
+        user,
+        home: &host.home,
+        is_scratch: &is_scratch,
+        host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
+        proxy: host.network.proxy.map(SocketAddr::V4),
+        trust: host.tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
+        has_java: host.tls.has_java,
+    })
+}

@@ -1,0 +1,99 @@
+//! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the host.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use openshell_policy::filesystem::{Compatibility, GrantedPath};
+use openshell_policy::policy::Policy;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::run_as::{self, User};
+use tracing::Level;
+
+use crate::config::Config;
+use crate::lints;
+use crate::logging;
+
+/// Everything that is decided before a start makes anything.
+pub(super) struct Plan {
+    /// User of the workload.
+    pub(super) user: User,
+    /// File rules of the policy.
+    pub(super) landlock: Request,
+    /// Writable paths, made if they are missing. None of them may go through a symlink.
+    pub(super) writable: Vec<PathBuf>,
+}
+
+impl Plan {
+    /// Plans a sandbox under `policy`, and warns of a working directory that the policy has read-only.
+    ///
+    /// # Errors
+    /// The user does not exist, or the working directory cannot be used.
+    pub(super) fn make(config: &Config, policy: &Policy) -> anyhow::Result<Self> {
+        let user = run_as::resolve(policy.run_as())?;
+        check_directory(config)?;
+        let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
+        check_workdir(config, policy)?;
+        let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
+        // A slow file system is waited for here, where a signal still ends the start.
+        writable.iter().for_each(|path| drop(path.symlink_metadata()));
+        Ok(Self { user, landlock, writable })
+    }
+}
+
+/// Requires that a named working directory exists: made from a typo, it would be an empty folder on the host.
+fn check_directory(config: &Config) -> anyhow::Result<()> {
+    let Some(workdir) = &config.workdir else { return Ok(()) };
+    match std::fs::metadata(workdir) {
+        Ok(data) if data.is_dir() => Ok(()),
+        Ok(_) => bail!("--workdir {} is no folder; name one", workdir.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("--workdir {} is not there; make it, or name another folder", workdir.display())
+        }
+        Err(error) => Err(error).with_context(|| format!("--workdir {} cannot be looked at", workdir.display())),
+    }
+}
+
+/// Returns the writable paths, and the working directory if it is one of them.
+fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
+    let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
+    policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+}
+
+/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement` they are an error.
+fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
+    let filesystem = policy.filesystem();
+    let Some(workdir) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(()) };
+    for line in lints::files::read_only_in(workdir, filesystem) {
+        if filesystem.compatibility == Compatibility::HardRequirement {
+            bail!(line);
+        }
+        logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
+    }
+    Ok(())
+}
+
+/// Returns the directories where the command may start, in order of preference: an explicit working directory alone; else
+/// the current one if the policy grants it, home, and the root. Warns if that is not the caller's directory.
+pub(super) fn start_directories(config: &Config, landlock: &Request, home: &Path) -> Vec<PathBuf> {
+    if let Some(workdir) = &config.workdir {
+        return vec![workdir.clone()];
+    }
+    let current = config.current_dir.iter().filter(|path| landlock.grants_reading(path)).cloned();
+    let directories: Vec<_> = current.chain([home.to_owned(), PathBuf::from("/")]).collect();
+    warn_of_directory(config, &directories);
+    directories
+}
+
+fn warn_of_directory(config: &Config, directories: &[PathBuf]) {
+    if let (Some(current), Some(start)) = (&config.current_dir, directories.first())
+        && start != current
+        && config.log_level >= Level::WARN
+    {
+        let (current, start) = (current.display(), start.display());
+        logging::print_stderr(&format!(
+            "openshell-sandbox: the policy does not grant the current directory {current}, so the command starts in {start}; \
+             --workdir {current} grants it"
+        ));
+    }
+}

@@ -1,0 +1,154 @@
+//! Starts the proxy, its reporters, and the tasks that keep it up to date.
+
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use openshell_policy::policy::Policy;
+use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
+use openshell_proxy::bypass::Monitor;
+use openshell_proxy::egress::Egress;
+use openshell_proxy::identify::{Identifier, Processes};
+use openshell_proxy::listener::Listener;
+use openshell_proxy::proxy::Proxy;
+use openshell_proxy::relay::services::Services;
+use openshell_proxy::resolve::guard::OwnAddresses;
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::tls::interceptor::Interceptor;
+use openshell_proxy::workers::Workers;
+use openshell_supervisor::init::Init;
+use openshell_supervisor::netlink::Protocol;
+use openshell_supervisor::netns;
+use openshell_supervisor::netns::{Netns, firewall};
+use tokio::sync::mpsc;
+
+use crate::background_reporter::BackgroundReporter;
+use crate::config::Config;
+use crate::logging;
+use crate::outputs::Results;
+use crate::refusals::Refusals;
+use crate::sources::activation::InForce;
+use crate::sources::update::{self, Source};
+use crate::startup::ca_files::Prepared;
+use crate::startup::network::Network;
+use crate::tasks::Tasks;
+
+/// The proxy before it serves, and everything that reports on the run.
+pub(super) struct RunServices {
+    listener: Option<Listener>,
+    identifier: Option<Arc<Identifier>>,
+    resolver: Arc<Resolver>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) results: Results,
+    pub(super) reporters: Vec<BackgroundReporter>,
+}
+
+impl RunServices {
+    /// Binds the proxy's listener, opens the files that a run writes, and starts to report refused packets.
+    ///
+    /// # Errors
+    /// The address is taken, callers cannot be looked up, or a file cannot be written.
+    pub(super) async fn prepare(
+        config: &Config,
+        policy: &Policy,
+        network: &Network,
+        init: &Init,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<Self> {
+        let listener = match network.proxy {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let identifier = identifier(network, init)?.map(Arc::new);
+        let refusals = Arc::new(Refusals::default());
+        let resolver = Arc::new(Resolver::from_system()?);
+        let results = Results::prepare(config, policy, Arc::clone(&resolver))?;
+        let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &refusals, tasks));
+        Ok(Self { listener, identifier, resolver, refusals, results, reporters: Vec::from_iter(bypass) })
+    }
+
+    /// Serves connections, if there is a proxy.
+    pub(super) fn serve(&mut self, in_force: InForce, tls: Prepared, network: &Network, tasks: &mut Tasks) {
+        let subnet = network.netns.as_ref().and_then(Netns::subnet);
+        let (Some(listener), Some(identifier), Some(subnet)) = (self.listener.take(), self.identifier.take(), subnet)
+        else {
+            return;
+        };
+        let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
+        let mode = self.results.observations().map_or(Mode::Enforce, Mode::Observe);
+        let services = Arc::new(Services {
+            authorizer: Authorizer::new(in_force.policy, identifier, Arc::clone(&own), mode),
+            egress: Egress::new(Arc::clone(&self.resolver), own, tls.roots),
+            vault: in_force.vault,
+            memory: Default::default(),
+            audit: Arc::clone(&self.refusals) as _,
+        });
+        let proxy = Arc::new(Proxy {
+            services: Arc::clone(&services),
+            interceptor: Interceptor::new(tls.authority),
+            inference: in_force.inference,
+            workload: subnet.workload(),
+        });
+        tasks.spawn("sweep", async move { services.authorizer.rescan().await });
+        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, stopped));
+        self.reporters.push(reporter);
+    }
+}
+
+/// Starts the tasks that put the updates of `source` in force.
+pub(super) fn follow(source: impl Source, in_force: &InForce, tasks: &mut Tasks) {
+    // One request at a time: a source waits for its answer.
+    let (requests, updates) = mpsc::channel(1);
+    tasks.spawn("policy reload", in_force.clone().run(updates));
+    tasks.spawn("policy source", update::forward(source, requests));
+}
+
+async fn bind(address: SocketAddrV4) -> anyhow::Result<Listener> {
+    let workers = Workers::start().context(
+        "cannot start the threads that serve connections; raise the limit of processes (pids.max, ulimit -u) or of open files",
+    )?;
+    let listener = Listener::bind(address, workers).await;
+    let listener = listener.with_context(|| format!("the proxy cannot listen on {address}; see --proxy-port"))?;
+    logging::config_event("ENABLED", "INFO", &format!("Proxy listening on {address}"));
+    Ok(listener)
+}
+
+/// Returns the look-up of callers, if there is a proxy.
+fn identifier(network: &Network, init: &Init) -> anyhow::Result<Option<Identifier>> {
+    let Some(netns) = network.netns.as_ref().filter(|_| network.proxy.is_some()) else { return Ok(None) };
+    let sockets = OwnedFd::from(netns.netlink(Protocol::SockDiag)?);
+    let processes = match init.shared_pids() {
+        None => Processes::of_namespace(init.pid()),
+        Some(_) => Processes::shared(init.pid()),
+    };
+    let processes = processes
+        .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
+    let identifier = Identifier::new(sockets, netns::INTERFACE, processes);
+    Ok(Some(identifier.context("cannot set up the look-up of callers")?))
+}
+
+/// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its absence is logged and does
+/// not end the start.
+fn monitor(
+    network: &Network,
+    identifier: &Arc<Identifier>,
+    refusals: &Arc<Refusals>,
+    tasks: &mut Tasks,
+) -> Option<BackgroundReporter> {
+    let netns = network.netns.as_ref()?;
+    let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
+    let monitor = socket.and_then(|socket| {
+        let (identifier, denials) = (Arc::clone(identifier), Arc::clone(refusals) as _);
+        let probe = network.probe_address();
+        Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, denials)?)
+    });
+    match monitor {
+        Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
+        Err(error) => {
+            let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
+            logging::config_event("DEGRADED", "MED", &message);
+            None
+        }
+    }
+}
