@@ -1,4 +1,4 @@
-//! What was typed.
+//! The command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -108,10 +108,10 @@ pub(crate) struct Args {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Longest name of a sandbox: that of a host.
+/// Longest name of a sandbox, in bytes: that of a host.
 const NAME_BYTES: usize = 64;
 
-/// A name that is one word of a log line.
+/// Parses a name that is one word of a log line.
 fn name(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     if text.is_empty() || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
@@ -120,10 +120,10 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Up to a year, which is longer than anybody waits and short enough to be added to a clock.
+/// Longest duration: a year, short enough to be added to a clock.
 const LONGEST: Duration = Duration::from_secs(31_536_000);
 
-/// Seconds, or a number with a unit.
+/// Parses seconds, or a number with a unit.
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs).ok();
     let read = seconds.or_else(|| humantime::parse_duration(text).ok());
@@ -139,7 +139,7 @@ fn port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| "a port is a whole number from 1 to 65535".to_owned())
 }
 
-/// The network modes of file mode.
+/// Modes of network confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetworkMode {
     /// Only through the proxy, as the policy says
@@ -208,37 +208,37 @@ pub(crate) struct ExplainArgs {
     pub(crate) path: Option<String>,
 }
 
-/// What the words on the command line ask for.
-pub(crate) enum Asked {
-    /// A run.
+/// A parsed command line.
+pub(crate) enum Invocation {
+    /// Run a command.
     Run(Box<Args>),
-    /// What is wrong with a policy.
+    /// Check policies.
     Check(CheckArgs),
-    /// What a policy says to a connection.
+    /// Explain a decision.
     Explain(ExplainArgs),
-    /// Help, the version, or a usage error: said already.
-    Answered(ExitCode),
+    /// Nothing is left to do: help, the version or a usage error was printed.
+    Printed(ExitCode),
 }
 
-/// Reads the words; only a first one can be a subcommand, as any other may be the command's. Usage errors end with 1, as 2 could
-/// be the command's.
-pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Asked {
+/// Parses the command line. Only the first word can be a subcommand, as any other may be the command's. Usage errors exit with
+/// 1, as 2 could be the command's.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
-    let asked = match words.get(1).and_then(|word| word.to_str()) {
-        Some("check") => parse(words.into_iter().skip(1)).map(Asked::Check),
-        Some("explain") => parse(words.into_iter().skip(1)).map(Asked::Explain),
-        _ => parse(words.into_iter()).map(|args| Asked::Run(Box::new(args))),
+    let invocation = match words.get(1).and_then(|word| word.to_str()) {
+        Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
+        Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
+        _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
     };
-    match asked {
-        Ok(asked) => asked,
+    match invocation {
+        Ok(invocation) => invocation,
         Err(error) => {
-            // Where nothing can be printed the exit code still says it.
+            // The exit code still tells if nothing can be printed.
             let _ = error.print();
-            Asked::Answered(ExitCode::from(u8::from(error.use_stderr())))
+            Invocation::Printed(ExitCode::from(u8::from(error.use_stderr())))
         }
     }
 }
 
-fn parse<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {
+fn parse_as<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {
     A::command().try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches))
 }

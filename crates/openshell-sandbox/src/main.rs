@@ -1,11 +1,10 @@
-//! `openshell-sandbox` runs one command that nobody trusts, inside a policy.
+//! `openshell-sandbox` runs one untrusted command inside a policy.
 
 #![forbid(unsafe_code)]
 
 mod background_reporter;
 mod cli;
 mod config;
-mod inspect;
 mod lints;
 mod logging;
 mod outputs;
@@ -13,6 +12,7 @@ mod refusals;
 mod signals;
 mod sources;
 mod startup;
+mod subcommands;
 mod tasks;
 mod terminal;
 mod text;
@@ -22,15 +22,16 @@ use std::process::ExitCode;
 
 use openshell_supervisor::init::{self, Forked, Init};
 
-use crate::cli::Asked;
+use crate::cli::Invocation;
 use crate::config::Config;
+use crate::subcommands::{check, explain};
 
 fn main() -> ExitCode {
-    let args = match cli::read(std::env::args_os()) {
-        Asked::Run(args) => args,
-        Asked::Check(args) => return inspect::check(args),
-        Asked::Explain(args) => return inspect::explain(args).unwrap_or_else(|error| failed(&error)),
-        Asked::Answered(code) => return code,
+    let args = match cli::parse(std::env::args_os()) {
+        Invocation::Run(args) => args,
+        Invocation::Check(args) => return check::check(args),
+        Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Printed(code) => return code,
     };
     // Before any thread, and before any secret is read.
     let init = match init::fork() {
@@ -54,7 +55,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
         Ok(ended) => logging::lifecycle_event("END", "INFO", &ended.summary()),
         Err(error) => {
             let (code, text) = (workload::code_of(error), format!("{error:#}"));
-            // Of an invalid policy the first line; standard error has every violation.
+            // The log has the first violation of an invalid policy; standard error has all.
             let reason = text.lines().next().unwrap_or_default();
             logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {reason}"));
         }
@@ -71,12 +72,12 @@ fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::Ended> {
         let sandbox = startup::start(config, secrets, init).await?;
         workload::run(config, sandbox).await
     });
-    // Connections that are still open belong to nobody any more.
+    // The clients of connections that are still open are gone.
     runtime.shutdown_background();
     code
 }
 
-/// Says why nothing ran, in one line or, for a policy, one line a violation.
+/// Prints the reason why nothing ran: one line, or for a policy one line per violation.
 fn failed(error: &anyhow::Error) -> ExitCode {
     logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     ExitCode::from(workload::code_of(error))

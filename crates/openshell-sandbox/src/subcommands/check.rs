@@ -1,0 +1,81 @@
+//! `check`: every problem of policies and credentials files.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use openshell_policy::policy::Policy;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::run_as;
+
+use crate::cli::CheckArgs;
+use crate::lints;
+use crate::logging::{self, print_line};
+use crate::sources::credential_file::{self, ParsedCredentials};
+use crate::sources::input::Phase;
+use crate::sources::policy_file::{PolicyFiles, policies};
+use crate::text::counted;
+
+/// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings that are denied.
+pub(crate) fn check(args: CheckArgs) -> ExitCode {
+    let credentials = args.credentials.as_deref();
+    let policies = args.files.into_iter().map(|data| PolicyFiles { data, rules: args.policy_rules.clone() });
+    let (mut warnings, mut is_usable) = (0, true);
+    let checked = policies.map(|files| check_policy(&files, credentials));
+    for checked in checked.chain(credentials.into_iter().map(check_credentials)) {
+        match checked {
+            Ok(count) => warnings += count,
+            Err(error) => {
+                is_usable = false;
+                logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
+            }
+        }
+    }
+    ExitCode::from(u8::from(!is_usable || (args.deny_warnings && warnings > 0)))
+}
+
+/// Prints the warnings and notes about a policy, and returns the number of warnings.
+///
+/// # Errors
+/// The policy cannot be read or is invalid, with every violation.
+fn check_policy(files: &PolicyFiles, credentials: Option<&Path>) -> anyhow::Result<usize> {
+    let version = files.read(Phase::Start)?.compile(1)?;
+    let (policy, path) = (version.snapshot.policy(), files.data.display());
+    let inputs = [
+        ("policy", Some(files.data.as_path())),
+        ("policy rules", files.rules.as_deref()),
+        ("credentials file", credentials),
+    ];
+    let on_host = lint_host(policy, inputs.into_iter().filter_map(|(kind, path)| Some((kind, path?))));
+    let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
+    let warnings: Vec<_> = version.report.warnings.iter().cloned().chain(on_host).collect();
+    warnings.iter().chain(&version.report.notes).for_each(|line| print_line(line));
+    let policies = policies(policy.network().len());
+    print_line(&format!("{path}: {policies}, {}", counted_warnings(warnings.len())));
+    Ok(warnings.len())
+}
+
+/// Prints the warnings about a credentials file, and returns their number.
+///
+/// # Errors
+/// The file cannot be read or is invalid, with every violation.
+fn check_credentials(path: &Path) -> anyhow::Result<usize> {
+    let ParsedCredentials { specs, warnings } = credential_file::parse(path, Phase::Start)?;
+    warnings.iter().for_each(|warning| print_line(&format!("credentials warning: {warning}")));
+    let credentials = counted(specs.len() as u64, "credential", "credentials");
+    print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(warnings.len())));
+    Ok(warnings.len())
+}
+
+/// Returns a line for each part of `policy` that does not suit this host, and each of `files` that its workload may change.
+fn lint_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f Path)>) -> Vec<String> {
+    let mut found = lints::files::missing(policy);
+    if let Ok(user) = run_as::resolve(policy.run_as()) {
+        let grants = Request::new(policy.filesystem(), None);
+        found.extend(lints::files::writable(files, &user.credentials, &grants));
+    }
+    found
+}
+
+fn counted_warnings(count: usize) -> String {
+    counted(count as u64, "warning", "warnings")
+}

@@ -1,0 +1,102 @@
+//! `explain`: the proxy's decision about a connection, without a connection.
+
+use std::process::ExitCode;
+
+use openshell_policy::network::host::Host;
+use openshell_proxy::decide::connection::judge;
+use openshell_proxy::decide::message::{self, Judged, MessagePermit};
+use openshell_proxy::decide::permit::Permit;
+use openshell_proxy::inference::is_target;
+use openshell_proxy::peer::{Caller, Callers, Program};
+use openshell_proxy::refusal::Refusal;
+use openshell_proxy::resolve::guard::{Destination, OwnAddresses};
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::resolve::resolve;
+use openshell_proxy::target::Target;
+use openshell_supervisor::netns;
+
+use crate::cli::ExplainArgs;
+use crate::logging::print_line;
+use crate::sources::input::Phase;
+use crate::sources::policy_file::PolicyFiles;
+
+/// A connection that is permitted.
+struct Allowed {
+    permit: Permit,
+    destination: Destination,
+    /// Permit of the request, if one was given.
+    request: Option<MessagePermit>,
+}
+
+/// Judges a connection as the proxy would, resolves its host, judges the request inside if one was given, and prints the
+/// decision. Fails if it is a denial.
+///
+/// # Errors
+/// The host or the policy is invalid.
+pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
+    let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
+    let files = PolicyFiles { data: args.file, rules: args.policy_rules };
+    let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
+    let target = Target { host, port: args.port };
+    let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
+    let caller = Caller { pid: 0, program: program.into() };
+    let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
+    let request = args.method.as_deref().zip(args.path.as_deref());
+    let asked = match &request {
+        Some((method, path)) => format!("{method} {target}{path}"),
+        None => format!("CONNECT {target}"),
+    };
+    let subject = format!("{asked} by {}", caller.program.executable);
+    if is_target(&target) {
+        print_line(&format!("allowed: {subject}: the models of --inference-routes, before any policy"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let judged = judge(&snapshot, &callers, &target, || Ok(()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let judged = judged.and_then(|permit| {
+        let request = request.map(|(method, path)| message::ask(&permit, method, path)).transpose()?;
+        let destination = runtime.block_on(destination(&permit))?;
+        Ok(Allowed { permit, destination, request })
+    });
+    match judged {
+        Ok(allowed) => {
+            print_allowed(&subject, &allowed);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(refusal) => {
+            print_refusal(&subject, &refusal, &target, &caller);
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+async fn destination(permit: &Permit) -> Result<Destination, Refusal> {
+    let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
+    let own = OwnAddresses { listeners: Vec::new(), is_on_link: netns::is_on_link };
+    resolve(&resolver, &own, permit).await
+}
+
+fn print_allowed(subject: &str, Allowed { permit, destination, request }: &Allowed) {
+    let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
+    let policy = request.as_ref().map_or_else(|| permit.policy(), MessagePermit::policy).unwrap_or("-");
+    print_line(&format!("allowed: {subject}, policy {policy}; {}", addresses.join(" ")));
+    match request.as_ref().map(MessagePermit::judged) {
+        Some(Judged::Audited { reason, .. }) => print_line(&format!("  audit only: {reason}")),
+        Some(Judged::Unjudged) => print_line("  no rules judge its requests"),
+        Some(Judged::Allowed) => {}
+        None if permit.rules().is_some() => print_line("  its requests are judged; --method and --path ask about one"),
+        None => {}
+    }
+}
+
+fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Caller) {
+    print_line(&format!("refused: {subject}: {}", refusal.code().as_str()));
+    let reason = refusal.log_reason();
+    let lines = [
+        Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
+        refusal.nearest_rule().map(|rule| format!("nearest rule: {rule}")),
+        refusal.fix(target, Some(caller)).map(|fix| format!("fix: {fix}")),
+        refusal.no_fix(target).map(|why| format!("no fix: {why}")),
+    ];
+    lines.into_iter().flatten().for_each(|line| print_line(&format!("  {line}")));
+}
