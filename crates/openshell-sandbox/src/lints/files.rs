@@ -9,7 +9,7 @@ use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_as::{self, Credentials};
 
-/// Everything doubtful about the files of a policy.
+/// Returns the warning about the file rules of a policy.
 pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
     let is_everything = filesystem.read_write.iter().any(|path| path.as_path() == Path::new("/"));
     is_everything.then(|| {
@@ -18,7 +18,7 @@ pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
     })
 }
 
-/// The user and the paths of `policy` that are not on this host. A start says so by itself.
+/// Returns a line for the user and each path of `policy` that is missing on this host. A start reports these by itself.
 pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let filesystem = policy.filesystem();
     let user = run_as::resolve(policy.run_as()).err().map(|error| format!("process: {error}"));
@@ -37,7 +37,7 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     user.into_iter().chain(read).chain(write).collect()
 }
 
-/// The paths of `read_only` that `workdir`, which may be written, makes writable.
+/// Returns a line for each path of `read_only` that the writable `workdir` contains.
 pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
     let covered = filesystem.read_only.iter().filter(|path| path.as_path().starts_with(workdir));
     let line = |path: &GrantedPath| {
@@ -47,7 +47,7 @@ pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<Strin
     covered.map(line).collect()
 }
 
-/// A line for each of `files`, named by what they are, that a workload of `user` can change or replace under `grants`.
+/// Returns a line for each of `files`, pairs of kind and path, that a workload of `user` can change or replace under `grants`.
 pub(crate) fn writable<'f>(
     files: impl IntoIterator<Item = (&'f str, &'f Path)>,
     user: &Credentials,
@@ -66,7 +66,7 @@ pub(crate) fn writable<'f>(
     written.map(line).collect()
 }
 
-/// Whether the file itself can be written, or one of the names on the way to it be made another's.
+/// Returns true if the file can be written, or replaced by way of one of its ancestors.
 fn is_writable(path: &Path, user: &Credentials, grants: &Request) -> bool {
     let is_own = grants.grants_writing(path) && std::fs::metadata(path).is_ok_and(|data| may_write(&data, user));
     let is_replaceable = |(child, parent): (&Path, &Path)| {

@@ -1,6 +1,7 @@
-//! What in a policy is valid and yet cannot be what its author means, each with a remedy.
+//! Parts of a policy that are valid and yet cannot be meant, each with a remedy.
 
 pub(crate) mod files;
+mod findings;
 mod programs;
 
 use openshell_policy::address::never_reachable;
@@ -9,30 +10,11 @@ use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 use openshell_proxy::resolve::guard::CONTROL_PLANE_PORTS;
 
-/// What is to be said about a policy, a line each.
-#[derive(Debug, Default)]
-pub(crate) struct Lints {
-    /// Place of the part that is looked at.
-    place: String,
-    /// What its author should change.
-    pub(crate) warnings: Vec<String>,
-    /// What its author should know, and may not be able to change.
-    pub(crate) notes: Vec<String>,
-}
+use findings::Findings;
 
-impl Lints {
-    fn warn(&mut self, problem: String) {
-        self.warnings.push(format!("{}: {problem}", self.place));
-    }
-
-    fn note(&mut self, fact: String) {
-        self.notes.push(format!("{}: {fact}", self.place));
-    }
-}
-
-/// Everything doubtful about `policy`.
-pub(crate) fn lints(policy: &Policy) -> Lints {
-    let mut found = Lints::default();
+/// Returns the findings of `policy`.
+pub(crate) fn lints(policy: &Policy) -> Findings {
+    let mut found = Findings::default();
     found.warnings.extend(files::of_filesystem(policy.filesystem()));
     for (name, network) in policy.network() {
         of_network(&format!("network_policies.{}", name.as_str()), network, &mut found);
@@ -40,7 +22,7 @@ pub(crate) fn lints(policy: &Policy) -> Lints {
     found
 }
 
-fn of_network(place: &str, network: &NetworkPolicy, found: &mut Lints) {
+fn of_network(place: &str, network: &NetworkPolicy, found: &mut Findings) {
     found.place = place.to_owned();
     for (what, is_empty) in [("endpoints", network.endpoints.is_empty()), ("binaries", network.binaries.is_empty())] {
         if is_empty {
@@ -57,7 +39,7 @@ fn of_network(place: &str, network: &NetworkPolicy, found: &mut Lints) {
     }
 }
 
-fn of_endpoint(endpoint: &Endpoint, found: &mut Lints) {
+fn of_endpoint(endpoint: &Endpoint, found: &mut Findings) {
     if let Some(host) = endpoint.host() {
         of_host(&host.to_string(), found);
     }
@@ -72,7 +54,7 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Lints) {
     }
 }
 
-fn of_host(host: &str, found: &mut Lints) {
+fn of_host(host: &str, found: &mut Findings) {
     if let Some(why) = never_reachable(host) {
         found.warn(format!("{host} is never reachable, whatever a policy says: {why}"));
     }

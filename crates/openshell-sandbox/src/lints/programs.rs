@@ -6,9 +6,9 @@ use std::path::Path;
 
 use openshell_supervisor::resolve::resolve;
 
-use super::Lints;
+use super::findings::Findings;
 
-/// Shells: whatever the workload starts has one as its ancestor.
+/// Shells: nearly every program of a workload has one as its ancestor.
 const SHELLS: &[&str] = &[
     "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "nu", "rbash", "sh", "tcsh", "toybox",
     "zsh",
@@ -31,8 +31,8 @@ const INTERPRETERS: &[&str] = &[
 /// Program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
-/// Everything doubtful about the program `path` of a policy.
-pub(super) fn of_binary(path: &str, found: &mut Lints) {
+/// Adds the findings of the program `path` of a policy.
+pub(super) fn of_binary(path: &str, found: &mut Findings) {
     if path.contains('*') {
         return of_glob(path, found);
     }
@@ -74,8 +74,8 @@ pub(super) fn of_binary(path: &str, found: &mut Lints) {
     }
 }
 
-/// In a glob `*` stays within a folder.
-fn of_glob(path: &str, found: &mut Lints) {
+/// Adds the findings of a glob, in which `*` stays within a folder.
+fn of_glob(path: &str, found: &mut Findings) {
     match path {
         "*" => {
             found.warn("`*` matches no program, as it stays within a folder; list the programs that connect".to_owned())
@@ -89,7 +89,7 @@ fn of_glob(path: &str, found: &mut Lints) {
     }
 }
 
-/// The first word behind the `#!` of a script.
+/// Returns the interpreter of a script: the first word behind its `#!`.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = [0; 256];
     let mut file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;

@@ -1,0 +1,22 @@
+//! Lines about a policy, each with its place.
+
+/// Findings of a policy, a line each.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Place of the part that is looked at.
+    pub(super) place: String,
+    /// Problems that the author of the policy should solve.
+    pub(crate) warnings: Vec<String>,
+    /// Facts that the author should know, and may not be able to change.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn warn(&mut self, problem: String) {
+        self.warnings.push(format!("{}: {problem}", self.place));
+    }
+
+    pub(super) fn note(&mut self, fact: String) {
+        self.notes.push(format!("{}: {fact}", self.place));
+    }
+}
