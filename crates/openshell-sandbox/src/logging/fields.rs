@@ -1,6 +1,7 @@
 //! The fields of an event, as text.
 
 use std::fmt::{self, Write};
+use std::ops::Range;
 
 use tracing::Event;
 use tracing::field::{Field, Visit};
@@ -29,9 +30,18 @@ impl Fields {
 
     /// Returns the field called `name`; an absent field is empty.
     pub(super) fn get(&self, name: &str) -> &str {
+        let field = self.places().find(|(known, _)| *known == name);
+        field.and_then(|(_, place)| self.text.get(place)).unwrap_or_default()
+    }
+
+    /// Returns the fields in their order, each with its name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.places().map(|(name, place)| (name, self.text.get(place).unwrap_or_default()))
+    }
+
+    fn places(&self) -> impl Iterator<Item = (&'static str, Range<usize>)> {
         let begins = [0].into_iter().chain(self.ends.iter().map(|(_, end)| *end));
-        let field = begins.zip(&self.ends).find(|(_, (known, _))| *known == name);
-        field.and_then(|(begin, (_, end))| self.text.get(begin..*end)).unwrap_or_default()
+        begins.zip(&self.ends).map(|(begin, (name, end))| (*name, begin..*end))
     }
 
     /// Returns true for an event about the sandbox itself that an operator must look at.

@@ -6,6 +6,7 @@ mod layer;
 mod queue;
 mod shorthand;
 mod sink;
+mod spans;
 mod stderr;
 
 use std::io::Write;

@@ -11,12 +11,22 @@ use tracing::Level;
 use super::fields::Fields;
 use crate::text::printable;
 
-/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise.
+/// Time and place of an event.
+pub(super) struct Source<'e> {
+    pub(super) made: OffsetDateTime,
+    pub(super) level: Level,
+    pub(super) target: &'e str,
+    /// The spans around it, in front of its message.
+    pub(super) spans: &'e str,
+}
+
+/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise; below
+/// `info` with its spans in front of the message and its fields behind.
 /// Text from the workload cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
-pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fields, sandbox: &str) -> String {
+pub(super) fn line(source: &Source<'_>, fields: &Fields, sandbox: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
-    let _ = write_line(&mut line, now, level, target, fields);
+    let _ = write_line(&mut line, source, fields);
     line.push_str(" sandbox=");
     line.push_str(sandbox);
     match printable(&line) {
@@ -25,14 +35,16 @@ pub(super) fn line(now: OffsetDateTime, level: Level, target: &str, fields: &Fie
     }
 }
 
-fn write_line(line: &mut String, now: OffsetDateTime, level: Level, target: &str, fields: &Fields) -> fmt::Result {
+fn write_line(line: &mut String, source: &Source<'_>, fields: &Fields) -> fmt::Result {
+    let Source { made: now, level, target, spans } = source;
     let (year, month, day) = now.to_calendar_date();
     let (hour, minute, second, millisecond) = now.to_hms_milli();
     let month = u8::from(month);
     write!(line, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z ")?;
     let get = |name| fields.get(name);
-    if target != AUDIT {
-        return write!(line, "{level} {target}: {}", get("message"));
+    if *target != AUDIT {
+        write!(line, "{level} {target}: {spans}{}", get("message"))?;
+        return if *level > Level::INFO { write_fields(line, fields) } else { Ok(()) };
     }
     line.push_str("OCSF ");
     match get("class") {
@@ -50,6 +62,14 @@ fn write_line(line: &mut String, now: OffsetDateTime, level: Level, target: &str
         ),
         class => write!(line, "{class}:{} [{}] {}", get("activity"), get("severity"), get("message")),
     }
+}
+
+/// Writes all fields but the message, each as one word.
+fn write_fields(line: &mut String, fields: &Fields) -> fmt::Result {
+    fields
+        .iter()
+        .filter(|(name, _)| *name != "message")
+        .try_for_each(|(name, value)| write!(line, " {name}={}", Word::of(value)))
 }
 
 fn http(line: &mut String, fields: &Fields) -> fmt::Result {
@@ -138,14 +158,14 @@ fn process(line: &mut String, fields: &Fields) -> fmt::Result {
 const WORD_BYTES: usize = 512;
 
 /// A name that the workload may have chosen, as one word: characters that end a field or reorder a line are escaped.
-struct Word<'t> {
+pub(super) struct Word<'t> {
     text: &'t str,
     /// Shows the mark of a redacted credential as it is.
     is_redacted: bool,
 }
 
 impl<'t> Word<'t> {
-    fn of(text: &'t str) -> Self {
+    pub(super) fn of(text: &'t str) -> Self {
         Self { text, is_redacted: false }
     }
 
@@ -196,7 +216,7 @@ impl fmt::Display for Cut<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::line;
+    use super::{Source, line};
     use crate::logging::fields::Fields;
     use openshell_proxy::record::AUDIT;
     use time::macros::datetime;
@@ -207,7 +227,8 @@ mod tests {
         for (name, value) in fields {
             record.push(name, value);
         }
-        line(datetime!(2026-01-02 03:04:05.006 UTC), Level::INFO, target, &record, "box-1")
+        let made = datetime!(2026-01-02 03:04:05.006 UTC);
+        line(&Source { made, level: Level::INFO, target, spans: "" }, &record, "box-1")
     }
 
     const CURL: [(&str, &str); 8] = [

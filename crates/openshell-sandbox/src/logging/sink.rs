@@ -4,12 +4,11 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use openshell_proxy::record::AUDIT;
-use time::OffsetDateTime;
 use tracing::Level;
 
 use super::fields::Fields;
 use super::queue::{Line, Priority};
-use super::shorthand;
+use super::shorthand::{self, Source};
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {
@@ -25,9 +24,7 @@ pub(super) trait Sink: Send + Sync {
 
 /// One event as sinks get it.
 pub(super) struct LogEvent<'e> {
-    made: OffsetDateTime,
-    level: Level,
-    target: &'e str,
+    source: Source<'e>,
     fields: &'e Fields,
     sandbox: &'e str,
     /// The line in shorthand, made for the first sink that wants it.
@@ -35,26 +32,30 @@ pub(super) struct LogEvent<'e> {
 }
 
 impl<'e> LogEvent<'e> {
-    /// Creates the event of this moment; `sandbox` ends its line.
-    pub(super) fn new(level: Level, target: &'e str, fields: &'e Fields, sandbox: &'e str) -> Self {
-        Self { made: OffsetDateTime::now_utc(), level, target, fields, sandbox, text: OnceCell::new() }
+    /// Creates an event; `sandbox` ends its line.
+    pub(super) fn new(source: Source<'e>, fields: &'e Fields, sandbox: &'e str) -> Self {
+        Self { source, fields, sandbox, text: OnceCell::new() }
     }
 
     /// The level that the event was sent with.
     pub(super) fn level(&self) -> Level {
-        self.level
+        self.source.level
     }
 
     /// The level of the event for a reader who follows the run: an audit event is informational, but one that an operator
     /// must look at is a warning.
     pub(super) fn attention_level(&self) -> Level {
-        if self.target == AUDIT && self.fields.needs_attention() { Level::WARN } else { self.level }
+        if self.is_audit() && self.fields.needs_attention() { Level::WARN } else { self.level() }
     }
 
     /// Returns the event as a line in shorthand.
     pub(super) fn line(&self) -> Line {
-        let line = || shorthand::line(self.made, self.level, self.target, self.fields, self.sandbox);
-        let priority = if self.target == AUDIT { self.fields.priority() } else { Priority::Ordinary };
-        Line { made: self.made, priority, text: self.text.get_or_init(line).clone() }
+        let text = self.text.get_or_init(|| shorthand::line(&self.source, self.fields, self.sandbox)).clone();
+        let priority = if self.is_audit() { self.fields.priority() } else { Priority::Ordinary };
+        Line { made: self.source.made, priority, text }
+    }
+
+    fn is_audit(&self) -> bool {
+        self.source.target == AUDIT
     }
 }
