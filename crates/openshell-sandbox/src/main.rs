@@ -54,7 +54,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     match &ended {
         Ok(ended) => logging::lifecycle_event("END", "INFO", &ended.summary()),
         Err(error) => {
-            let (code, text) = (workload::code_of(error), format!("{error:#}"));
+            let (code, text) = (workload::exit::exit_code(error), format!("{error:#}"));
             // The log has the first violation of an invalid policy; standard error has all.
             let reason = text.lines().next().unwrap_or_default();
             logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {reason}"));
@@ -64,7 +64,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::Ended> {
+fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -80,5 +80,5 @@ fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::Ended> {
 /// Prints the reason why nothing ran: one line, or for a policy one line per violation.
 fn failed(error: &anyhow::Error) -> ExitCode {
     logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
-    ExitCode::from(workload::code_of(error))
+    ExitCode::from(workload::exit::exit_code(error))
 }

@@ -1,0 +1,161 @@
+//! Supervision of the command: its events, signals and time.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use anyhow::{anyhow, bail};
+use openshell_supervisor::launch::{Event, Running};
+use openshell_supervisor::signals::{self, Meaning, Received};
+use rustix::process::Signal;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::logging::{self, ProcessEvent};
+use crate::signals::forward;
+use crate::terminal;
+use crate::workload::exit::{self, EndCause};
+use crate::workload::start_failure::StartContext;
+
+/// Reason in the log lines of a command that ran too long.
+const TIMED_OUT_REASON: &str = "time-out";
+
+/// The command and its supervision: signals passed on, the time-out, and the grace before a kill.
+pub(super) struct CommandSupervisor<'c> {
+    context: StartContext<'c>,
+    /// Has the policy read again.
+    reload: Arc<Notify>,
+    /// `None` until the command is known to run.
+    running: Option<Running>,
+    /// Signals that came before that, each once.
+    early: Vec<i32>,
+    /// End of patience: the time-out, and once the command was asked to end, the grace.
+    deadline: Option<Instant>,
+    cause: Option<EndCause>,
+}
+
+impl<'c> CommandSupervisor<'c> {
+    /// Supervises a command that was asked for just now.
+    pub(super) fn new(context: StartContext<'c>, reload: Arc<Notify>) -> Self {
+        let deadline = context.config.timeout.map(|limit| Instant::now() + limit);
+        Self { context, reload, running: None, early: Vec::new(), deadline, cause: None }
+    }
+
+    /// Returns the cause for which the command was asked to end.
+    pub(super) fn cause(&self) -> Option<EndCause> {
+        self.cause
+    }
+
+    /// Waits for the deadline, if there is one.
+    pub(super) async fn deadline(&self) {
+        match self.deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => pending().await,
+        }
+    }
+
+    /// Takes an event, and returns the exit code if it was the end.
+    ///
+    /// # Errors
+    /// The command did not start, or init ended.
+    pub(super) fn event(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
+        match event {
+            Event::Started(running) => self.started(running),
+            Event::NotStarted(error) => return Err(self.context.explain(error)),
+            Event::Ended(status) => return Ok(Some(exit::code_of_status(status, self.cause))),
+            Event::Stopped(signal) => {
+                if let Some(running) = self.running.as_ref().filter(|_| self.context.config.interactive) {
+                    terminal::stopped(running, signal)?;
+                }
+            }
+            Event::OutOfTime => {
+                self.ask_to_end(EndCause::TimeOut);
+                self.log("TERMINATE", "CRIT", None, "Process timed out while the supervisor was stopped");
+                self.print_time_out();
+                return Ok(Some(EndCause::TimeOut.code_of_kill()));
+            }
+            Event::SandboxGone(Some(why)) => {
+                return Err(anyhow!("the sandbox's init ended, and every process with it: {why}"));
+            }
+            Event::SandboxGone(None) => bail!("the sandbox's init ended, and every process with it"),
+        }
+        Ok(None)
+    }
+
+    fn started(&mut self, running: Running) {
+        let words: Vec<_> = self.context.config.command.iter().map(|word| word.display().to_string()).collect();
+        let cmd = words.join(" ");
+        let (name, pid) = (&self.name(), running.pid);
+        let event =
+            ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd), reason: None };
+        logging::process_event(&event, &format!("Process started: pid={pid}"));
+        self.early.drain(..).for_each(|number| forward(&running, number));
+        self.running = Some(running);
+    }
+
+    /// Takes a signal to the supervisor.
+    ///
+    /// # Errors
+    /// The terminal cannot be handed over.
+    pub(super) fn signal(&mut self, signal: Received) -> anyhow::Result<()> {
+        let number = signal.number;
+        match signals::meaning(signal, self.context.config.interactive) {
+            // Continued by the caller's shell, in its foreground or not.
+            Meaning::Forward if number == Signal::CONT.as_raw() && self.context.config.interactive => {
+                self.running.as_ref().map_or(Ok(()), terminal::resume)?;
+            }
+            Meaning::Forward => self.forward(number),
+            Meaning::Terminate => {
+                self.forward(number);
+                self.ask_to_end(EndCause::Signal);
+            }
+            Meaning::Reload => self.reload.notify_one(),
+        }
+        Ok(())
+    }
+
+    /// Takes the deadline, and returns the exit code if the command has to be killed.
+    pub(super) fn deadline_reached(&mut self) -> Option<u8> {
+        if let Some(cause) = self.cause {
+            return Some(cause.code_of_kill());
+        }
+        self.ask_to_end(EndCause::TimeOut);
+        self.log("TERMINATE", "CRIT", None, "Process timed out, killing");
+        self.print_time_out();
+        self.forward(Signal::TERM.as_raw());
+        None
+    }
+
+    fn print_time_out(&self) {
+        let limit = humantime::format_duration(self.context.config.timeout.unwrap_or_default());
+        logging::print_stderr(&format!(
+            "openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"
+        ));
+    }
+
+    /// Leaves the command the grace from now on, whatever time was left before.
+    fn ask_to_end(&mut self, cause: EndCause) {
+        if self.cause.is_none() {
+            self.cause = Some(cause);
+            self.deadline = Some(Instant::now() + self.context.config.grace);
+        }
+    }
+
+    fn forward(&mut self, number: i32) {
+        match &self.running {
+            Some(running) => forward(running, number),
+            None if !self.early.contains(&number) => self.early.push(number),
+            None => {}
+        }
+    }
+
+    fn name(&self) -> String {
+        self.context.config.command.first().map(|word| word.display().to_string()).unwrap_or_default()
+    }
+
+    /// Logs an event of the command.
+    pub(super) fn log(&self, activity: &'static str, severity: &'static str, exit: Option<i32>, message: &str) {
+        let (name, pid) = (&self.name(), self.running.as_ref().map_or(0, |running| running.pid));
+        let reason = (self.cause == Some(EndCause::TimeOut)).then_some(TIMED_OUT_REASON);
+        logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None, reason }, message);
+    }
+}

@@ -1,0 +1,39 @@
+//! Events of the command, from the thread that hears of them to the task that supervises the command.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use openshell_supervisor::launch::Event;
+use tokio::sync::Notify;
+
+/// Events in order, none lost. A stop that repeats the last unread event is dropped: it carries no information.
+#[derive(Default)]
+pub(super) struct EventQueue {
+    events: Mutex<VecDeque<Event>>,
+    arrived: Notify,
+}
+
+impl EventQueue {
+    pub(super) fn push(&self, event: Event) {
+        let mut events = self.lock();
+        if !matches!((events.back(), &event), (Some(Event::Stopped(_)), Event::Stopped(_))) {
+            events.push_back(event);
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Waits for the next event.
+    pub(super) async fn next(&self) -> Event {
+        loop {
+            if let Some(event) = self.lock().pop_front() {
+                return event;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// A panic elsewhere cannot leave the events half changed.
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

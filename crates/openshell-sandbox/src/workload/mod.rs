@@ -1,0 +1,118 @@
+//! The command, from its start to the end of everything with it.
+
+mod command_supervisor;
+mod event_queue;
+pub(crate) mod exit;
+mod start_failure;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use openshell_supervisor::init::{Command, Session};
+use openshell_supervisor::signals::{self, Meaning};
+use tracing::Level;
+
+use crate::config::Config;
+use crate::logging;
+use crate::startup::Sandbox;
+use crate::terminal::Terminal;
+use command_supervisor::CommandSupervisor;
+use event_queue::EventQueue;
+use exit::Ended;
+use start_failure::StartContext;
+
+/// Time by which init ends everything later than the supervisor at a time-out.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Runs the command until its end, and ends the sandbox with it.
+///
+/// # Errors
+/// The command did not start, or init or a task of the supervisor ended.
+pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
+    let terminal = config.interactive.then(Terminal::lend).transpose()?;
+    let ended = supervise(config, &mut sandbox).await;
+    // Every process ends before the terminal is taken back, and before anything made for them is removed.
+    sandbox.launcher.end();
+    drop(terminal);
+    flush(&mut sandbox).await;
+    for folder in sandbox.made.remove() {
+        let message = format!("left {}, which the start made: it is not empty", folder.display());
+        logging::config_event("LEFT", "INFO", &message);
+    }
+    for reporter in std::mem::take(&mut sandbox.reporters) {
+        reporter.finish().await;
+    }
+    if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
+        logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
+    }
+    if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
+        logging::print_stderr(&summary);
+    }
+    ended
+}
+
+/// Longest wait for relayed outputs after the command's end.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until a signal to end.
+async fn flush(sandbox: &mut Sandbox) {
+    let Some(streams) = sandbox.streams.take() else { return };
+    let mut flushed = tokio::task::spawn_blocking(|| streams.finish(FLUSH));
+    let is_flushed = loop {
+        tokio::select! {
+            flushed = &mut flushed => break flushed.unwrap_or(false),
+            Some(signal) = sandbox.signals.recv() => {
+                if signals::meaning(signal, false) == Meaning::Terminate {
+                    break false;
+                }
+            }
+        }
+    };
+    if !is_flushed {
+        logging::print_stderr(
+            "openshell-sandbox: an output took no more; the last bytes that the command wrote to it are lost",
+        );
+    }
+}
+
+/// Supervises the command from its start to its end.
+async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<Ended> {
+    let events = start(config, sandbox)?;
+    let (environment, granted) = (&sandbox.environment, &sandbox.granted);
+    let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
+    let mut command = CommandSupervisor::new(context, Arc::clone(&sandbox.reload));
+    let code = loop {
+        let code = tokio::select! {
+            event = events.next() => command.event(event)?,
+            Some(signal) = sandbox.signals.recv() => { command.signal(signal)?; None }
+            ended = sandbox.tasks.ended() => return Err(ended.into()),
+            () = command.deadline() => command.deadline_reached(),
+        };
+        if let Some(code) = code {
+            break code;
+        }
+    };
+    command.log("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
+    Ok(Ended { code, cause: command.cause() })
+}
+
+/// Asks init for the command. Its events arrive in the queue.
+fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> {
+    let variables = sandbox.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let command = Command {
+        arguments: config.command.clone(),
+        environment: variables.collect(),
+        directories: sandbox.directories.clone(),
+        session: if config.interactive { Session::Foreground } else { Session::New },
+    };
+    if let Some(limit) = config.timeout {
+        // The supervisor is earlier, unless it is stopped.
+        sandbox.launcher.end_after(limit + config.grace + SLACK)?;
+    }
+    let events = Arc::new(EventQueue::default());
+    let sender = Arc::clone(&events);
+    let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
+    sandbox.launcher.start(&command, streams.as_fds(), Box::new(move |event| sender.push(event)))?;
+    Ok(events)
+}

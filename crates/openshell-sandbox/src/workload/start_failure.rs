@@ -1,0 +1,73 @@
+//! Likely causes of a command that did not start.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use openshell_supervisor::environment::Environment;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::launch::LaunchError;
+
+use crate::config::Config;
+
+/// Circumstances of a command's start.
+pub(super) struct StartContext<'c> {
+    pub(super) config: &'c Config,
+    /// Directory where the command should start.
+    pub(super) start_dir: Option<&'c PathBuf>,
+    /// Environment of the command.
+    pub(super) environment: &'c Environment,
+    /// File rules of the command.
+    pub(super) granted: &'c Request,
+}
+
+impl StartContext<'_> {
+    /// Adds the likely cause to `error`.
+    pub(super) fn explain(&self, error: LaunchError) -> anyhow::Error {
+        let context = match &error {
+            LaunchError::Directory { .. } => self.forbidden_directory(),
+            LaunchError::NotFound(_) => self.missing_grant().or_else(|| self.other_directory()),
+            _ => self.other_directory(),
+        };
+        match context {
+            Some(context) => anyhow!(error).context(context),
+            None => error.into(),
+        }
+    }
+
+    /// Tells of a working directory that the user may not enter.
+    fn forbidden_directory(&self) -> Option<String> {
+        let user = self.environment.get("USER")?.display();
+        let folder = self.start_dir?.display();
+        Some(format!(
+            "the workload's user {user} may not enter the working directory {folder}; let it in (chmod, setfacl), or name another with \
+             --workdir"
+        ))
+    }
+
+    /// Tells of a program that exists on the host, out of the sandbox's reach.
+    fn missing_grant(&self) -> Option<String> {
+        let word = Path::new(self.config.command.first()?);
+        let is_program = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.is_file());
+        let found = if word.components().count() > 1 {
+            Some(word.to_path_buf()).filter(|word| word.is_absolute() && is_program(word))
+        } else {
+            std::env::split_paths(self.environment.get("PATH")?).map(|folder| folder.join(word)).find(is_program)
+        };
+        // A path that is granted is out of reach for another reason.
+        let found = std::fs::canonicalize(found?).ok().filter(|found| !self.granted.grants_reading(found))?;
+        let (path, folder) = (found.display(), found.parent()?.display());
+        Some(format!(
+            "{path} is there, but the policy does not grant it; add `{folder}` to filesystem_policy.read_only, with what else it needs"
+        ))
+    }
+
+    /// Tells of a relative path, which is looked up where the command starts.
+    fn other_directory(&self) -> Option<String> {
+        let word = Path::new(self.config.command.first()?);
+        let is_relative = word.is_relative() && word.components().count() > 1;
+        let wanted = self.config.current_dir.as_ref().filter(|_| self.config.workdir.is_none() && is_relative)?;
+        let is_elsewhere = self.start_dir != Some(wanted);
+        is_elsewhere
+            .then(|| format!("the policy does not grant the current directory {} (see --workdir)", wanted.display()))
+    }
+}
