@@ -25,8 +25,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{Config, Secrets};
-use crate::outputs::Results;
 use crate::refusals::Refusals;
+use crate::run_reports::RunReports;
 use crate::signals;
 use crate::sources::activation::InForce;
 use crate::sources::files::Files;
@@ -54,7 +54,7 @@ pub(crate) struct Sandbox {
     /// Tasks to be finished at the end.
     pub(crate) reporters: Vec<BackgroundReporter>,
     /// Files to be written at the end.
-    pub(crate) results: Results,
+    pub(crate) run_reports: RunReports,
     /// Has the policy read again.
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
@@ -109,7 +109,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
         granted: confined.granted,
         directories,
         reporters: services.reporters,
-        results: services.results,
+        run_reports: services.run_reports,
         reload,
         refusals: services.refusals,
         tasks,

@@ -26,8 +26,8 @@ use tokio::sync::mpsc;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::Config;
 use crate::logging;
-use crate::outputs::Results;
 use crate::refusals::Refusals;
+use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::{self, Source};
 use crate::startup::ca_files::Prepared;
@@ -40,7 +40,7 @@ pub(super) struct RunServices {
     identifier: Option<Arc<Identifier>>,
     resolver: Arc<Resolver>,
     pub(super) refusals: Arc<Refusals>,
-    pub(super) results: Results,
+    pub(super) run_reports: RunReports,
     pub(super) reporters: Vec<BackgroundReporter>,
 }
 
@@ -63,9 +63,9 @@ impl RunServices {
         let identifier = identifier(network, init)?.map(Arc::new);
         let refusals = Arc::new(Refusals::default());
         let resolver = Arc::new(Resolver::from_system()?);
-        let results = Results::prepare(config, policy, Arc::clone(&resolver))?;
+        let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
         let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &refusals, tasks));
-        Ok(Self { listener, identifier, resolver, refusals, results, reporters: Vec::from_iter(bypass) })
+        Ok(Self { listener, identifier, resolver, refusals, run_reports, reporters: Vec::from_iter(bypass) })
     }
 
     /// Serves connections, if there is a proxy.
@@ -76,7 +76,7 @@ impl RunServices {
             return;
         };
         let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
-        let mode = self.results.observations().map_or(Mode::Enforce, Mode::Observe);
+        let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, Arc::clone(&own), mode),
             egress: Egress::new(Arc::clone(&self.resolver), own, tls.roots),

@@ -43,7 +43,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     for reporter in std::mem::take(&mut sandbox.reporters) {
         reporter.finish().await;
     }
-    if let Err(error) = sandbox.results.write(&sandbox.refusals).await {
+    if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
         logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
     }
     if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {

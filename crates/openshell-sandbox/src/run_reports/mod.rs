@@ -1,0 +1,113 @@
+//! Reports that a run writes at its end: proposals for refusals, and the policy of an observed run.
+
+mod observed;
+mod output_file;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openshell_policy::policy::Policy;
+use openshell_policy::proposal;
+use openshell_proxy::observe::{Observation, Observations};
+use openshell_proxy::resolve::lookup::Resolver;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+use crate::logging;
+use crate::refusals::Refusals;
+use observed::{earlier, observed_policy, united};
+use output_file::OutputFile;
+
+/// Reports about a run, written when the command has ended.
+pub(crate) struct RunReports {
+    resolver: Arc<Resolver>,
+    proposals: Option<OutputFile>,
+    observed: Option<Observed>,
+    started: Policy,
+}
+
+/// A file for the policy of an observed run.
+struct Observed {
+    output: OutputFile,
+    observations: Arc<Observations>,
+    /// Endpoints of earlier runs that are kept.
+    before: Vec<Observation>,
+}
+
+impl RunReports {
+    /// Opens the files that `config` names. `resolver` resolves the hosts that were refused.
+    ///
+    /// # Errors
+    /// A file cannot be written, is an input of the run, or was not written by an earlier run.
+    pub(crate) fn prepare(config: &Config, started: &Policy, resolver: Arc<Resolver>) -> anyhow::Result<Self> {
+        let open = |flag: &str, path: &Option<PathBuf>| {
+            let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
+            output.iter().try_for_each(|output| output.check_inputs(flag, config))?;
+            anyhow::Ok(output)
+        };
+        let observed = match open("--observe", &config.observe)? {
+            Some(mut output) => {
+                let before = earlier(&mut output, started, config.observe_merge)?;
+                Some(Observed { output, observations: Arc::default(), before })
+            }
+            None => None,
+        };
+        if observed.is_some() {
+            let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
+            logging::config_event("DEGRADED", "HIGH", message);
+        }
+        let proposals = match open("--proposals", &config.proposals)? {
+            Some(mut output) => {
+                let empty = proposal::fragment(&[]);
+                let first = empty.split_once('\n').map_or(empty.as_str(), |(first, _)| first);
+                output.written_by("--proposals", first)?;
+                Some(output)
+            }
+            None => None,
+        };
+        Ok(Self { resolver, proposals, observed, started: started.clone() })
+    }
+
+    /// Returns the collection of observations, if the run is observed.
+    pub(crate) fn observations(&self) -> Option<Arc<Observations>> {
+        self.observed.as_ref().map(|observed| Arc::clone(&observed.observations))
+    }
+
+    /// Writes proposals for the refusals, or the policy of the observed run.
+    ///
+    /// # Errors
+    /// The disk fails or is full, or a file was replaced during the run.
+    pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
+        if let Some(output) = &mut self.proposals {
+            let addresses = look_up(&self.resolver, refusals.hosts()).await;
+            output.write(&refusals.proposals(&addresses))?;
+        }
+        if let Some(Observed { output, observations, before }) = &mut self.observed {
+            let (all, is_complete) = observations.all();
+            output.write(&observed_policy(&self.started, united(std::mem::take(before), all), is_complete))?;
+        }
+        Ok(())
+    }
+}
+
+/// Refused names that are looked up for proposals: by each of them the workload sends something to a name server.
+const LOOKED_UP: usize = 32;
+
+/// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits at the end.
+async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut lookups = JoinSet::new();
+    for host in hosts.into_iter().take(LOOKED_UP) {
+        let resolver = Arc::clone(resolver);
+        lookups.spawn(async move { (resolver.addresses(&host).await, host) });
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut found = BTreeMap::new();
+    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
+        found.extend(looked_up.map(|(addresses, host)| (host, addresses)));
+    }
+    found
+}

@@ -1,0 +1,214 @@
+//! The policy of an observed run, as text that a later run can add to.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+
+use anyhow::{Context as _, bail};
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
+use openshell_policy::network::rule::{Glob, HttpRule};
+use openshell_policy::policy::Policy;
+use openshell_policy::proposal::{endpoint, is_one_program, quoted};
+use openshell_policy::yaml;
+use openshell_proxy::decide::rego_data::static_data;
+use openshell_proxy::observe::Observation;
+
+use crate::run_reports::output_file::OutputFile;
+
+/// Beginning of the first line of an observed policy.
+const OBSERVED: &str = "# Observed, not reviewed: ";
+
+/// Beginnings of the comments of an observed policy, which merging does not keep.
+const INCOMPLETE: &str = "# Incomplete: ";
+const LEFT_OUT: &str = "# Left out: ";
+const PATHS: &str = "# paths: ";
+
+/// Returns the endpoints that an earlier observation wrote to `output`, or none if they are not to be kept.
+///
+/// # Errors
+/// The file was written by something else, or was changed so that writing it again under `started` would lose something.
+pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
+    let text = output.written_by("--observe", OBSERVED)?;
+    if text.is_empty() || !is_merged {
+        return Ok(Vec::new());
+    }
+    let (path, text) = (output.path().display(), text.as_str());
+    let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
+    let mut all = Vec::new();
+    for (name, network) in policy.network() {
+        for (binary, endpoint) in
+            network.binaries.iter().flat_map(|binary| network.endpoints.iter().map(move |e| (binary, e)))
+        {
+            let observations = observations(&binary.to_string(), endpoint);
+            all.extend(observations.with_context(|| {
+                format!("--observe-merge {path}: network_policies.{} holds more than --observe writes; name another file, or leave --observe-merge out", name.as_str())
+            })?);
+        }
+    }
+    let all = united(all, Vec::new());
+    if let Some(line) = first_difference(text, &observed_policy(started, all.clone(), true)) {
+        bail!(
+            "--observe-merge {path}: line {line} is not as --observe writes it under this policy, and would be lost; name another \
+             file, or leave --observe-merge out to replace this one"
+        );
+    }
+    Ok(all)
+}
+
+/// Returns the number of the first line of `text` that differs from `written`, apart from the comments of an observed policy.
+fn first_difference(text: &str, written: &str) -> Option<usize> {
+    let is_comment = |line: &str| [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS].iter().any(|known| line.starts_with(known));
+    let content = |line: &&str| !is_comment(line.trim_start());
+    let mut written = written.lines().filter(content);
+    let mut there = text.lines().enumerate().filter(|(_, line)| content(line));
+    let changed = there.find(|(_, line)| written.next() != Some(line)).map(|(index, _)| index + 1);
+    changed.or_else(|| written.next().map(|_| text.lines().count()))
+}
+
+/// Returns an observed endpoint of `program` as one observation per port; `None` if it has a part that is never observed.
+fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> {
+    let host = endpoint.host()?.to_string();
+    let internal =
+        endpoint.allowed_ips().iter().map(|range| range.to_string().parse().ok()).collect::<Option<Vec<_>>>()?;
+    let is_every_path = |rule: &HttpRule| rule.path == Glob::everything() && rule.query.is_empty();
+    let methods = match endpoint.l7() {
+        None => BTreeSet::new(),
+        Some(l7) if l7.enforcement == Enforcement::Enforce && l7.deny_rules.is_empty() => {
+            let rules =
+                l7.rules.iter().map(|rule| Some(rule.method.as_str().to_owned()).filter(|_| is_every_path(rule)));
+            rules.collect::<Option<_>>()?
+        }
+        Some(_) => return None,
+    };
+    if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() || program.contains('*') || host.contains('*') {
+        return None;
+    }
+    let of_port = |port: &NonZeroU16| Observation {
+        program: program.to_owned(),
+        host: host.clone(),
+        port: port.get(),
+        internal: internal.clone(),
+        methods: methods.clone(),
+        paths: Vec::new(),
+        has_encoded_slash: endpoint.allow_encoded_slash(),
+    };
+    Some(endpoint.ports().iter().map(of_port).collect())
+}
+
+/// Merges both lists, ordered by program. An endpoint of both gets the needs of either.
+pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Observation> {
+    let mut all: BTreeMap<(String, String, u16), Observation> = BTreeMap::new();
+    for seen in before.into_iter().chain(now) {
+        match all.entry((seen.program.clone(), seen.host.clone(), seen.port)) {
+            Entry::Vacant(place) => drop(place.insert(seen)),
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                // Without methods the connection was used for something that no rule for requests would see.
+                let is_opaque = known.methods.is_empty() || seen.methods.is_empty();
+                known.methods.extend(seen.methods);
+                if is_opaque {
+                    known.methods.clear();
+                }
+                known.internal.extend(seen.internal);
+                known.internal.sort_unstable();
+                known.internal.dedup();
+                known.paths.extend(seen.paths);
+                known.has_encoded_slash |= seen.has_encoded_slash;
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Returns one endpoint as a line, with rules for the methods that were used. The paths are a comment, as the next run may request
+/// others of the same kind.
+fn observed_endpoint(seen: &Observation) -> String {
+    let rules = seen.methods.iter().map(|method| (method.clone(), "**".to_owned())).collect();
+    let mut text =
+        format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash));
+    if !seen.paths.is_empty() {
+        let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
+        text.push_str(&format!("        {PATHS}{}\n", paths.join(" ")));
+    }
+    text
+}
+
+/// Returns the smallest policy under which a run like the observed one passes: the parts of `started` apart from the network, and
+/// `all` endpoints that each program used.
+pub(super) fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -> String {
+    let mut text =
+        format!("{OBSERVED}what was used while nothing was refused. Look at each line before you enforce it.\n");
+    if !is_complete {
+        text.push_str(&format!("{INCOMPLETE}the run used more endpoints than are kept.\n"));
+    }
+    let (all, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|seen| is_one_program(&seen.program));
+    if !others.is_empty() {
+        text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
+    }
+    let parts = static_data(started);
+    for key in ["filesystem_policy", "landlock", "process"] {
+        text.push_str(&format!("{key}: {}\n", parts[key]));
+    }
+    if all.is_empty() {
+        text.push_str("network_policies: {}\n");
+        return text;
+    }
+    text.push_str("network_policies:\n");
+    for (index, of_program) in all.chunk_by(|one, other| one.program == other.program).enumerate() {
+        let program = of_program.first().map_or("", |observation| observation.program.as_str());
+        let name: String = program
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(64)
+            .collect();
+        let endpoints: String = of_program.iter().map(observed_endpoint).collect();
+        // The number keeps two programs of one name apart.
+        text.push_str(&format!("  {name}_{}:\n    endpoints:\n{endpoints}", index + 1));
+        text.push_str(&format!("    binaries:\n      - {{path: {}}}\n", quoted(program)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Seek, Write};
+
+    use openshell_policy::yaml;
+    use openshell_proxy::observe::Observation;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::{earlier, observed_policy, united};
+    use crate::run_reports::output_file::OutputFile;
+
+    #[test]
+    fn merging_takes_all_that_observing_writes() {
+        let seen = |program: &str, host: &str, internal: &[&str], methods: &[&str]| Observation {
+            program: program.to_owned(),
+            host: host.to_owned(),
+            port: 8080,
+            internal: internal.iter().map(|address| address.parse().unwrap()).collect(),
+            methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+            paths: methods.iter().map(|method| format!("/{method} #\n\"")).collect(),
+            has_encoded_slash: methods.len() > 1,
+        };
+        let all = vec![
+            seen("/usr/bin/curl", "a.test", &[], &["POST", "GET"]),
+            seen("/usr/bin/curl", "10.9.0.1", &["10.9.0.1"], &[]),
+            seen("/usr/local/bin/curl", "fd00::7", &["fd00::7"], &["M-SEARCH"]),
+            seen("/opt/a \"b\"", "b.test", &["192.168.0.9", "10.0.0.2", "fd00::1"], &["GET"]),
+            seen("/opt/*", "left-out.test", &[], &[]),
+        ];
+        let started =
+            "process: {run_as_user: \"1000\"}\nfilesystem_policy: {read_only: [/usr], read_write: [/tmp/b, /tmp/a]}\n";
+        let (started, _) = yaml::policy(started).unwrap();
+        let mut file = File::from(memfd_create("observed", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(observed_policy(&started, united(Vec::new(), all), false).as_bytes()).unwrap();
+        file.rewind().unwrap();
+        let mut output = OutputFile::of("observed.yaml".into(), file);
+        assert_eq!(earlier(&mut output, &started, true).unwrap().len(), 4);
+    }
+}

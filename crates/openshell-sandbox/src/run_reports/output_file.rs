@@ -1,0 +1,111 @@
+//! A file that a run writes at its end.
+
+use std::fs::{File, Metadata};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use openshell_policy::yaml;
+use openshell_supervisor::resolve::resolve;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+
+use crate::config::Config;
+
+/// A file that is opened at the start: at the end the workload could have put a symlink in its place.
+#[derive(Debug)]
+pub(super) struct OutputFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl OutputFile {
+    /// Wraps an open file.
+    pub(super) fn of(path: PathBuf, file: File) -> Self {
+        Self { path, file }
+    }
+
+    /// Returns the absolute path of the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the file, through symlinks that only root can have made.
+    ///
+    /// # Errors
+    /// The file cannot be made, or is no regular file.
+    pub(super) fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let context = || format!("{flag} {} cannot be written", path.display());
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!(context()) };
+        let folder = resolve(folder).with_context(context)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened =
+            rustix::fs::openat2(CWD, folder.join(name), flags, Mode::from_raw_mode(0o644), ResolveFlags::NO_SYMLINKS);
+        let file = File::from(opened.with_context(context)?);
+        if !file.metadata()?.is_file() {
+            bail!("{}: it is no regular file", context());
+        }
+        Ok(Self::of(path, file))
+    }
+
+    /// Requires that the run does not depend on the file.
+    ///
+    /// # Errors
+    /// The file is an input of the run, by this name or another one.
+    pub(super) fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
+        for (what, path) in config.inputs() {
+            if let Ok(input) = std::fs::metadata(path)
+                && self.is_at(input)?
+            {
+                let path = self.path.display();
+                bail!("{flag} {path}: the file is the {what} of this run and would be overwritten; name another one");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if `there` is the metadata of the same file.
+    ///
+    /// # Errors
+    /// The metadata of the open file cannot be read.
+    fn is_at(&self, there: Metadata) -> std::io::Result<bool> {
+        let ours = self.file.metadata()?;
+        Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+    }
+
+    /// Returns the text of the file, up to the size of a policy document: empty, or beginning with `first`.
+    ///
+    /// # Errors
+    /// The disk fails, or the file was not written by an earlier run with `flag`.
+    pub(super) fn written_by(&mut self, flag: &str, first: &str) -> anyhow::Result<String> {
+        let mut bytes = Vec::new();
+        (&self.file).take(yaml::MAX_DOCUMENT_BYTES as u64).read_to_end(&mut bytes)?;
+        match String::from_utf8(bytes) {
+            Ok(text) if text.is_empty() || text.starts_with(first) => Ok(text),
+            _ => {
+                let path = self.path.display();
+                bail!("{flag} {path}: the file exists and was not written by {flag}; name another one")
+            }
+        }
+    }
+
+    /// Replaces the content by `text`.
+    ///
+    /// # Errors
+    /// The disk fails or is full, or another file is in the place of this one.
+    pub(super) fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        let written =
+            self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        // A process that can write to the folder may have put another file in its place.
+        let there = std::fs::symlink_metadata(&self.path);
+        if !there.and_then(|there| self.is_at(there)).unwrap_or(false) {
+            bail!(
+                "{} was replaced during the run: what is there is not the sandbox's, do not use it",
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+}
