@@ -1,4 +1,4 @@
-//! What was typed, and what it means. The only reader of the environment.
+//! The configuration of a run, from its arguments and the environment, of which this is the only reader.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -20,9 +20,9 @@ use crate::sources::route_file::{self, RouteSet};
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: PolicyFiles,
-    /// Files with secrets, each with what it is.
+    /// Files with secrets, each with its kind.
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
-    /// Until the start takes them.
+    /// Taken by the start.
     pub(crate) secrets: Secrets,
     pub(crate) network: NetworkMode,
     pub(crate) command: Vec<OsString>,
@@ -31,9 +31,9 @@ pub(crate) struct Config {
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) interactive: bool,
-    /// What the workload's environment starts from.
+    /// Variables from which the workload's environment is made.
     pub(crate) environment: Environment,
-    /// Names this sandbox in log lines.
+    /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
     pub(crate) log_level: Level,
     pub(crate) log_dir: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Config {
     pub(crate) upstream_ca_file: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
-    /// Whether what an earlier observation wrote is kept.
+    /// True if the endpoints of an earlier observation are kept.
     pub(crate) observe_merge: bool,
 }
 
@@ -62,10 +62,10 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     data/examples holds policies to begin with";
 
 impl Config {
-    /// Reads the environment and puts it together with `args`; a flag wins over its variable.
+    /// Reads the environment and merges it with `args`; a flag wins over its variable.
     ///
     /// # Errors
-    /// No policy, or a value that means nothing.
+    /// A policy is missing, a value is invalid, or an input file cannot be used.
     pub(crate) fn read(args: Args) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
@@ -87,7 +87,7 @@ impl Config {
         if routes.is_some() && args.network != NetworkMode::Proxy {
             bail!("--inference-routes needs --network proxy: it is the proxy that answers for inference.local");
         }
-        // The sandbox starts elsewhere, so what is relative here would mean another place there.
+        // The sandbox starts in another directory, where a relative path would name another place.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
@@ -108,7 +108,7 @@ impl Config {
             current_dir: std::env::current_dir().ok(),
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
-            // A terminal that is another's foreground is not the command's to take, unless that is asked for.
+            // In the background the command gets the terminal only on request.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
             sandbox: args.name.map_or_else(random_id, Ok)?,
             log_level,
@@ -124,7 +124,7 @@ impl Config {
         })
     }
 
-    /// The files that the run depends on, each with what it is.
+    /// Returns the input files of the run, each with its kind.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = (&str, &Path)> {
         let rules = self.policy.rules.as_deref().map(|rules| ("policy rules", rules));
         let secrets = self.secret_files.iter().map(|(what, path)| (*what, path.as_path()));
@@ -132,7 +132,7 @@ impl Config {
     }
 }
 
-/// The trailing words, else the variable's words, else a shell.
+/// Returns the trailing words, else the variable's words, else a shell.
 fn command(words: Vec<OsString>, variable: Option<OsString>) -> anyhow::Result<Vec<OsString>> {
     if !words.is_empty() {
         return Ok(words);
@@ -143,7 +143,7 @@ fn command(words: Vec<OsString>, variable: Option<OsString>) -> anyhow::Result<V
     if words.is_empty() { Ok(vec![OsString::from("/bin/bash")]) } else { Ok(words) }
 }
 
-/// Eight random hex digits, for one run.
+/// Returns eight random hex digits.
 fn random_id() -> anyhow::Result<String> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random number")?;

@@ -50,7 +50,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     logging::start(&logging::Options { directory, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event("START", "INFO", &format!("success [version:{version} pid:{pid}]"));
-    let ended = live(&mut config, init);
+    let ended = run_in_sandbox(&mut config, init);
     match &ended {
         Ok(ended) => logging::lifecycle_event("END", "INFO", &ended.summary()),
         Err(error) => {
@@ -64,7 +64,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn live(config: &mut Config, init: Init) -> anyhow::Result<workload::exit::Ended> {
+fn run_in_sandbox(config: &mut Config, init: Init) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,4 +1,4 @@
-//! What was refused during a run: counted, and summed up at its end.
+//! Refusals of a run: counted, and summed up at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,35 +20,35 @@ pub(crate) struct Refusals(Mutex<Denials>);
 
 impl Audit for Refusals {
     fn denied(&self, denial: Denial) {
-        // What is behind the lock is whole at every moment.
+        // A panic elsewhere cannot leave the value half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
     }
 }
 
 impl Refusals {
-    /// The hosts of what was refused and could be proposed.
+    /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
         refused.map(|summary| summary.first.host.clone()).collect()
     }
 
-    /// What was refused as additions to a policy; `addresses` are those of [`Self::hosts`].
+    /// Returns a policy fragment that would permit the refused connections; `addresses` are those of [`Self::hosts`].
     pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let addresses = |host: &str| addresses.get(host).cloned().unwrap_or_default();
         proposal::fragment(&proposal::propose(denials.summaries(), addresses))
     }
 
-    /// Refusals and failures, how often each, and what would help, for people; `None` if there were none. Unlike an answer to the
-    /// workload it names addresses.
+    /// Returns refusals and failures with their counts and remedies, for people; `None` if there were none. Unlike an answer to
+    /// the workload it names addresses.
     pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let summaries = denials.summaries();
         let (refused, failed): (Vec<_>, Vec<_>) =
             summaries.into_iter().partition(|summary| summary.first.code.is_policy_denial());
         let mut text = String::new();
-        // Those that were not kept are of either kind.
+        // Denials beyond those kept are of either kind.
         let (others, rest) = if refused.is_empty() { (0, denials.others()) } else { (denials.others(), 0) };
         write_section(&mut text, "refused by the policy:", &refused, others);
         write_section(&mut text, "permitted, and failed:", &failed, rest);

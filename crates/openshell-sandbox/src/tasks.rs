@@ -1,18 +1,18 @@
-//! The tasks that a sandbox stands on: each owned, and none of them may end before the sandbox does.
+//! The tasks of a sandbox: all owned, and none may end before the sandbox does.
 
 use std::collections::HashMap;
 use std::future::{Future, pending};
 
 use tokio::task::{Id, JoinSet};
 
-/// Tasks that have no end of their own. Dropping it ends them.
+/// Tasks without an end of their own. Dropping them ends them.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     running: JoinSet<()>,
     names: HashMap<Id, &'static str>,
 }
 
-/// A task of the supervisor's own ended, so that the sandbox cannot go on.
+/// End of a task without which the sandbox cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TaskEnded {
     #[error("the {0} ended, which it never should, and the sandbox with it")]
@@ -22,13 +22,13 @@ pub(crate) enum TaskEnded {
 }
 
 impl Tasks {
-    /// Starts one. To be called inside a tokio runtime.
+    /// Starts a task. To be called inside a tokio runtime.
     pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let id = self.running.spawn(task).id();
         self.names.insert(id, name);
     }
 
-    /// Returns when one of them has ended.
+    /// Waits until a task has ended.
     pub(crate) async fn ended(&mut self) -> TaskEnded {
         let name = |id: Id| self.names.get(&id).copied().unwrap_or("task");
         match self.running.join_next_with_id().await {

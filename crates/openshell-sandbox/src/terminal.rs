@@ -1,4 +1,4 @@
-//! The terminal that the command has in interactive mode: lent, given to the caller's shell at a stop, and taken back.
+//! The command's terminal in interactive mode: lent, given to the caller's shell at a stop, and taken back.
 
 use std::io;
 
@@ -11,16 +11,19 @@ use rustix::termios::{Action, OptionalActions, Termios};
 use crate::logging;
 use crate::signals::forward;
 
-/// The command was stopped: from its terminal, or for using it in the background. By the time that the supervisor hears of
-/// the latter, the caller's shell may have brought both to the foreground.
+/// Handles a stop of the command: from its terminal, or for using it in the background. By the time that the supervisor hears
+/// of the latter, the caller's shell may have brought both to the foreground.
+///
+/// # Errors
+/// The terminal cannot be handed over.
 pub(crate) fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
     let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
     let has_terminal = foreground().is_some_and(|group| Some(group) == own_group() || Some(group) == group_of(running));
     if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
 }
 
-/// The command was stopped: the supervisor takes back the terminal, if the command had it, and stops too, with the rest of
-/// its job as a terminal would, so that the caller's shell takes over.
+/// Takes back the terminal, if the command had it, and stops the supervisor too, with the rest of its job as a terminal
+/// would, so that the caller's shell takes over.
 fn suspend(running: &Running) -> anyhow::Result<()> {
     if !has_shell() {
         return resume(running);
@@ -28,15 +31,15 @@ fn suspend(running: &Running) -> anyhow::Result<()> {
     if foreground().is_some_and(|group| Some(group) == group_of(running)) {
         take_foreground()?;
     }
-    // Goes on with the caller's SIGCONT, which is taken as a signal and resumes the command, once.
+    // The caller's SIGCONT ends the stop; it arrives as a signal too and resumes the command, once.
     rustix::process::kill_current_process_group(Signal::STOP)?;
     Ok(())
 }
 
-/// Whether somebody could let the supervisor go on again: its process group is not an orphaned one (POSIX.1-2024, XBD
-/// 3.241), which a terminal never stops, and which must not stop itself. The shell that could is the first ancestor in
-/// another group; a shell without job control keeps its commands in its own. A group from outside of this PID namespace
-/// is not known to have one.
+/// Returns true if a shell could continue the supervisor: its process group is not an orphaned one (POSIX.1-2024, XBD
+/// 3.241), which a terminal never stops, and which must not stop itself. That shell is the first ancestor in another group;
+/// a shell without job control keeps its commands in its own. A group from outside of this PID namespace is not known to
+/// have one.
 fn has_shell() -> bool {
     let Ok(Job { group: Some(group), session }) = Job::own() else { return false };
     let ancestors = std::iter::successors(rustix::process::getppid(), |pid| parent_of(*pid));
@@ -50,7 +53,10 @@ fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?)
 }
 
-/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and lets it go on.
+/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and continues it.
+///
+/// # Errors
+/// The terminal cannot be handed over.
 pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
     if let Some(group) = group_of(running).filter(|_| has_foreground()) {
         set_foreground(group)?;
@@ -59,8 +65,8 @@ pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The terminal, lent to the command; lines of the supervisor are held back meanwhile. Taken back when this is dropped, as it
-/// was, whatever became of the command.
+/// The terminal while the command has it; lines of the supervisor are held back. Dropping it takes the terminal back, with the
+/// modes of before.
 pub(crate) struct Terminal {
     modes: Option<Termios>,
 }
@@ -75,12 +81,12 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // By now the command's group is gone. Where another has the foreground, the caller's shell has given it away.
+        // The command's group is gone by now. If another group has the foreground, the caller's shell has given it away.
         let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
         if is_free && let Err(error) = take_foreground() {
             tracing::warn!("the terminal could not be taken back: {error}");
         }
-        // Output may be stopped, and lines may be neither shown nor ended. Another's terminal is left alone.
+        // The command may have left output stopped, and echo and line editing off. The terminal of another job is left alone.
         if has_foreground() {
             let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
             if let Some(modes) = &self.modes {
@@ -91,34 +97,34 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether standard input is a terminal, and this process in its foreground.
+/// Returns true if standard input is a terminal and this process in its foreground.
 pub(crate) fn has_foreground() -> bool {
     foreground().is_some() && foreground() == own_group()
 }
 
-/// This process's group, if it has a number here.
+/// Returns the group of this process, if it has a number in this PID namespace.
 fn own_group() -> Option<Pid> {
     Job::own().ok()?.group
 }
 
-/// The group in the terminal's foreground.
+/// Returns the group in the terminal's foreground.
 fn foreground() -> Option<Pid> {
     rustix::termios::tcgetpgrp(io::stdin()).ok()
 }
 
-/// The command's process group in the supervisor's numbers; `None` once it has ended.
+/// Returns the command's process group in the supervisor's PID namespace; `None` once it has ended.
 fn group_of(running: &Running) -> Option<Pid> {
     running.outer_pid().ok().and_then(Pid::from_raw)
 }
 
-/// Takes the foreground. A group without a number here is given it by the caller's shell, when its job has ended.
+/// Takes the foreground. A group without a number in this PID namespace gets it from the caller's shell, when its job has ended.
 fn take_foreground() -> anyhow::Result<()> {
     own_group().map_or(Ok(()), set_foreground)
 }
 
 fn set_foreground(group: Pid) -> anyhow::Result<()> {
     match rustix::termios::tcsetpgrp(io::stdin(), group) {
-        // The terminal is gone, or the group is; either way there is nothing to hand over.
+        // The terminal or the group is gone, so nothing is left to hand over.
         Ok(()) | Err(rustix::io::Errno::NOTTY | rustix::io::Errno::PERM | rustix::io::Errno::IO) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

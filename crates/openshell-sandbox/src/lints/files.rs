@@ -1,4 +1,4 @@
-//! Files that a sandbox relies on and its workload can change, and paths of a policy that are not there.
+//! Files that a sandbox relies on and its workload can change, and missing paths of a policy.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +24,7 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let user = run_as::resolve(policy.run_as()).err().map(|error| format!("process: {error}"));
     let is_missing = |path: &&GrantedPath| {
         let path = path.as_path();
-        // An image may lack those that every sandbox gets where they are.
+        // An image may lack paths of the baseline.
         !path.exists() && !BASELINE.iter().any(|row| Path::new(row.path) == path)
     };
     let say = |key: &str, path: &GrantedPath, what: &str| {

@@ -97,7 +97,7 @@ fn interpreter(path: &Path) -> Option<String> {
     let line = head.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>();
     match words.as_slice() {
-        // `env` looks for it in PATH, which is the workload's.
+        // `env` searches the workload's PATH.
         [env, name, ..] if env.ends_with("/env") && !name.starts_with('-') => Some(format!("the `{name}` in PATH")),
         [first, ..] => {
             Some(resolve(Path::new(first)).map_or_else(|_| first.clone(), |file| file.display().to_string()))

@@ -1,4 +1,4 @@
-//! A log file a day, shared with other sandboxes: appended to, whole lines at a time.
+//! The log file of a day, shared with other sandboxes, to which whole lines are appended.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,17 +17,17 @@ use crate::text::counted;
 /// Days of files that are kept.
 const KEPT: usize = 3;
 
-/// Bytes a day of one sandbox; behind them one line a second.
+/// Bytes of one sandbox per day; beyond them it writes one line a second.
 const BYTES: u64 = 100 * 1024 * 1024;
 
-/// Part of [`BYTES`] that ordinary lines leave to denials and findings, so that a flood of permitted requests hides none of those.
+/// Part of [`BYTES`] reserved for denials and findings, so that a flood of permitted requests hides none of those.
 const RESERVED: u64 = 10 * 1024 * 1024;
 
-/// Bytes of a file. Behind them each sandbox writes one ordinary line a second; its denials, findings and state go on, within
-/// its own [`BYTES`], as the file may be full of another sandbox's lines.
+/// Bytes of a file. Beyond them each sandbox writes one ordinary line a second; its denials, findings and state are still
+/// written, within its own [`BYTES`], as another sandbox may have filled the file.
 const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Bytes of lines that are written at once, and so what the file may have too many.
+/// Bytes of lines that are written at once, by which the file may exceed its bound.
 const AT_ONCE: usize = 64 * 1024;
 
 /// The file of the day.
@@ -41,7 +41,7 @@ pub(super) struct LogFile {
     written: u64,
     /// Lines that are not written yet.
     pending: String,
-    /// Each of those lines: where it ends in [`Self::pending`], and the count of lines left out that it carries.
+    /// End of each of those lines in [`Self::pending`], and the count of lines left out that it carries.
     ends: Vec<(usize, u64)>,
     /// Lines left out since the last one that was written.
     left_out: u64,
@@ -88,7 +88,7 @@ impl LogFile {
 
     /// Counts the pending lines that are not among the `done` bytes that were written, and reports that they are missing.
     fn not_written(&mut self, done: usize, error: &io::Error) {
-        // A line that lacks its line feed alone is whole once that is written.
+        // A line that lacks only its line feed is whole once that is written.
         let missing = self.ends.iter().filter(|(end, _)| *end > done + 1);
         self.left_out += missing.map(|(_, carried)| 1 + carried).sum::<u64>();
         self.written = self.written.saturating_sub((self.pending.len() - done) as u64);
@@ -121,7 +121,7 @@ impl Sink for FileSink {
     }
 }
 
-/// Appends `bytes`. An error comes with the number of those that were written.
+/// Appends `bytes`. An error comes with the number of bytes that were written.
 fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -256,7 +256,7 @@ mod tests {
             std::fs::read_dir(&self.folder).unwrap().next().unwrap().unwrap().path()
         }
 
-        /// The bytes that a line of `priority` adds.
+        /// Returns the number of bytes that a line of `priority` adds.
         fn adds(&mut self, priority: Priority, text: &str) -> u64 {
             let size = || std::fs::metadata(self.path()).unwrap().len();
             let before = size();

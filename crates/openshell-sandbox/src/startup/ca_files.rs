@@ -1,4 +1,4 @@
-//! What the workload's programs are told to trust: files in the sandbox's own folder, shown to it where programs look.
+//! CA files that make the sandbox's interception CA known to the workload's programs, mounted at the paths that these read.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read};
@@ -21,28 +21,28 @@ use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
 
-/// A bundle larger than this is none.
+/// Largest bundle that is read, in bytes.
 const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The sandbox's authority, and what makes it known.
+/// The interception CA, and the mounts that make it known.
 #[derive(Default)]
-pub(crate) struct Prepared {
-    /// `None` where it could not be made known, or nothing is opened.
-    pub(crate) authority: Option<Authority>,
-    /// Which upstreams are trusted.
-    pub(crate) roots: UpstreamRoots,
-    /// Where its files are shown.
-    pub(crate) mounts: Vec<Mount>,
-    /// Whether one of them is for Java.
-    pub(crate) has_java: bool,
+pub(super) struct CaFiles {
+    /// `None` without a proxy, or if the CA files could not be written or mounted.
+    pub(super) authority: Option<Authority>,
+    /// Roots for upstreams.
+    pub(super) roots: UpstreamRoots,
+    /// Mounts of the CA files.
+    pub(super) mounts: Vec<Mount>,
+    /// True if there is a Java trust store among the files.
+    pub(super) has_java: bool,
 }
 
-impl Prepared {
-    /// Makes the authority, and its files in `run_dir`; nothing where no connection is opened.
+impl CaFiles {
+    /// Makes the CA, and its files in `run_dir`; nothing without a proxy. Logs a warning if a file cannot be written.
     ///
     /// # Errors
-    /// There is no authority, or what the operator adds cannot be read. Files that cannot be written are a warning.
-    pub(crate) fn create(config: &Config, run_dir: &RunDir, made: &mut Made) -> anyhow::Result<Self> {
+    /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
+    pub(super) fn create(config: &Config, run_dir: &RunDir, made: &mut Made) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -51,23 +51,23 @@ impl Prepared {
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let has_java = has_java(&config.environment);
-        let callers = Callers::read(&config.environment);
+        let callers = CallerCertificates::read(&config.environment);
         let place =
             ensure_held(&config.tls_dir, made).with_context(|| format!("cannot make {}", config.tls_dir.display()));
         match place.and_then(|place| {
-            write(place, run_dir, &authority, &Shown { bundles: &bundles, callers: &callers, has_java })
+            write(place, run_dir, &authority, &Contents { bundles: &bundles, callers: &callers, has_java })
         }) {
             Ok(mounts) => Ok(Self { authority: Some(authority), roots: UpstreamRoots::new(bundles), mounts, has_java }),
             Err(error) => {
-                unavailable(&format!("{error:#}"));
+                log_unavailable(&format!("{error:#}"));
                 Ok(Self { roots: UpstreamRoots::new(bundles), ..Self::default() })
             }
         }
     }
 }
 
-/// Says that TLS cannot be opened.
-pub(crate) fn unavailable(why: &str) {
+/// Logs that TLS cannot be intercepted.
+pub(super) fn log_unavailable(why: &str) {
     let message = format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
     logging::config_event("DEGRADED", "HIGH", &message);
 }
@@ -86,24 +86,24 @@ fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The certificates that the caller's variables name to its programs. Programs inside trust them as outside; the proxy, which
-/// opens TLS, does not: `--upstream-ca-file` is for that.
+/// Certificates in files that the caller's variables name. Programs inside trust them as programs outside do; the proxy does
+/// not, for which `--upstream-ca-file` is.
 #[derive(Default)]
-struct Callers {
+struct CallerCertificates {
     /// All of them, in PEM.
     all: Vec<u8>,
-    /// Those that programs trust besides their own, in PEM.
+    /// Certificates that programs trust besides their own, in PEM.
     besides: Vec<u8>,
 }
 
-impl Callers {
-    /// Reads the files; what cannot be read is said, and is no reason not to start.
+impl CallerCertificates {
+    /// Reads the files, and logs those that cannot be read.
     fn read(environment: &Environment) -> Self {
         let systems: Vec<_> = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok()).collect();
         let (mut callers, mut seen) = (Self::default(), Vec::new());
         for (variable, path, is_besides) in named_certificates(environment) {
             let real = std::fs::canonicalize(path).ok();
-            // The system's bundle is in ours.
+            // Ours contains the system's bundle.
             if real.as_ref().is_some_and(|real| systems.contains(real)) {
                 continue;
             }
@@ -138,7 +138,7 @@ fn read_named(path: &Path) -> io::Result<Vec<u8>> {
     if is_one { Ok(found) } else { Err(io::Error::other("it holds no certificate in PEM")) }
 }
 
-/// The certificates of a file in PEM, and nothing of what else it holds, as a key.
+/// Returns the certificates of a file in PEM, without its other content, such as a key.
 fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     let mut found = Vec::new();
     let mut is_inside = false;
@@ -153,24 +153,29 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Input for the trust files, besides the authority.
-struct Shown<'s> {
+/// Input for the CA files, besides the CA.
+struct Contents<'s> {
     bundles: &'s [Vec<u8>],
-    callers: &'s Callers,
+    callers: &'s CallerCertificates,
     has_java: bool,
 }
 
-/// Writes the files, and says where they are to be shown: in `place`, which is `--tls-dir`, and instead of the system's own bundle, which is all
+/// Writes the files, and returns their mounts: at `place`, which is `--tls-dir`, and over the system's bundles, which are all
 /// that some programs read.
-fn write(place: PathBuf, run_dir: &RunDir, authority: &Authority, shown: &Shown<'_>) -> anyhow::Result<Vec<Mount>> {
-    let bundles = shown.bundles.iter().chain([&shown.callers.all]).map(Vec::as_slice);
+fn write(
+    place: PathBuf,
+    run_dir: &RunDir,
+    authority: &Authority,
+    contents: &Contents<'_>,
+) -> anyhow::Result<Vec<Mount>> {
+    let bundles = contents.bundles.iter().chain([&contents.callers.all]).map(Vec::as_slice);
     let bundles: Vec<&[u8]> = bundles.filter(|bundle| !bundle.is_empty()).collect();
     let folder = run_dir.path().join("tls");
     DirBuilder::new().mode(0o755).create(&folder)?;
-    // Whatever the caller's umask is.
+    // The caller's umask may have taken bits away.
     std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
-    let java = if shown.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
-    let alone = [shown.callers.besides.as_slice(), authority.pem().as_bytes()].concat();
+    let java = if contents.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
+    let alone = [contents.callers.besides.as_slice(), authority.pem().as_bytes()].concat();
     let files = [(AUTHORITY_FILE, alone), (BUNDLE_FILE, bundle(&bundles, authority))];
     for (name, content) in files.into_iter().chain(java) {
         let path = folder.join(name);
@@ -187,7 +192,7 @@ fn write(place: PathBuf, run_dir: &RunDir, authority: &Authority, shown: &Shown<
     Ok(mounts)
 }
 
-/// The folder `path`, made if it is missing, and there for as long as the sandbox is.
+/// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.
 fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
     loop {
         let place = ensure(path, HELD_MODE, made)?;
@@ -198,7 +203,7 @@ fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
     }
 }
 
-/// The folder `path`, made with `mode` if it is missing. What is shown inside is a mount on it, with a mode of its own.
+/// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a mode of its own.
 fn ensure(path: &Path, mode: u32, made: &mut Made) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -214,7 +219,7 @@ fn ensure(path: &Path, mode: u32, made: &mut Made) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether there is a Java for which its own store is needed.
+/// Returns true if there is a Java, which needs a trust store of its own.
 fn has_java(environment: &Environment) -> bool {
     let home = environment.get("JAVA_HOME").map(|home| Path::new(home).join("bin"));
     let path = environment.get("PATH").map(std::env::split_paths);

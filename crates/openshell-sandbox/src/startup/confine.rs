@@ -60,7 +60,7 @@ impl Confined {
         };
         let (launcher, enforced) = confine_init(init, confinement, host.network.netns.as_ref(), signals).await?;
         if let Some(why) = &enforced.not_mounted {
-            ca_files::unavailable(why);
+            ca_files::log_unavailable(why);
             host.tls.authority = None;
         }
         Ok(Self { launcher, granted, enforced })

@@ -19,7 +19,7 @@ use openshell_supervisor::{environment, filesystem, netns, own_run};
 use crate::config::Config;
 use crate::lints;
 use crate::logging;
-use crate::startup::ca_files::Prepared;
+use crate::startup::ca_files::CaFiles;
 use crate::startup::network::Network;
 use crate::startup::plan::Plan;
 
@@ -28,7 +28,7 @@ pub(super) struct Host {
     pub(super) proof: Proof,
     pub(super) private: PrivateFolders,
     pub(super) streams: Streams,
-    pub(super) tls: Prepared,
+    pub(super) tls: CaFiles,
     pub(super) network: Network,
     pub(super) made: Made,
     pub(super) run_dir: RunDir,
@@ -54,7 +54,7 @@ impl Host {
         warn_of_writable_inputs(config, run_dir.path(), user, landlock);
         // Both take some milliseconds, of different parts of the machine.
         let (network, tls) = std::thread::scope(|scope| {
-            let tls = scope.spawn(|| Prepared::create(config, &run_dir, &mut made));
+            let tls = scope.spawn(|| CaFiles::create(config, &run_dir, &mut made));
             (Network::create(config), tls.join())
         });
         let (network, tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);

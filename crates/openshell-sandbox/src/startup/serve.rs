@@ -30,7 +30,7 @@ use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::{self, Source};
-use crate::startup::ca_files::Prepared;
+use crate::startup::ca_files::CaFiles;
 use crate::startup::network::Network;
 use crate::tasks::Tasks;
 
@@ -69,7 +69,7 @@ impl RunServices {
     }
 
     /// Serves connections, if there is a proxy.
-    pub(super) fn serve(&mut self, in_force: InForce, tls: Prepared, network: &Network, tasks: &mut Tasks) {
+    pub(super) fn serve(&mut self, in_force: InForce, tls: CaFiles, network: &Network, tasks: &mut Tasks) {
         let subnet = network.netns.as_ref().and_then(Netns::subnet);
         let (Some(listener), Some(identifier), Some(subnet)) = (self.listener.take(), self.identifier.take(), subnet)
         else {

@@ -132,7 +132,7 @@ impl<'c> CommandSupervisor<'c> {
         ));
     }
 
-    /// Leaves the command the grace from now on, whatever time was left before.
+    /// Replaces the time that the command has left by the grace.
     fn ask_to_end(&mut self, cause: EndCause) {
         if self.cause.is_none() {
             self.cause = Some(cause);

@@ -55,7 +55,7 @@ fn code_of_signal(signal: i32) -> u8 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) code: u8,
-    /// Cause of an end that is not the command's own, whatever its code.
+    /// Cause of an end that the supervisor asked for.
     pub(super) cause: Option<EndCause>,
 }
 
