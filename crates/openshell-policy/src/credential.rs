@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::network::host::{Host, HostPattern};
 use crate::secret::Secret;
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// What a placeholder begins with; a name follows.
 pub const MARKER: &str = "openshell:resolve:env:";
@@ -23,13 +23,13 @@ impl CredentialName {
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let begins = text.starts_with(|c: char| !c.is_ascii_digit());
         if is_word && begins && text.len() <= Self::MAX {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Fault::CredentialName)
+            Err(ViolationKind::CredentialName)
         }
     }
 
@@ -66,18 +66,18 @@ pub const SHORT_SECRET_BYTES: usize = 8;
 ///
 /// # Errors
 /// It cannot.
-pub fn check_secret(secret: &[u8]) -> Result<(), Fault> {
+pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
     if secret.is_empty() {
-        return Err(Fault::SecretEmpty);
+        return Err(ViolationKind::SecretEmpty);
     }
     if secret.len() > MAX_SECRET_BYTES {
-        return Err(Fault::SecretTooLong { bytes: secret.len(), limit: MAX_SECRET_BYTES });
+        return Err(ViolationKind::SecretTooLong { bytes: secret.len(), limit: MAX_SECRET_BYTES });
     }
     if secret.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-        return Err(Fault::SecretControl);
+        return Err(ViolationKind::SecretControl);
     }
     if secret.windows(MARKER.len()).any(|part| part == MARKER.as_bytes()) {
-        return Err(Fault::SecretPlaceholder);
+        return Err(ViolationKind::SecretPlaceholder);
     }
     Ok(())
 }
@@ -131,15 +131,15 @@ impl BoundHost {
     ///
     /// # Errors
     /// As [`HostPattern::parse`]; a wildcard behind the first label; or a port that is none.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_bare_address = text.parse::<std::net::Ipv6Addr>().is_ok();
         let (host, port) = match text.rsplit_once(':').filter(|_| !is_bare_address && !text.ends_with(']')) {
-            Some((host, port)) => (host, port.parse().map_err(|_| Fault::PortInvalid)?),
+            Some((host, port)) => (host, port.parse().map_err(|_| ViolationKind::PortInvalid)?),
             None => (text, Self::DEFAULT_PORT),
         };
         let pattern = HostPattern::parse(host)?;
         if !pattern.is_simple() {
-            return Err(Fault::HostWildcardPosition(host.to_owned()));
+            return Err(ViolationKind::HostWildcardPosition(host.to_owned()));
         }
         Ok(Self { pattern, port })
     }
@@ -160,14 +160,14 @@ impl PathPrefix {
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@/".contains(&byte);
         let Some(rest) = text.strip_prefix('/').filter(|_| text.bytes().all(is_plain)) else {
-            return Err(Fault::PathPrefix);
+            return Err(ViolationKind::PathPrefix);
         };
         let mut segments = rest.strip_suffix('/').unwrap_or(rest).split('/');
         if !rest.is_empty() && segments.any(|segment| matches!(segment, "" | "." | "..")) {
-            return Err(Fault::PathPrefix);
+            return Err(ViolationKind::PathPrefix);
         }
         Ok(Self(text.to_owned()))
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// A path of the filesystem policy: absolute, without `..`, without a trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,13 +13,13 @@ impl GrantedPath {
     ///
     /// # Errors
     /// A relative path, `..`, or a NUL byte.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let path = Path::new(text);
         if !path.is_absolute() || text.contains('\0') {
-            return Err(Fault::PathNotAbsolute(text.to_owned()));
+            return Err(ViolationKind::PathNotAbsolute(text.to_owned()));
         }
         if path.components().any(|part| part == Component::ParentDir) {
-            return Err(Fault::PathTraversal(text.to_owned()));
+            return Err(ViolationKind::PathTraversal(text.to_owned()));
         }
         Ok(Self(path.components().collect()))
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::network::host::Host;
 use crate::secret::Secret;
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// The host at which the workload finds its models.
 pub const HOST: &str = "inference.local";
@@ -43,10 +43,10 @@ impl Interface {
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let word = text.trim().to_ascii_lowercase();
         let known = Self::ALL.into_iter().find(|interface| interface.as_str() == word);
-        known.ok_or(Fault::UnknownWord {
+        known.ok_or(ViolationKind::UnknownWord {
             word: text.to_owned(),
             known: "openai_chat_completions, openai_completions, openai_responses, openai_embeddings, anthropic_messages, model_discovery",
         })
@@ -107,10 +107,10 @@ impl Backend {
     ///
     /// # Errors
     /// It is none of them, has no host, or says more than a host, a port and a path.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         // Who writes a password into it should not find it in a log.
         let shown = if text.contains('@') { "an endpoint with user information" } else { text };
-        let invalid = || Fault::EndpointInvalid(shown.to_owned());
+        let invalid = || ViolationKind::EndpointInvalid(shown.to_owned());
         let (scheme, rest) = text.trim().split_once("://").ok_or_else(invalid)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
             "mock" => return Ok(Self::Mock),

@@ -6,7 +6,7 @@ use crate::filesystem::Filesystem;
 use crate::network::endpoint::{Endpoint, TlsMode};
 use crate::network::{NetworkPolicies, PolicyName};
 use crate::process::RunAs;
-use crate::violation::{Fault, Place};
+use crate::violation::{FieldPath, ViolationKind};
 
 /// Endpoints in one policy document; what more would cost in memory and decisions no author wants.
 pub const MAX_ENDPOINTS: usize = 10_000;
@@ -24,18 +24,20 @@ impl Policy {
     ///
     /// # Errors
     /// What is wrong between the parts, each with its place.
-    pub fn new(filesystem: Filesystem, run_as: RunAs, network: NetworkPolicies) -> Result<Self, Vec<(Place, Fault)>> {
+    pub fn new(
+        filesystem: Filesystem,
+        run_as: RunAs,
+        network: NetworkPolicies,
+    ) -> Result<Self, Vec<(FieldPath, ViolationKind)>> {
         let mut faults = Vec::new();
         let count = network.values().map(|policy| policy.endpoints.len()).sum();
-        let place = Place::root().key("network_policies");
+        let place = FieldPath::root().key("network_policies");
         if count > MAX_ENDPOINTS {
-            faults.push((place.clone(), Fault::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
+            faults.push((place.clone(), ViolationKind::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
         }
-        faults.extend(
-            skipped_but_judged(&network)
-                .into_iter()
-                .map(|(name, index)| (place.key(name.as_str()).key("endpoints").index(index), Fault::TlsSkipWithL7)),
-        );
+        faults.extend(skipped_but_judged(&network).into_iter().map(|(name, index)| {
+            (place.key(name.as_str()).key("endpoints").index(index), ViolationKind::TlsSkipWithL7)
+        }));
         if !faults.is_empty() {
             return Err(faults);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::network::rule::{Glob, HttpRule, MethodPattern};
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// A named set of rules over every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +21,12 @@ impl Access {
     ///
     /// # Errors
     /// Any other word.
-    pub fn parse(word: &str) -> Result<Self, Fault> {
+    pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word {
             "read-only" => Ok(Self::ReadOnly),
             "read-write" => Ok(Self::ReadWrite),
             "full" => Ok(Self::Full),
-            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "read-only, read-write, full" }),
+            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "read-only, read-write, full" }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! User and group that the workload runs as, by name or number, before any look-up.
 
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// A user or group as the policy names it. Never root by word or number; that a name does not resolve to 0 is checked
 /// where it is looked up.
@@ -17,20 +17,20 @@ impl Identity {
     ///
     /// # Errors
     /// `root`, 0, 4294967295, an empty name, or characters that no user database entry can hold.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return match text.parse::<u32>() {
-                Ok(0) => Err(Fault::RunAsRoot),
+                Ok(0) => Err(ViolationKind::RunAsRoot),
                 Ok(id) if id != u32::MAX => Ok(Self::Id(id)),
-                Ok(_) | Err(_) => Err(Fault::RunAsName),
+                Ok(_) | Err(_) => Err(ViolationKind::RunAsName),
             };
         }
         if text == "root" {
-            return Err(Fault::RunAsRoot);
+            return Err(ViolationKind::RunAsRoot);
         }
         let unusable = |c: char| c == ':' || c == '/' || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(unusable) || text.starts_with('-') {
-            return Err(Fault::RunAsName);
+            return Err(ViolationKind::RunAsName);
         }
         Ok(Self::Name(text.to_owned()))
     }

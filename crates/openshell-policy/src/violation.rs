@@ -4,9 +4,9 @@ use std::fmt;
 
 /// A path into the policy document, such as `network_policies.github.endpoints[0].port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(String);
+pub struct FieldPath(String);
 
-impl Place {
+impl FieldPath {
     /// The document itself.
     #[must_use]
     pub fn root() -> Self {
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -39,22 +39,22 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Where in the document.
-    pub place: Place,
+    pub path: FieldPath,
     /// Line in the text, from 1; `None` where the policy did not come from text.
     pub line: Option<u64>,
     /// What is wrong.
-    pub fault: Fault,
+    pub kind: ViolationKind,
 }
 
 /// One thing in a valid policy that its author should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Where in the document.
-    pub place: Place,
+    pub path: FieldPath,
     /// Line in the text, from 1; `None` where the policy did not come from text.
     pub line: Option<u64>,
     /// What is doubtful.
-    pub doubt: Doubt,
+    pub kind: WarningKind,
 }
 
 /// All violations of one document, at least one.
@@ -65,7 +65,7 @@ impl std::error::Error for Violations {}
 
 impl fmt::Display for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let about_l7 = self.0.iter().any(|violation| violation.fault.is_about_l7());
+        let about_l7 = self.0.iter().any(|violation| violation.kind.is_about_l7());
         f.write_str(if about_l7 { "L7 policy validation failed:" } else { "policy validation failed:" })?;
         self.0.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
     }
@@ -73,29 +73,29 @@ impl fmt::Display for Violations {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        located(f, &self.place, self.line)?;
-        write!(f, "{}", self.fault)
+        located(f, &self.path, self.line)?;
+        write!(f, "{}", self.kind)
     }
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        located(f, &self.place, self.line)?;
-        write!(f, "{}", self.doubt)
+        located(f, &self.path, self.line)?;
+        write!(f, "{}", self.kind)
     }
 }
 
-fn located(f: &mut fmt::Formatter<'_>, place: &Place, line: Option<u64>) -> fmt::Result {
+fn located(f: &mut fmt::Formatter<'_>, path: &FieldPath, line: Option<u64>) -> fmt::Result {
     if let Some(line) = line {
         write!(f, "line {line}: ")?;
     }
-    if *place == Place::root() { Ok(()) } else { write!(f, "{place}: ") }
+    if *path == FieldPath::root() { Ok(()) } else { write!(f, "{path}: ") }
 }
 
 /// What is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
-pub enum Fault {
+pub enum ViolationKind {
     #[error("{0}")]
     Syntax(String),
     #[error("the document has {bytes} bytes, at most {limit} are read")]
@@ -223,7 +223,7 @@ fn hint(key: &str) -> &'static str {
     if key == "route" { " (the name of a route is its `name`)" } else { "" }
 }
 
-impl Fault {
+impl ViolationKind {
     /// Whether the fault concerns what is judged inside a connection.
     fn is_about_l7(&self) -> bool {
         matches!(
@@ -275,7 +275,7 @@ impl fmt::Display for ReadOnlyWritable {
 /// What a policy's author should look at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
-pub enum Doubt {
+pub enum WarningKind {
     #[error(
         "`enforcement` is left out, so the rules refuse nothing at {0} and violations are only recorded; write `enforcement: enforce` or `audit`"
     )]

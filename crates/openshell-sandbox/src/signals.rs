@@ -19,7 +19,7 @@ const WAITING: usize = 64;
 /// A handler cannot be installed.
 pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Received>> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    for number in signals::TAKEN {
+    for number in signals::HANDLED {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
         let signal = Received { number: *number, is_hang_up: false };
         let pass_on = async move { while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {} };

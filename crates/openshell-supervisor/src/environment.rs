@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::landlock::Request;
-use crate::run_as::{Credentials, User};
+use crate::run_as::{ProcessIdentity, User};
 
 /// Names and values, in no particular order, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,7 +164,7 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
 /// can write to; the sandbox then has one of its own, as others' files would decide what programs do that read settings there.
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
-    let is_own = |path: &&Path| is_users_alone(path, &user.credentials);
+    let is_own = |path: &&Path| is_users_alone(path, &user.identity);
     let is_granted = |path: &&Path| landlock.grants_reading(path) || landlock.lists_beneath(path);
     let is_writable = |path: &&Path| landlock.grants_writing(path);
     let own = user.home.as_deref().filter(is_granted).filter(is_own);
@@ -173,10 +173,10 @@ pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
 
 /// Returns true if `path` is a folder that belongs to the user, that the user can write to and no other user can, and if no
 /// symlink leads there: the symlink's target could be changed, and the file rules are about the path as it is written.
-fn is_users_alone(path: &Path, credentials: &Credentials) -> bool {
+fn is_users_alone(path: &Path, identity: &ProcessIdentity) -> bool {
     let is_direct = std::fs::canonicalize(path).is_ok_and(|real| real == path);
-    let is_private = |data: Metadata| data.uid() == credentials.uid && data.mode() & 0o022 == 0;
-    is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && credentials.may_write(path)
+    let is_private = |data: Metadata| data.uid() == identity.uid && data.mode() & 0o022 == 0;
+    is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && identity.may_write(path)
 }
 
 /// Where commands are looked for if the caller does not say.
@@ -221,7 +221,7 @@ pub fn named_certificates(caller: &Environment) -> impl Iterator<Item = (&'stati
 
 /// Whether a variable `name` of the workload is the sandbox's to set or to remove.
 #[must_use]
-pub fn is_sandboxs(name: &str) -> bool {
+pub fn is_reserved(name: &str) -> bool {
     const SET: &[&str] = &["HOME", "USER", "LOGNAME", "SHELL", "PATH", "NODE_USE_ENV_PROXY", "JAVA_TOOL_OPTIONS"];
     SET.contains(&name) || is_removed(OsStr::new(name))
 }
@@ -245,15 +245,15 @@ fn shell(user: &User) -> &Path {
 mod tests {
     use super::{Environment, Inputs, home as home_of, workload};
     use crate::landlock::Request;
-    use crate::run_as::{Credentials, User};
+    use crate::run_as::{ProcessIdentity, User};
     use openshell_policy::filesystem::{Filesystem, GrantedPath};
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
 
     fn user() -> User {
-        let credentials = Credentials { uid: 900, gid: 900, groups: vec![900] };
+        let identity = ProcessIdentity { uid: 900, gid: 900, groups: vec![900] };
         let shell = Some(PathBuf::from("/usr/sbin/nologin"));
-        User { credentials, name: "sandbox".to_owned(), home: Some(PathBuf::from("/")), shell }
+        User { identity, name: "sandbox".to_owned(), home: Some(PathBuf::from("/")), shell }
     }
 
     fn computed(caller: &[(&str, &str)]) -> Environment {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 
-use crate::made::Made;
-use crate::run_as::Credentials;
+use crate::created_dirs::CreatedDirs;
+use crate::run_as::ProcessIdentity;
 
 /// Why a directory could not be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum PrepareError {
 /// The first path that goes through a symlink or cannot be created.
 pub fn prepare<'p>(
     read_write: impl IntoIterator<Item = &'p Path>,
-    owner: &Credentials,
-    made: &mut Made,
+    owner: &ProcessIdentity,
+    made: &mut CreatedDirs,
 ) -> Result<(), PrepareError> {
     read_write.into_iter().try_for_each(|path| prepare_one(path, owner, made))
 }
 
-fn prepare_one(path: &Path, owner: &Credentials, made: &mut Made) -> Result<(), PrepareError> {
+fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> Result<(), PrepareError> {
     let inspect = |source: io::Error| PrepareError::Inspect { path: path.to_owned(), source };
     let (deepest, missing) = match existing_ancestor(path) {
         Ok(found) => found,
@@ -84,7 +84,12 @@ fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> 
 }
 
 /// Makes `name` in `parent`, and says whether it did: another sandbox that starts may have been faster.
-fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> Result<(OwnedFd, bool), PrepareError> {
+fn create(
+    parent: &OwnedFd,
+    name: &OsStr,
+    owner: &ProcessIdentity,
+    path: &Path,
+) -> Result<(OwnedFd, bool), PrepareError> {
     let failed = |errno: rustix::io::Errno| PrepareError::Create { path: path.to_owned(), source: errno.into() };
     let is_new = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
         Err(rustix::io::Errno::EXIST) => false,
@@ -104,20 +109,20 @@ fn create(parent: &OwnedFd, name: &OsStr, owner: &Credentials, path: &Path) -> R
 #[cfg(test)]
 mod tests {
     use super::{PrepareError, prepare};
-    use crate::made::Made;
-    use crate::run_as::Credentials;
+    use crate::created_dirs::CreatedDirs;
+    use crate::run_as::ProcessIdentity;
     use crate::run_dir::RunDir;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
 
-    fn nobody() -> Credentials {
-        Credentials { uid: 61184, gid: 61185, groups: vec![61185] }
+    fn nobody() -> ProcessIdentity {
+        ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185] }
     }
 
     fn prepare_one(path: &Path) -> Result<(), PrepareError> {
         let place = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap();
         let run_dir = RunDir::create(Some(place.path())).unwrap();
-        let mut made = Made::none(&run_dir, std::iter::once(path)).unwrap();
+        let mut made = CreatedDirs::new(&run_dir, std::iter::once(path)).unwrap();
         let result = prepare([path], &nobody(), &mut made);
         // Or its end would remove what the test looks at.
         std::mem::forget(made);

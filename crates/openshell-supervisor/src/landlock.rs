@@ -12,7 +12,7 @@ use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, File
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::resolve::walk;
+use crate::trusted_symlinks::walk;
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
 /// says.
@@ -197,7 +197,7 @@ impl Request {
     /// Returns true if the host's /run can be replaced in the sandbox: no grant holds the sandbox's own folder.
     #[must_use]
     pub fn replaces_run(&self) -> bool {
-        crate::own_run::is_possible(self.resolve().iter().flat_map(Resolved::visible))
+        crate::private_run::is_possible(self.resolve().iter().flat_map(Resolved::visible))
     }
 
     /// Returns true under `hard_requirement`: a rule that cannot be enforced ends the start.

@@ -5,21 +5,22 @@
 
 pub mod run_as;
 
+pub mod created_dirs;
 pub mod environment;
 pub mod filesystem;
-pub mod made;
 pub mod run_dir;
 
 mod cover;
 pub mod landlock;
 pub mod netlink;
 pub mod netns;
-pub mod own_run;
-pub mod resolve;
+pub mod private_run;
 pub mod seccomp;
 pub mod streams;
+pub mod trusted_symlinks;
 
 pub mod confine;
+pub mod harden;
 
 pub mod init;
 pub mod job;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Who the workload is, in the kernel's terms. No number is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Credentials {
+pub struct ProcessIdentity {
     /// User.
     pub uid: u32,
     /// Primary group.
@@ -18,7 +18,7 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
-impl Credentials {
+impl ProcessIdentity {
     /// Returns true if owner, group and mode let the user enter the folder `path` and its ancestors.
     #[must_use]
     pub fn may_enter(&self, path: &Path) -> bool {
@@ -47,7 +47,7 @@ impl Credentials {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// Its numbers.
-    pub credentials: Credentials,
+    pub identity: ProcessIdentity,
     /// Its name, or its number where it has no entry.
     pub name: String,
     /// Its home directory, where it has an entry.
@@ -122,7 +122,7 @@ fn resolve_in(run_as: &RunAs, passwd: &str, group: &str) -> Result<User, RunAsEr
     }
     let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
     Ok(User {
-        credentials: Credentials { uid, gid, groups },
+        identity: ProcessIdentity { uid, gid, groups },
         name,
         home: entry.as_ref().and_then(|entry| path(entry.home)),
         shell: entry.as_ref().and_then(|entry| path(entry.shell)),
@@ -180,22 +180,22 @@ mod tests {
     #[test]
     fn prv_01_a_name_brings_its_groups_and_no_others() {
         let user = resolved("sandbox", Some("sandbox")).unwrap();
-        assert_eq!((user.credentials.uid, user.credentials.gid), (900, 901));
-        assert_eq!(user.credentials.groups, [901, 29]);
+        assert_eq!((user.identity.uid, user.identity.gid), (900, 901));
+        assert_eq!(user.identity.groups, [901, 29]);
         assert_eq!(user.home.unwrap().to_str(), Some("/sandbox"));
     }
 
     #[test]
     fn a_number_needs_no_entry_and_gets_no_groups() {
         let user = resolved("61184", None).unwrap();
-        assert_eq!((user.credentials.uid, user.credentials.gid), (61184, 61184));
-        assert_eq!(user.credentials.groups, [61184]);
+        assert_eq!((user.identity.uid, user.identity.gid), (61184, 61184));
+        assert_eq!(user.identity.groups, [61184]);
         assert_eq!((user.name.as_str(), user.home), ("61184", None));
     }
 
     #[test]
     fn a_missing_group_means_the_primary_one() {
-        assert_eq!(resolved("sandbox", None).unwrap().credentials.gid, 901);
+        assert_eq!(resolved("sandbox", None).unwrap().identity.gid, 901);
     }
 
     #[test]
@@ -219,8 +219,8 @@ mod tests {
             let run_as = RunAs { user: Identity::parse("sandbox").unwrap(), group: None };
             for (passwd, group) in [(text, GROUP), (PASSWD, text)] {
                 let Ok(user) = resolve_in(&run_as, passwd, group) else { continue };
-                assert!(user.credentials.groups.contains(&user.credentials.gid));
-                assert!(user.credentials.uid != 0, "root is refused, whatever the files say: {text}");
+                assert!(user.identity.groups.contains(&user.identity.gid));
+                assert!(user.identity.uid != 0, "root is refused, whatever the files say: {text}");
             }
         });
     }

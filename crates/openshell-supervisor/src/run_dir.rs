@@ -153,7 +153,7 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
             // Held until the folder is gone, so that nobody takes it meanwhile.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             // Folders that are not empty stay.
-            let _ = crate::made::remove_recorded(path);
+            let _ = crate::created_dirs::remove_recorded(path);
             remove(path)
         }
         // Its supervisor was killed before there was a lock, so it is empty; a folder that is not is none of ours.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 /// What is done about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub enum SignalAction {
     /// The command gets it, and after the grace time everything is killed.
     Terminate,
     /// The command gets it.
@@ -24,7 +24,7 @@ pub struct Received {
 }
 
 /// Signals that the supervisor takes, but for SIGCHLD and SIGHUP; whatever else arrives does what it does to any process.
-pub const TAKEN: &[i32] = &[
+pub const HANDLED: &[i32] = &[
     libc::SIGTERM,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -51,14 +51,14 @@ impl Received {
     }
 }
 
-/// Meaning of a signal. A terminal's hang-up is passed on to a command that has the terminal; a SIGHUP from a process reloads
+/// SignalAction of a signal. A terminal's hang-up is passed on to a command that has the terminal; a SIGHUP from a process reloads
 /// the policy.
 #[must_use]
-pub fn meaning(signal: Received, interactive: bool) -> Meaning {
+pub fn action(signal: Received, interactive: bool) -> SignalAction {
     match signal.number {
-        libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => Meaning::Terminate,
-        libc::SIGHUP if !(interactive && signal.is_hang_up) => Meaning::Reload,
-        _ => Meaning::Forward,
+        libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => SignalAction::Terminate,
+        libc::SIGHUP if !(interactive && signal.is_hang_up) => SignalAction::Reload,
+        _ => SignalAction::Forward,
     }
 }
 

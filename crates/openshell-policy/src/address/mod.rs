@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// What kind of network an address belongs to (IANA special-purpose address registries, RFC 6890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,12 +175,12 @@ impl AddressRange {
     ///
     /// # Errors
     /// Any other text, or an overlap with the addresses that are always blocked.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let range = match text.parse::<IpNet>() {
             Ok(range) => range.trunc(),
             Err(_) => match text.parse::<IpAddr>() {
                 Ok(address) => IpNet::from(address),
-                Err(_) => return Err(Fault::AddressInvalid(text.to_owned())),
+                Err(_) => return Err(ViolationKind::AddressInvalid(text.to_owned())),
             },
         };
         let range = unmapped(range);
@@ -188,7 +188,7 @@ impl AddressRange {
             range.prefix_len() == range.max_prefix_len() && AddressClass::of(range.addr()).is_always_blocked();
         if is_blocked_host || always_blocked().iter().any(|blocked| blocked.contains(&range) || range.contains(blocked))
         {
-            return Err(Fault::AddressAlwaysBlocked(text.to_owned()));
+            return Err(ViolationKind::AddressAlwaysBlocked(text.to_owned()));
         }
         Ok(Self(range))
     }

@@ -1,5 +1,5 @@
 use super::{AddressClass, AddressRange};
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 fn class(text: &str) -> AddressClass {
     AddressClass::of(text.parse().unwrap_or_else(|error| panic!("{text}: {error}")))
@@ -112,18 +112,18 @@ fn what_is_beside_an_address_that_is_never_reachable_may_be_listed() {
 #[test]
 fn ips_11_ranges_that_touch_blocked_addresses_are_refused() {
     for text in ["168.63.129.16", "100.100.100.200/32", "224.0.0.0/8", "ff02::/16", "fd20:ce::254"] {
-        assert_eq!(AddressRange::parse(text), Err(Fault::AddressAlwaysBlocked(text.to_owned())), "{text}");
+        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())), "{text}");
     }
     for text in ["127.0.0.0/8", "127.0.0.1", "0.0.0.0/0", "::/0", "169.254.0.0/16", "fe80::/10", "::ffff:127.0.0.0/104"]
     {
-        assert_eq!(AddressRange::parse(text), Err(Fault::AddressAlwaysBlocked(text.to_owned())), "{text}");
+        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())), "{text}");
     }
 }
 
 #[test]
 fn ips_12_what_is_no_address_is_refused() {
     for text in ["not-an-ip", "", "10.0.0", "10.0.0.0/33", "010.0.0.1"] {
-        assert_eq!(AddressRange::parse(text), Err(Fault::AddressInvalid(text.to_owned())), "{text}");
+        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressInvalid(text.to_owned())), "{text}");
     }
 }
 

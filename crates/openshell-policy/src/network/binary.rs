@@ -4,7 +4,7 @@ use std::fmt;
 
 use globset::GlobBuilder;
 
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// An absolute path, or a glob over paths if it holds `*`. Compared to the executable of a caller and of its ancestors,
 /// never to its arguments.
@@ -16,11 +16,11 @@ impl BinaryPattern {
     ///
     /// # Errors
     /// A relative path, or a glob that does not compile.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if text.contains('*') {
             glob(text)?;
         } else if !text.starts_with('/') || text.contains('\0') {
-            return Err(Fault::PathNotAbsolute(text.to_owned()));
+            return Err(ViolationKind::PathNotAbsolute(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }
@@ -33,8 +33,8 @@ impl fmt::Display for BinaryPattern {
 }
 
 /// Checks that `text` is a glob that the policy engine can evaluate; a broken one would make every evaluation an error.
-pub(crate) fn glob(text: &str) -> Result<(), Fault> {
-    let invalid = |problem: String| Fault::GlobInvalid { glob: text.to_owned(), problem };
+pub(crate) fn glob(text: &str) -> Result<(), ViolationKind> {
+    let invalid = |problem: String| ViolationKind::GlobInvalid { glob: text.to_owned(), problem };
     if text.is_empty() || text.contains('\0') {
         return Err(invalid("it is empty or holds a NUL byte".to_owned()));
     }

@@ -7,7 +7,7 @@ use crate::address::AddressRange;
 use crate::network::host::HostPattern;
 use crate::network::rule::{DenyRule, HttpRule};
 use crate::preset::Access;
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// Something that may be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +51,12 @@ impl Protocol {
     ///
     /// # Errors
     /// Any other word.
-    pub fn parse(word: &str) -> Result<Self, Fault> {
+    pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word.to_ascii_lowercase().as_str() {
             "rest" => Ok(Self::Rest),
             "sql" => Ok(Self::Sql),
             "tcp" => Ok(Self::Tcp),
-            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "rest, sql, tcp" }),
+            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "rest, sql, tcp" }),
         }
     }
 
@@ -85,11 +85,11 @@ impl Enforcement {
     ///
     /// # Errors
     /// Any other word.
-    pub fn parse(word: &str) -> Result<Self, Fault> {
+    pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word {
             "audit" => Ok(Self::Audit),
             "enforce" => Ok(Self::Enforce),
-            _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "enforce, audit" }),
+            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "enforce, audit" }),
         }
     }
 
@@ -135,43 +135,43 @@ impl Endpoint {
     ///
     /// # Errors
     /// Every contradiction between them.
-    pub fn new(parts: EndpointParts) -> Result<Self, Vec<Fault>> {
+    pub fn new(parts: EndpointParts) -> Result<Self, Vec<ViolationKind>> {
         let mut faults = Vec::new();
         if parts.host.is_none() && parts.allowed_ips.is_empty() {
-            faults.push(Fault::EndpointWithoutHost);
+            faults.push(ViolationKind::EndpointWithoutHost);
         }
         let ports: BTreeSet<NonZeroU16> = match (parts.port, parts.ports) {
             (Some(_), Some(_)) => {
-                faults.push(Fault::PortAndPorts);
+                faults.push(ViolationKind::PortAndPorts);
                 BTreeSet::new()
             }
             (Some(port), None) => BTreeSet::from([port]),
             (None, Some(ports)) if !ports.is_empty() => ports.into_iter().collect(),
             (None, _) => {
-                faults.push(Fault::PortMissing);
+                faults.push(ViolationKind::PortMissing);
                 BTreeSet::new()
             }
         };
         if parts.rules.as_ref().is_some_and(Vec::is_empty) {
-            faults.push(Fault::RulesEmpty);
+            faults.push(ViolationKind::RulesEmpty);
         } else if parts.rules.is_some() && parts.access.is_some() {
-            faults.push(Fault::RulesAndAccess);
+            faults.push(ViolationKind::RulesAndAccess);
         }
         if parts.tls_skip && parts.protocol.is_some() {
-            faults.push(Fault::TlsSkipWithL7);
+            faults.push(ViolationKind::TlsSkipWithL7);
         }
         if parts.host.is_some() && !parts.resolve.is_empty() {
-            faults.push(Fault::ResolveWithHost);
+            faults.push(ViolationKind::ResolveWithHost);
         }
         let is_tcp = parts.protocol == Some(Protocol::Tcp);
         if is_tcp && parts.host.is_none() {
-            faults.push(Fault::TcpWithoutHost);
+            faults.push(ViolationKind::TcpWithoutHost);
         }
         let is_narrowed = parts.rules.is_some()
             || parts.deny_rules.is_some()
             || parts.access.is_some_and(|access| access != Access::Full);
         if is_tcp && is_narrowed {
-            faults.push(Fault::TcpWithRules);
+            faults.push(ViolationKind::TcpWithRules);
         }
         let rules = match (parts.rules, parts.access) {
             (Some(rules), _) => Some(rules),
@@ -183,12 +183,12 @@ impl Endpoint {
             (Some(protocol), Some(rules)) => {
                 let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
                 if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
-                    faults.push(Fault::SqlEnforce);
+                    faults.push(ViolationKind::SqlEnforce);
                 }
                 Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.unwrap_or_default() })
             }
             (Some(_), None) => {
-                faults.push(Fault::ProtocolWithoutRules);
+                faults.push(ViolationKind::ProtocolWithoutRules);
                 None
             }
             (None, rules) => {
@@ -197,7 +197,9 @@ impl Endpoint {
                     ("deny_rules", parts.deny_rules.is_some()),
                     ("enforcement", parts.enforcement.is_some()),
                 ];
-                faults.extend(strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| Fault::NeedsProtocol(key)));
+                faults.extend(
+                    strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)),
+                );
                 None
             }
         };

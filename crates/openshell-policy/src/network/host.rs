@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::network::binary::glob;
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// Why a text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,27 +122,27 @@ impl HostPattern {
     /// # Errors
     /// A wildcard that matches every host or every host of a top-level domain, one in another place than the front, a
     /// glob that does not compile, or a text that is neither a name nor an address.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.contains('*') {
             return match Host::parse(text) {
                 Ok(host) => Ok(Self(host.to_string())),
-                Err(invalid) => Err(Fault::HostInvalid { host: text.to_owned(), problem: invalid.to_string() }),
+                Err(invalid) => Err(ViolationKind::HostInvalid { host: text.to_owned(), problem: invalid.to_string() }),
             };
         }
         if text.bytes().all(|byte| matches!(byte, b'*' | b'.')) {
-            return Err(Fault::HostMatchesAll(text.to_owned()));
+            return Err(ViolationKind::HostMatchesAll(text.to_owned()));
         }
         if !text.starts_with("*.") && !text.starts_with("**.") {
-            return Err(Fault::HostWildcardPosition(text.to_owned()));
+            return Err(ViolationKind::HostWildcardPosition(text.to_owned()));
         }
         let labels: Vec<_> = text.split('.').filter(|label| !label.is_empty()).collect();
         if labels.len() <= 2 {
-            return Err(Fault::HostTldWildcard(text.to_owned()));
+            return Err(ViolationKind::HostTldWildcard(text.to_owned()));
         }
         // A pattern that could match an IP address would make it an address that the policy names.
         if labels.last().is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{'])) {
             let problem = "its last label must be written out, and be no number".to_owned();
-            return Err(Fault::HostInvalid { host: text.to_owned(), problem });
+            return Err(ViolationKind::HostInvalid { host: text.to_owned(), problem });
         }
         glob(text)?;
         Ok(Self(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()))

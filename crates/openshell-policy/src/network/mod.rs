@@ -7,7 +7,7 @@ pub mod rule;
 
 use std::collections::BTreeMap;
 
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 use binary::BinaryPattern;
 use endpoint::Endpoint;
 
@@ -23,10 +23,10 @@ impl PolicyName {
     ///
     /// # Errors
     /// An empty name, more than 128 characters, or others than letters, digits, `_`, `.` and `-`.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if text.is_empty() || text.len() > 128 || !text.bytes().all(allowed) {
-            return Err(Fault::PolicyName);
+            return Err(ViolationKind::PolicyName);
         }
         Ok(Self(text.to_owned()))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::network::binary::glob;
-use crate::violation::Fault;
+use crate::violation::ViolationKind;
 
 /// One rule over HTTP requests; all of its parts must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +40,10 @@ impl MethodPattern {
     ///
     /// # Errors
     /// A text that is no token.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if text.is_empty() || !text.bytes().all(token) {
-            return Err(Fault::MethodInvalid { method: text.to_owned() });
+            return Err(ViolationKind::MethodInvalid { method: text.to_owned() });
         }
         Ok(Self(text.to_ascii_uppercase()))
     }
@@ -83,7 +83,7 @@ impl Glob {
     ///
     /// # Errors
     /// An empty or broken glob.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         glob(text)?;
         Ok(Self(text.to_owned()))
     }
@@ -112,9 +112,9 @@ impl QueryMatcher {
     ///
     /// # Errors
     /// No alternative at all.
-    pub fn any(globs: Vec<Glob>) -> Result<Self, Fault> {
+    pub fn any(globs: Vec<Glob>) -> Result<Self, ViolationKind> {
         if globs.is_empty() {
-            return Err(Fault::MatcherAnyEmpty);
+            return Err(ViolationKind::MatcherAnyEmpty);
         }
         Ok(Self(globs))
     }

@@ -5,7 +5,7 @@ use crate::credential::{
     check_secret,
 };
 use crate::secret::Secret;
-use crate::violation::{Doubt, Fault};
+use crate::violation::{ViolationKind, WarningKind};
 use crate::yaml::reader::{At, Reader};
 
 /// The credentials of a document; none may have a name that `is_taken`.
@@ -15,19 +15,19 @@ pub(super) fn credentials(
     is_taken: impl Fn(&str) -> bool,
 ) -> Option<Vec<CredentialSpec>> {
     let Some(at) = reader.mapping(at, &["credentials"])?.take("credentials") else {
-        reader.fault(at, Fault::Missing("credentials"));
+        reader.fault(at, ViolationKind::Missing("credentials"));
         return None;
     };
     let entries = reader.entries(&at)?;
     if entries.len() > MAX_CREDENTIALS {
-        reader.fault(&at, Fault::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
+        reader.fault(&at, ViolationKind::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
         return None;
     }
     let mut specs = Vec::new();
     for (key, at) in entries {
         let name = reader.keep(&at, CredentialName::parse(key));
         if is_taken(key) {
-            reader.fault(&at, Fault::CredentialNameTaken(key.to_owned()));
+            reader.fault(&at, ViolationKind::CredentialNameTaken(key.to_owned()));
         }
         specs.extend(name.and_then(|name| credential(reader, &at, name)));
     }
@@ -44,7 +44,7 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
     ];
     let mut sources = sources.into_iter().flatten();
     let (Some(source), None) = (sources.next(), sources.next()) else {
-        reader.fault(at, Fault::CredentialSource);
+        reader.fault(at, ViolationKind::CredentialSource);
         return None;
     };
     let hosts = fields.take("hosts").map(|at| (reader.texts(&at, BoundHost::parse), at));
@@ -52,17 +52,17 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
         && hosts.is_empty()
         && reader.violations() == before
     {
-        reader.fault(at, Fault::HostsEmpty);
+        reader.fault(at, ViolationKind::HostsEmpty);
     }
     if hosts.is_none() {
-        reader.warn(at, Doubt::CredentialUnbound);
+        reader.warn(at, WarningKind::CredentialUnbound);
     }
     let path = fields.take("path").and_then(|at| reader.text(&at, PathPrefix::parse));
     Some(CredentialSpec { name, source: source?, binding: Binding { hosts: hosts.map(|(hosts, _)| hosts), path } })
 }
 
-pub(super) fn variable(name: &str) -> Result<String, Fault> {
-    if name.is_empty() || name.contains(['=', '\0']) { Err(Fault::VariableName) } else { Ok(name.to_owned()) }
+pub(super) fn variable(name: &str) -> Result<String, ViolationKind> {
+    if name.is_empty() || name.contains(['=', '\0']) { Err(ViolationKind::VariableName) } else { Ok(name.to_owned()) }
 }
 
 fn value(reader: &mut Reader, at: &At<'_>) -> Option<Secret> {
@@ -71,7 +71,7 @@ fn value(reader: &mut Reader, at: &At<'_>) -> Option<Secret> {
         Ok(Secret::new(text.as_bytes().to_vec()))
     })?;
     if secret.expose().len() < SHORT_SECRET_BYTES {
-        reader.warn(at, Doubt::SecretShort);
+        reader.warn(at, WarningKind::SecretShort);
     }
     Some(secret)
 }

@@ -14,7 +14,7 @@ use crate::inference::RouteFile;
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
 use crate::process::{Identity, RunAs};
-use crate::violation::{Doubt, Fault, Place, ReadOnlyWritable, Violation, Violations, Warning};
+use crate::violation::{FieldPath, ReadOnlyWritable, Violation, ViolationKind, Violations, Warning, WarningKind};
 use node::{Node, Value};
 use reader::{At, Reader};
 
@@ -85,12 +85,12 @@ fn read<T>(
     document: &str,
     build: impl FnOnce(&mut Reader, &At<'_>) -> Option<T>,
 ) -> Result<(T, Vec<Warning>), Violations> {
-    let whole = |line, fault| Violations(vec![Violation { place: Place::root(), line, fault }]);
+    let whole = |line, kind| Violations(vec![Violation { path: FieldPath::root(), line, kind }]);
     if document.len() > MAX_DOCUMENT_BYTES {
-        let fault = Fault::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
+        let fault = ViolationKind::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
         return Err(whole(None, fault));
     }
-    let mut root = Node::parse(document).map_err(|(line, problem)| whole(line, Fault::Syntax(problem)))?;
+    let mut root = Node::parse(document).map_err(|(line, problem)| whole(line, ViolationKind::Syntax(problem)))?;
     let mut reader = Reader::default();
     let built = build(&mut reader, &At::root(&root));
     root.wipe();
@@ -101,8 +101,8 @@ fn version(reader: &mut Reader, at: Option<At<'_>>) {
     let Some(at) = at else { return };
     match at.node.value() {
         Value::Integer(1) => {}
-        Value::Integer(other) => reader.fault(&at, Fault::UnknownVersion(other.to_string())),
-        other => reader.fault(&at, Fault::WrongType { expected: "the number 1", found: other.kind() }),
+        Value::Integer(other) => reader.fault(&at, ViolationKind::UnknownVersion(other.to_string())),
+        other => reader.fault(&at, ViolationKind::WrongType { expected: "the number 1", found: other.kind() }),
     }
 }
 
@@ -121,8 +121,8 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
     for (path, at) in &read_only {
         let Some(found) = writable_parent(path, &read_write) else { continue };
         match compatibility {
-            Compatibility::BestEffort => reader.warn(at, Doubt::ReadOnlyWritable(found)),
-            Compatibility::HardRequirement => reader.fault(at, Fault::ReadOnlyWritable(found)),
+            Compatibility::BestEffort => reader.warn(at, WarningKind::ReadOnlyWritable(found)),
+            Compatibility::HardRequirement => reader.fault(at, ViolationKind::ReadOnlyWritable(found)),
         }
     }
     Filesystem {
@@ -152,7 +152,7 @@ fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {
     let word = |word: &str| match word {
         "best_effort" => Ok(Compatibility::BestEffort),
         "hard_requirement" => Ok(Compatibility::HardRequirement),
-        _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "best_effort, hard_requirement" }),
+        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "best_effort, hard_requirement" }),
     };
     at.and_then(|at| reader.mapping(&at, &["compatibility"])?.take("compatibility"))
         .and_then(|at| reader.text(&at, word))

@@ -10,7 +10,7 @@ use crate::network::host::HostPattern;
 use crate::network::rule::{DenyRule, Glob, HttpRule, MethodPattern, QueryMatcher};
 use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 use crate::preset::Access;
-use crate::violation::{Doubt, Fault};
+use crate::violation::{ViolationKind, WarningKind};
 use crate::yaml::node::Value;
 use crate::yaml::reader::{At, Fields, Reader};
 
@@ -53,7 +53,7 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
     // `harness` is an old flag without meaning.
     let mut fields = reader.mapping(at, &["path", "harness"])?;
     let Some(path) = fields.take("path") else {
-        reader.fault(at, Fault::Missing("path"));
+        reader.fault(at, ViolationKind::Missing("path"));
         return None;
     };
     reader.text(&path, BinaryPattern::parse)
@@ -82,19 +82,19 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     parts.resolve =
         keys.read(reader, "resolve", |reader, at| Some(reader.texts(at, HostPattern::parse))).unwrap_or_default();
     if parts.protocol == Some(Protocol::Sql) {
-        reader.warn(at, Doubt::SqlNotInspected);
+        reader.warn(at, WarningKind::SqlNotInspected);
     }
     if parts.protocol == Some(Protocol::Tcp) {
-        reader.warn(at, Doubt::TcpNotInThisBuild);
+        reader.warn(at, WarningKind::TcpNotInThisBuild);
     }
     if parts.host.is_none() && parts.resolve.is_empty() {
-        reader.warn(at, Doubt::NamesNotResolved);
+        reader.warn(at, WarningKind::NamesNotResolved);
     }
     if parts.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && parts.enforcement.is_none() {
         let host = parts.host.as_ref().map_or_else(|| "any host".to_owned(), ToString::to_string);
         let ports = parts.port.iter().chain(parts.ports.iter().flatten());
         let ports: Vec<_> = ports.map(ToString::to_string).collect();
-        reader.warn(at, Doubt::EnforcementDefaults(format!("{host}:{}", ports.join(","))));
+        reader.warn(at, WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))));
     }
     let (endpoint, faults) = match Endpoint::new(parts) {
         Ok(endpoint) => (Some(endpoint), Vec::new()),
@@ -130,20 +130,22 @@ impl<'n> Keys<'n> {
     }
 
     /// `faults` between the keys, without those that only follow from a faulty value, and with those that a faulty value hides.
-    fn contradictions(&self, mut faults: Vec<Fault>) -> Vec<Fault> {
+    fn contradictions(&self, mut faults: Vec<ViolationKind>) -> Vec<ViolationKind> {
         faults.retain(|fault| {
             let about: &[&str] = match fault {
-                Fault::EndpointWithoutHost => &["host", "allowed_ips"],
-                Fault::TcpWithoutHost => &["host"],
-                Fault::PortMissing => &["port", "ports"],
-                Fault::RulesEmpty => &["rules"],
-                Fault::ProtocolWithoutRules => &["rules", "access"],
-                Fault::NeedsProtocol(_) => &["protocol"],
+                ViolationKind::EndpointWithoutHost => &["host", "allowed_ips"],
+                ViolationKind::TcpWithoutHost => &["host"],
+                ViolationKind::PortMissing => &["port", "ports"],
+                ViolationKind::RulesEmpty => &["rules"],
+                ViolationKind::ProtocolWithoutRules => &["rules", "access"],
+                ViolationKind::NeedsProtocol(_) => &["protocol"],
                 _ => &[],
             };
             !about.iter().any(|key| self.faulty.contains(key))
         });
-        for (pair, fault) in [(["port", "ports"], Fault::PortAndPorts), (["rules", "access"], Fault::RulesAndAccess)] {
+        for (pair, fault) in
+            [(["port", "ports"], ViolationKind::PortAndPorts), (["rules", "access"], ViolationKind::RulesAndAccess)]
+        {
             let is_hidden = pair.iter().any(|key| self.faulty.contains(key)) && !faults.contains(&fault);
             if is_hidden && pair.iter().all(|key| self.written.contains(key)) {
                 faults.push(fault);
@@ -158,17 +160,17 @@ fn port(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU16> {
         Value::Integer(number) => u16::try_from(*number).ok().and_then(NonZeroU16::new),
         _ => None,
     };
-    reader.keep(at, port.ok_or(Fault::PortInvalid))
+    reader.keep(at, port.ok_or(ViolationKind::PortInvalid))
 }
 
 fn tls_skip(reader: &mut Reader, at: &At<'_>) -> bool {
     let word = reader.text(at, |word| match word {
         "skip" | "terminate" | "passthrough" => Ok(word.to_owned()),
-        _ => Err(Fault::UnknownWord { word: word.to_owned(), known: "skip (or leave `tls` out)" }),
+        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "skip (or leave `tls` out)" }),
     });
     match word {
         Some(word) if word != "skip" => {
-            reader.warn(at, Doubt::TlsWordDeprecated(word));
+            reader.warn(at, WarningKind::TlsWordDeprecated(word));
             false
         }
         word => word.is_some(),
@@ -180,7 +182,7 @@ fn ranges(reader: &mut Reader, at: &At<'_>) -> Vec<AddressRange> {
     for item in reader.sequence(at).unwrap_or_default() {
         let Some(range) = reader.text(&item, AddressRange::parse) else { continue };
         if range.is_broad() {
-            reader.warn(&item, Doubt::BroadRange(range.to_string()));
+            reader.warn(&item, WarningKind::BroadRange(range.to_string()));
         }
         ranges.push(range);
     }
@@ -194,7 +196,7 @@ fn rules<R>(reader: &mut Reader, at: &At<'_>, rule: fn(&mut Reader, &At<'_>) -> 
 
 fn allow_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
     let Some(allow) = reader.mapping(at, &["allow"])?.take("allow") else {
-        reader.fault(at, Fault::Missing("allow"));
+        reader.fault(at, ViolationKind::Missing("allow"));
         return None;
     };
     let mut fields = reader.mapping(&allow, RULE_KEYS)?;
@@ -213,14 +215,14 @@ fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Optio
     let mut required = |reader: &mut Reader, key| {
         let field = fields.take(key);
         if field.is_none() {
-            reader.fault(at, Fault::Missing(key));
+            reader.fault(at, ViolationKind::Missing(key));
         }
         field
     };
     let method = required(reader, "method").and_then(|at| {
         let method = reader.text(&at, MethodPattern::parse)?;
         if !method.is_known() {
-            reader.warn(&at, Doubt::UnknownMethod(method.as_str().to_owned()));
+            reader.warn(&at, WarningKind::UnknownMethod(method.as_str().to_owned()));
         }
         Some(method)
     });
@@ -231,7 +233,7 @@ fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Optio
 
 fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
     if !matches!(at.node.value(), Value::Mapping(_)) {
-        reader.fault(at, Fault::QueryNotMap);
+        reader.fault(at, ViolationKind::QueryNotMap);
         return BTreeMap::new();
     }
     let entries = reader.entries(at).unwrap_or_default();
@@ -244,13 +246,13 @@ fn matcher(reader: &mut Reader, at: &At<'_>) -> Option<QueryMatcher> {
         return reader.keep(at, QueryMatcher::any(vec![glob]));
     }
     if !matches!(at.node.value(), Value::Mapping(_)) {
-        reader.fault(at, Fault::MatcherShape);
+        reader.fault(at, ViolationKind::MatcherShape);
         return None;
     }
     let mut fields = reader.mapping(at, &["glob", "any"])?;
     match (fields.take("glob"), fields.take("any")) {
-        (Some(_), Some(_)) => reader.keep(at, Err(Fault::MatcherGlobAndAny)),
-        (None, None) => reader.keep(at, Err(Fault::MatcherShape)),
+        (Some(_), Some(_)) => reader.keep(at, Err(ViolationKind::MatcherGlobAndAny)),
+        (None, None) => reader.keep(at, Err(ViolationKind::MatcherShape)),
         (Some(glob), None) => {
             let glob = reader.text(&glob, Glob::parse)?;
             reader.keep(at, QueryMatcher::any(vec![glob]))

@@ -1,6 +1,6 @@
 //! Walks a tree, turns its values into types, and collects what is wrong on the way.
 
-use crate::violation::{Doubt, Fault, Place, Violation, Violations, Warning};
+use crate::violation::{FieldPath, Violation, ViolationKind, Violations, Warning, WarningKind};
 use crate::yaml::MAX_TEXT_BYTES;
 use crate::yaml::node::{Node, Value};
 
@@ -8,12 +8,12 @@ use crate::yaml::node::{Node, Value};
 #[derive(Clone)]
 pub(super) struct At<'n> {
     pub(super) node: &'n Node,
-    pub(super) place: Place,
+    pub(super) path: FieldPath,
 }
 
 impl<'n> At<'n> {
     pub(super) fn root(node: &'n Node) -> Self {
-        Self { node, place: Place::root() }
+        Self { node, path: FieldPath::root() }
     }
 }
 
@@ -45,29 +45,29 @@ impl Reader {
         !self.violations.is_empty()
     }
 
-    pub(super) fn fault(&mut self, at: &At<'_>, fault: Fault) {
-        self.violations.push(Violation { place: at.place.clone(), line: Some(at.node.line()), fault });
+    pub(super) fn fault(&mut self, at: &At<'_>, kind: ViolationKind) {
+        self.violations.push(Violation { path: at.path.clone(), line: Some(at.node.line()), kind });
     }
 
     /// A fault between parts that have been read already: the line is looked up by the place.
-    pub(super) fn fault_at_place(&mut self, root: &At<'_>, place: Place, fault: Fault) {
-        let line = line_of(root.node, &Place::root(), &place);
-        self.violations.push(Violation { place, line, fault });
+    pub(super) fn fault_at_place(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
+        let line = line_of(root.node, &FieldPath::root(), &path);
+        self.violations.push(Violation { path, line, kind });
     }
 
-    pub(super) fn warn(&mut self, at: &At<'_>, doubt: Doubt) {
-        self.warnings.push(Warning { place: at.place.clone(), line: Some(at.node.line()), doubt });
+    pub(super) fn warn(&mut self, at: &At<'_>, kind: WarningKind) {
+        self.warnings.push(Warning { path: at.path.clone(), line: Some(at.node.line()), kind });
     }
 
     /// The value, or its fault noted.
-    pub(super) fn keep<T>(&mut self, at: &At<'_>, result: Result<T, Fault>) -> Option<T> {
+    pub(super) fn keep<T>(&mut self, at: &At<'_>, result: Result<T, ViolationKind>) -> Option<T> {
         result.map_err(|fault| self.fault(at, fault)).ok()
     }
 
     pub(super) fn mapping<'n>(&mut self, at: &At<'n>, known: &[&str]) -> Option<Fields<'n>> {
         let entries = self.entries(at)?;
         for (key, value) in entries.iter().filter(|(key, _)| !known.contains(key)) {
-            self.fault(value, Fault::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
+            self.fault(value, ViolationKind::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
         }
         Some(Fields(entries))
     }
@@ -77,7 +77,7 @@ impl Reader {
             self.wrong_type(at, "a map");
             return None;
         };
-        let field = |(key, node): &'n (String, Node)| (key.as_str(), At { node, place: at.place.key(key) });
+        let field = |(key, node): &'n (String, Node)| (key.as_str(), At { node, path: at.path.key(key) });
         Some(entries.iter().map(field).collect())
     }
 
@@ -86,22 +86,22 @@ impl Reader {
             self.wrong_type(at, "a list");
             return None;
         };
-        Some(items.iter().enumerate().map(|(index, node)| At { node, place: at.place.index(index) }).collect())
+        Some(items.iter().enumerate().map(|(index, node)| At { node, path: at.path.index(index) }).collect())
     }
 
-    pub(super) fn text<T>(&mut self, at: &At<'_>, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Option<T> {
+    pub(super) fn text<T>(&mut self, at: &At<'_>, parse: impl FnOnce(&str) -> Result<T, ViolationKind>) -> Option<T> {
         let Value::Text(text) = at.node.value() else {
             self.wrong_type(at, "a text (put it in quotes)");
             return None;
         };
         if text.len() > MAX_TEXT_BYTES {
-            self.fault(at, Fault::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
+            self.fault(at, ViolationKind::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
             return None;
         }
         self.keep(at, parse(text))
     }
 
-    pub(super) fn texts<T>(&mut self, at: &At<'_>, parse: impl Fn(&str) -> Result<T, Fault>) -> Vec<T> {
+    pub(super) fn texts<T>(&mut self, at: &At<'_>, parse: impl Fn(&str) -> Result<T, ViolationKind>) -> Vec<T> {
         let items = self.sequence(at).unwrap_or_default();
         items.iter().filter_map(|item| self.text(item, &parse)).collect()
     }
@@ -126,11 +126,11 @@ impl Reader {
     }
 
     fn wrong_type(&mut self, at: &At<'_>, expected: &'static str) {
-        self.fault(at, Fault::WrongType { expected, found: at.node.value().kind() });
+        self.fault(at, ViolationKind::WrongType { expected, found: at.node.value().kind() });
     }
 }
 
-fn line_of(node: &Node, here: &Place, wanted: &Place) -> Option<u64> {
+fn line_of(node: &Node, here: &FieldPath, wanted: &FieldPath) -> Option<u64> {
     if here == wanted {
         return Some(node.line());
     }

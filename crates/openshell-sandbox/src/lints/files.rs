@@ -7,7 +7,7 @@ use std::path::Path;
 use openshell_policy::filesystem::{BASELINE, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::run_as::{self, Credentials};
+use openshell_supervisor::run_as::{self, ProcessIdentity};
 
 /// Returns the warning about the file rules of a policy.
 pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
@@ -50,7 +50,7 @@ pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<Strin
 /// Returns a line for each of `files`, pairs of kind and path, that a workload of `user` can change or replace under `grants`.
 pub(crate) fn writable<'f>(
     files: impl IntoIterator<Item = (&'f str, &'f Path)>,
-    user: &Credentials,
+    user: &ProcessIdentity,
     grants: &Request,
 ) -> Vec<String> {
     let written = files.into_iter().filter(|(_, path)| {
@@ -67,7 +67,7 @@ pub(crate) fn writable<'f>(
 }
 
 /// Returns true if the file can be written, or replaced by way of one of its ancestors.
-fn is_writable(path: &Path, user: &Credentials, grants: &Request) -> bool {
+fn is_writable(path: &Path, user: &ProcessIdentity, grants: &Request) -> bool {
     let is_own = grants.grants_writing(path) && std::fs::metadata(path).is_ok_and(|data| may_write(&data, user));
     let is_replaceable = |(child, parent): (&Path, &Path)| {
         let (Ok(child), Ok(folder)) = (std::fs::symlink_metadata(child), std::fs::metadata(parent)) else {
@@ -79,7 +79,7 @@ fn is_writable(path: &Path, user: &Credentials, grants: &Request) -> bool {
     is_own || path.ancestors().zip(path.ancestors().skip(1)).any(is_replaceable)
 }
 
-fn may_write(data: &Metadata, user: &Credentials) -> bool {
+fn may_write(data: &Metadata, user: &ProcessIdentity) -> bool {
     let bit = if data.uid() == user.uid {
         0o200
     } else if data.gid() == user.gid || user.groups.contains(&data.gid()) {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use openshell_supervisor::resolve::resolve;
+use openshell_supervisor::trusted_symlinks::resolve;
 
 use super::findings::Findings;
 

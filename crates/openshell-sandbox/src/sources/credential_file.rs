@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::credential::{CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
 use openshell_policy::secret::Secret;
-use openshell_policy::violation::Doubt;
+use openshell_policy::violation::WarningKind;
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
@@ -96,7 +96,11 @@ impl CredentialFile {
             match self.secret(source, phase) {
                 Ok(secret) => {
                     if is_elsewhere && secret.expose().len() < SHORT_SECRET_BYTES {
-                        warnings.push(format!("{}: credentials.{name}: {}", self.path.display(), Doubt::SecretShort));
+                        warnings.push(format!(
+                            "{}: credentials.{name}: {}",
+                            self.path.display(),
+                            WarningKind::SecretShort
+                        ));
                     }
                     names.push(name.clone());
                     credentials.push((name, secret, binding));
@@ -144,7 +148,7 @@ pub(crate) fn parse(path: &Path, phase: Phase) -> anyhow::Result<ParsedCredentia
     let failed = || format!("failed to read credentials from {}", path.display());
     let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, phase).with_context(failed)?;
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
-    let (specs, warnings) = yaml::credentials(text, environment::is_sandboxs).map_err(|violations| {
+    let (specs, warnings) = yaml::credentials(text, environment::is_reserved).map_err(|violations| {
         let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
         anyhow!("{}: invalid credentials:{}", path.display(), lines.concat())
     })?;

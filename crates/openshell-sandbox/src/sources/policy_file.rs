@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use openshell_policy::violation::Fault;
+use openshell_policy::violation::ViolationKind;
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
-use openshell_supervisor::resolve::resolve;
+use openshell_supervisor::trusted_symlinks::resolve;
 use sha2::{Digest, Sha256};
 
 use crate::sources::input::{self, Phase};
@@ -88,7 +88,9 @@ impl PolicyDocument {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
         let (policy, warnings) = yaml::policy(&data).map_err(|violations| match violations.0.as_slice() {
-            [only] if matches!(only.fault, Fault::Syntax(_)) => anyhow!("failed to parse YAML data: {origin}: {only}"),
+            [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
+                anyhow!("failed to parse YAML data: {origin}: {only}")
+            }
             _ => anyhow!("{origin}: {violations}"),
         })?;
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;

@@ -10,12 +10,12 @@ use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
 use openshell_supervisor::confine::Mount;
+use openshell_supervisor::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
-use openshell_supervisor::made::{HELD_MODE, Made};
-use openshell_supervisor::resolve::resolve;
 use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::trusted_symlinks::resolve;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
@@ -42,7 +42,7 @@ impl CaFiles {
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
-    pub(super) fn create(config: &Config, run_dir: &RunDir, made: &mut Made) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, run_dir: &RunDir, made: &mut CreatedDirs) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -185,15 +185,15 @@ fn write(
     let everything = folder.join(BUNDLE_FILE);
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> =
-        systems.map(|place| Mount { source: everything.clone(), place, is_needed: false }).collect();
-    mounts.sort_by(|one, other| one.place.cmp(&other.place));
-    mounts.dedup_by(|one, other| one.place == other.place);
-    mounts.push(Mount { source: folder, place, is_needed: true });
+        systems.map(|place| Mount { source: everything.clone(), target: place, is_needed: false }).collect();
+    mounts.sort_by(|one, other| one.target.cmp(&other.target));
+    mounts.dedup_by(|one, other| one.target == other.target);
+    mounts.push(Mount { source: folder, target: place, is_needed: true });
     Ok(mounts)
 }
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.
-fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
+fn ensure_held(path: &Path, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     loop {
         let place = ensure(path, HELD_MODE, made)?;
         // Another sandbox that ends may have removed it in this moment.
@@ -204,7 +204,7 @@ fn ensure_held(path: &Path, made: &mut Made) -> io::Result<PathBuf> {
 }
 
 /// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a mode of its own.
-fn ensure(path: &Path, mode: u32, made: &mut Made) -> io::Result<PathBuf> {
+fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };

@@ -12,7 +12,7 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::netns::Netns;
 use openshell_supervisor::run_as::User;
-use openshell_supervisor::signals::{self, Meaning, Received};
+use openshell_supervisor::signals::{self, Received, SignalAction};
 use tokio::sync::mpsc;
 
 use crate::cli::NetworkMode;
@@ -48,15 +48,15 @@ impl Confined {
         let landlock = host.landlock.clone();
         let granted = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
         let confinement = Confinement {
-            own_run: host.private.run,
+            private_run: host.private.run,
             home: host.private.home.clone(),
             landlock: granted.clone(),
             mounts,
-            in_sight: config.workdir.clone(),
-            credentials: plan.user.credentials.clone(),
+            keep_visible: config.workdir.clone(),
+            identity: plan.user.identity.clone(),
             sockets: host.network.sockets,
             landlock_proof: host.proof.proof.clone(),
-            fence_probe: host.network.probe_address(),
+            firewall_probe: host.network.probe_address(),
         };
         let (launcher, enforced) = confine_init(init, confinement, host.network.netns.as_ref(), signals).await?;
         if let Some(why) = &enforced.not_mounted {
@@ -71,9 +71,8 @@ impl Confined {
         let Self { launcher, enforced, .. } = self;
         let granted = &enforced.landlock;
         let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
-        if !enforced.not_covered.is_empty() {
-            let message =
-                format!("in reach although the policy does not grant it: {}", enforced.not_covered.join("; "));
+        if !enforced.not_masked.is_empty() {
+            let message = format!("in reach although the policy does not grant it: {}", enforced.not_masked.join("; "));
             logging::config_event("DEGRADED", "HIGH", &message);
         }
         let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
@@ -108,7 +107,7 @@ async fn confine_init(
         tokio::select! {
             confined = &mut confined => return Ok(confined??),
             Some(signal) = signals.recv() => {
-                if signals::meaning(signal, false) == Meaning::Terminate {
+                if signals::action(signal, false) == SignalAction::Terminate {
                     bail!("signal {} ended the start", signal.number);
                 }
             }
@@ -125,7 +124,7 @@ pub(super) fn environment(
 ) -> Environment {
     let names = credentials.iter().flat_map(|credentials| &credentials.names);
     let placeholders: Vec<_> = names.map(|name| (name.to_string(), name.placeholder())).collect();
-    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && user.credentials.may_write(folder);
+    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && user.identity.may_write(folder);
     environment::workload(&Inputs {
         placeholders: &placeholders,
         caller: &config.environment,

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use openshell_supervisor::confine::LandlockProof;
+use openshell_supervisor::created_dirs::CreatedDirs;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::made::Made;
 use openshell_supervisor::netns::Netns;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::streams::{Inspected, Streams};
-use openshell_supervisor::{environment, filesystem, netns, own_run};
+use openshell_supervisor::{environment, filesystem, netns, private_run};
 
 use crate::config::Config;
 use crate::lints;
@@ -30,7 +30,7 @@ pub(super) struct Host {
     pub(super) streams: Streams,
     pub(super) tls: CaFiles,
     pub(super) network: Network,
-    pub(super) made: Made,
+    pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// File rules of the plan, and the private home.
     pub(super) landlock: Request,
@@ -49,8 +49,8 @@ impl Host {
         let writable = || writable.iter().map(PathBuf::as_path);
         let run_dir = RunDir::create(config.run_dir.as_deref())?;
         let uses = writable().chain([config.tls_dir.as_path()]);
-        let mut made = Made::none(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
-        filesystem::prepare(writable(), &user.credentials, &mut made)?;
+        let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
+        filesystem::prepare(writable(), &user.identity, &mut made)?;
         warn_of_writable_inputs(config, run_dir.path(), user, landlock);
         // Both take some milliseconds, of different parts of the machine.
         let (network, tls) = std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ impl PrivateFolders {
             return Ok(Self { run, home: None });
         }
         let home = match run {
-            true => PathBuf::from(own_run::HOME),
+            true => PathBuf::from(private_run::HOME),
             false => run_dir.path().join("home"),
         };
         if !run {
@@ -112,7 +112,7 @@ impl Proof {
         netns: Option<&Netns>,
     ) -> anyhow::Result<Self> {
         if private.run {
-            return Ok(Self { proof: LandlockProof::File(own_run::PROOF.into()), _socket: None });
+            return Ok(Self { proof: LandlockProof::File(private_run::PROOF.into()), _socket: None });
         }
         let path = run_dir.path().join("proof");
         std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
@@ -134,7 +134,7 @@ impl Proof {
 /// Warns of files that the sandbox relies on and the workload can change.
 fn warn_of_writable_inputs(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
     let folders = [("log folder", config.log_dir.as_path()), ("run folder", run_dir)];
-    for line in lints::files::writable(config.inputs().chain(folders), &user.credentials, landlock) {
+    for line in lints::files::writable(config.inputs().chain(folders), &user.identity, landlock) {
         logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
     }
 }

@@ -12,13 +12,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use openshell_supervisor::created_dirs::CreatedDirs;
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::harden;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
-use openshell_supervisor::made::Made;
 use openshell_supervisor::run_dir::RunDir;
-use openshell_supervisor::seccomp::prelude;
 use openshell_supervisor::signals::Received;
 use openshell_supervisor::streams::{self, Streams};
 use tokio::sync::{Notify, mpsc};
@@ -41,7 +41,7 @@ use serve::RunServices;
 pub(crate) struct Sandbox {
     pub(crate) launcher: Launcher,
     /// Folders that the start made on the host.
-    pub(crate) made: Made,
+    pub(crate) made: CreatedDirs,
     /// Signals to the supervisor.
     pub(crate) signals: mpsc::Receiver<Received>,
     pub(crate) environment: Environment,
@@ -95,7 +95,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let in_force = InForce::new(initial);
     serve::follow(files, &in_force, &mut tasks);
     // Init is a process of its own by now, and the whole environment has been read.
-    prelude::harden()?;
+    harden::supervisor()?;
     confined.log(config, &host.network);
     routes.iter().for_each(|routes| routes.log());
     let Host { streams, tls, network, made, proof, run_dir, .. } = host;

@@ -71,7 +71,7 @@ fn lint_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f Path
     let mut found = lints::files::missing(policy);
     if let Ok(user) = run_as::resolve(policy.run_as()) {
         let grants = Request::new(policy.filesystem(), None);
-        found.extend(lints::files::writable(files, &user.credentials, &grants));
+        found.extend(lints::files::writable(files, &user.identity, &grants));
     }
     found
 }

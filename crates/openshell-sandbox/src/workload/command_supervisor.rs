@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use openshell_supervisor::launch::{Event, Running};
-use openshell_supervisor::signals::{self, Meaning, Received};
+use openshell_supervisor::signals::{self, Received, SignalAction};
 use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -98,17 +98,17 @@ impl<'c> CommandSupervisor<'c> {
     /// The terminal cannot be handed over.
     pub(super) fn signal(&mut self, signal: Received) -> anyhow::Result<()> {
         let number = signal.number;
-        match signals::meaning(signal, self.context.config.interactive) {
+        match signals::action(signal, self.context.config.interactive) {
             // Continued by the caller's shell, in its foreground or not.
-            Meaning::Forward if number == Signal::CONT.as_raw() && self.context.config.interactive => {
+            SignalAction::Forward if number == Signal::CONT.as_raw() && self.context.config.interactive => {
                 self.running.as_ref().map_or(Ok(()), terminal::resume)?;
             }
-            Meaning::Forward => self.forward(number),
-            Meaning::Terminate => {
+            SignalAction::Forward => self.forward(number),
+            SignalAction::Terminate => {
                 self.forward(number);
                 self.ask_to_end(EndCause::Signal);
             }
-            Meaning::Reload => self.reload.notify_one(),
+            SignalAction::Reload => self.reload.notify_one(),
         }
         Ok(())
     }

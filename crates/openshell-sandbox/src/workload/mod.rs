@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use openshell_supervisor::init::{Command, Session};
-use openshell_supervisor::signals::{self, Meaning};
+use openshell_supervisor::signals::{self, SignalAction};
 use tracing::Level;
 
 use crate::config::Config;
@@ -63,7 +63,7 @@ async fn flush(sandbox: &mut Sandbox) {
         tokio::select! {
             flushed = &mut flushed => break flushed.unwrap_or(false),
             Some(signal) = sandbox.signals.recv() => {
-                if signals::meaning(signal, false) == Meaning::Terminate {
+                if signals::action(signal, false) == SignalAction::Terminate {
                     break false;
                 }
             }

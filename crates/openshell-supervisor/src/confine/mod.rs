@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::cover::cover;
 use crate::landlock::{Elsewhere, Granted, LandlockError, Request, Resolved};
-use crate::own_run;
-use crate::resolve::resolve;
-use crate::run_as::Credentials;
+use crate::private_run;
+use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::{Sockets, rows};
+use crate::trusted_symlinks::resolve;
 
 /// What a sandbox's commands are confined by.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,19 +28,19 @@ pub struct Confinement {
     /// What is shown inside elsewhere than it lies.
     pub mounts: Vec<Mount>,
     /// True if the sandbox has a /run of its own.
-    pub own_run: bool,
+    pub private_run: bool,
     /// Where it has a home of its own, if it has one.
     pub home: Option<PathBuf>,
     /// A path that stays in sight although it is not granted; the rest that is not granted is covered.
-    pub in_sight: Option<PathBuf>,
+    pub keep_visible: Option<PathBuf>,
     /// Identity.
-    pub credentials: Credentials,
+    pub identity: ProcessIdentity,
     /// Sockets.
     pub sockets: Sockets,
     /// What proves that Landlock is in force.
     pub landlock_proof: LandlockProof,
     /// A listener of the supervisor that the fence must refuse; `None` where there is no fence.
-    pub fence_probe: Option<SocketAddrV4>,
+    pub firewall_probe: Option<SocketAddrV4>,
 }
 
 /// A file or folder of the supervisor's that is shown in place of another.
@@ -49,7 +49,7 @@ pub struct Mount {
     /// What is shown.
     pub source: PathBuf,
     /// Where; it must exist.
-    pub place: PathBuf,
+    pub target: PathBuf,
     /// Whether something else fails without it.
     pub is_needed: bool,
 }
@@ -71,7 +71,7 @@ pub struct Enforced {
     /// What could not be proved, in words.
     pub not_proved: Option<String>,
     /// What is not granted and could not be covered, in words.
-    pub not_covered: Vec<String>,
+    pub not_masked: Vec<String>,
     /// What is needed and could not be shown, in words.
     pub not_mounted: Option<String>,
 }
@@ -174,9 +174,9 @@ impl Confinement {
         self.mount_own(&granted)?;
         granted.iter_mut().for_each(Resolved::find_again);
         // The host's sockets are listed where the host's network is.
-        let not_covered = cover(self.visible(&granted), self.credentials.uid);
-        if self.landlock.is_hard() && !not_covered.is_empty() {
-            return Err(EnterError::NotCovered(not_covered.join("; ")));
+        let not_masked = cover(self.visible(&granted), self.identity.uid);
+        if self.landlock.is_hard() && !not_masked.is_empty() {
+            return Err(EnterError::NotCovered(not_masked.join("; ")));
         }
         if let Some(network) = network {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
@@ -184,20 +184,20 @@ impl Confinement {
         }
         // Whoever has PIDs of its own is the first of them.
         let scopes = network.is_some() && rustix::process::getpid().is_init();
-        let elsewhere = Elsewhere { sockets_by_path: not_covered.is_empty(), scopes };
+        let elsewhere = Elsewhere { sockets_by_path: not_masked.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, elsewhere).map_err(EnterError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
-        Ok((Enforced { landlock, not_proved, not_covered, not_mounted }, filter))
+        Ok((Enforced { landlock, not_proved, not_masked, not_mounted }, filter))
     }
 
     fn mount(&self) -> Option<String> {
         let mut failed = None;
-        for Mount { source, place, is_needed } in &self.mounts {
-            let mounted = rustix::mount::mount_bind(source, place);
+        for Mount { source, target, is_needed } in &self.mounts {
+            let mounted = rustix::mount::mount_bind(source, target);
             if let Err(errno) = mounted
                 && *is_needed
             {
-                failed = Some(format!("cannot show {} in the sandbox: {errno}", place.display()));
+                failed = Some(format!("cannot show {} in the sandbox: {errno}", target.display()));
             }
         }
         failed
@@ -205,12 +205,12 @@ impl Confinement {
 
     /// The folders that this sandbox alone has.
     fn mount_own(&self, granted: &[Resolved<'_>]) -> Result<(), EnterError> {
-        if self.own_run {
+        if self.private_run {
             let visible = self.visible(granted).collect();
-            own_run::replace(&visible).map_err(|source| EnterError::Run { source })?;
+            private_run::replace(&visible).map_err(|source| EnterError::Run { source })?;
         }
         let Some(home) = &self.home else { return Ok(()) };
-        own_run::mount_home(home, &self.credentials).map_err(|source| EnterError::Home { path: home.clone(), source })
+        private_run::mount_home(home, &self.identity).map_err(|source| EnterError::Home { path: home.clone(), source })
     }
 
     /// What is granted, and the file that must be there for its refusal to prove something.
@@ -223,7 +223,7 @@ impl Confinement {
             .iter()
             .flat_map(Resolved::visible)
             .chain(proof)
-            .chain(self.in_sight.as_deref().and_then(|path| resolve(path).ok()))
+            .chain(self.keep_visible.as_deref().and_then(|path| resolve(path).ok()))
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {
@@ -264,9 +264,9 @@ impl Confinement {
         capabilities().try_for_each(remove_from_bounding_set).at(S::BoundingSet)?;
         rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
         // Groups before the user, who may not change them any more.
-        let groups: Vec<Gid> = self.credentials.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let groups: Vec<Gid> = self.identity.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
-        let (uid, gid) = (Uid::from_raw(self.credentials.uid), Gid::from_raw(self.credentials.gid));
+        let (uid, gid) = (Uid::from_raw(self.identity.uid), Gid::from_raw(self.identity.gid));
         rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
         let none = CapabilitySet::empty();
@@ -289,10 +289,10 @@ impl Confinement {
         wanted.sort_unstable();
         let sets = rustix::thread::capabilities(None)?;
         let numbers = [
-            (rustix::process::getuid().as_raw(), self.credentials.uid),
-            (rustix::process::geteuid().as_raw(), self.credentials.uid),
-            (rustix::process::getgid().as_raw(), self.credentials.gid),
-            (rustix::process::getegid().as_raw(), self.credentials.gid),
+            (rustix::process::getuid().as_raw(), self.identity.uid),
+            (rustix::process::geteuid().as_raw(), self.identity.uid),
+            (rustix::process::getgid().as_raw(), self.identity.gid),
+            (rustix::process::getegid().as_raw(), self.identity.gid),
         ];
         let same = numbers.iter().all(|(actual, wanted)| actual == wanted) && actual == wanted;
         let powerless = (sets.effective | sets.permitted | sets.inheritable).is_empty();
@@ -314,7 +314,7 @@ impl Confinement {
             Err(errno) => return Err(errno).at(Step::IdentityProved),
             Ok(()) => return Err(Errno::EXIST).at(Step::IdentityProved),
         }
-        let Some(probe) = self.fence_probe else { return Ok(()) };
+        let Some(probe) = self.firewall_probe else { return Ok(()) };
         match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
             Ok(_) => Err(Errno::EXIST).at(Step::FenceProved),
             // The fence answers with a reset, at once. Anything else is no answer of the fence's.

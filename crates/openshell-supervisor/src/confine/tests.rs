@@ -9,7 +9,7 @@ use rustix::process::{Gid, Uid};
 
 use super::{Confinement, EnterError, LandlockProof, Step};
 use crate::landlock::{Elsewhere, Granted, Request};
-use crate::run_as::Credentials;
+use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::rules::{Sockets, rows};
 
@@ -19,17 +19,17 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-fn confinement(fence_probe: Option<SocketAddrV4>) -> Confinement {
+fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
     Confinement {
         mounts: Vec::new(),
         landlock: Request::new(&Filesystem::default(), None),
-        own_run: false,
+        private_run: false,
         home: None,
-        in_sight: None,
-        credentials: Credentials { uid: UID, gid: UID, groups: vec![UID] },
+        keep_visible: None,
+        identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID] },
         sockets: Sockets::Internet,
         landlock_proof: LandlockProof::File("/nowhere".into()),
-        fence_probe,
+        firewall_probe,
     }
 }
 

@@ -12,10 +12,10 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::confine::Confinement;
+use crate::harden;
 use crate::init::child::{self, Starting};
 use crate::init::wire::{self, Reply, Request, Status};
 use crate::seccomp::filter::Filter;
-use crate::seccomp::prelude;
 use crate::sys;
 
 /// How far init and its commands are apart from the supervisor's processes.
@@ -86,7 +86,7 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     }
     // A stop of the caller's job stops the supervisor, not what ends the sandbox in time.
     rustix::process::setpgid(None, None).map_err(at("leave the caller's job"))?;
-    prelude::become_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
+    harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     // A caller that ignores it would have the kernel reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;

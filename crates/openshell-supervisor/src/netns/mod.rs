@@ -48,7 +48,7 @@ pub struct Netns {
 
 impl Netns {
     /// A namespace with a link to this host, and the link's addresses; the fence still stands open until
-    /// [`Self::fence`].
+    /// [`Self::install_firewall`].
     ///
     /// # Errors
     /// The step that failed; what was made before it is gone.
@@ -79,7 +79,7 @@ impl Netns {
     ///
     /// # Errors
     /// The kernel refused them; none is in force then.
-    pub fn fence(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
+    pub fn install_firewall(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
         run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Fence { source })
     }
 

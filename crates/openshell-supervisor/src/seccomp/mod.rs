@@ -2,7 +2,6 @@
 
 pub mod filter;
 pub mod options;
-pub mod prelude;
 pub mod rules;
 
 #[cfg(test)]

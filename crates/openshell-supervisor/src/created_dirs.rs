@@ -28,23 +28,23 @@ const LOCK: &str = ".openshell-lock";
 /// How long another sandbox may hold the lock; it does for less than a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The mode of a folder that [`Made::hold`] can hold.
+/// The mode of a folder that [`CreatedDirs::hold`] can hold.
 pub const HELD_MODE: u32 = 0o700;
 
 /// The folders that one sandbox made.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedDirs {
     run_dir: PathBuf,
     /// Folders that no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
 }
 
-impl Made {
+impl CreatedDirs {
     /// None so far. From now on no other sandbox removes a folder of `uses`, which are made if they are missing.
     ///
     /// # Errors
     /// The run directory cannot be written.
-    pub fn none<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
+    pub fn new<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
         let run_dir = run_dir.path().to_owned();
         // Without the lock a folder may be gone in a moment, which is no reason not to start.
         let _lock = run_dir.parent().map(lock);
@@ -89,7 +89,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedDirs {
     fn drop(&mut self) {
         // After a start that failed there is no log line for what stays.
         let _ = self.remove();
@@ -217,14 +217,14 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::Path;
 
-    use super::Made;
+    use super::CreatedDirs;
     use crate::run_dir::RunDir;
 
     fn place() -> tempfile::TempDir {
         tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
     }
 
-    fn make(made: &mut Made, folder: &Path) {
+    fn make(made: &mut CreatedDirs, folder: &Path) {
         std::fs::create_dir(folder).unwrap();
         made.add(folder).unwrap();
     }
@@ -234,7 +234,7 @@ mod tests {
         let place = place();
         let run_dir = RunDir::create(Some(place.path())).unwrap();
         let [outer, inner, full] = ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
-        let mut made = Made::none(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
+        let mut made = CreatedDirs::new(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
         [&outer, &inner, &full].into_iter().for_each(|folder| make(&mut made, folder));
         std::fs::write(full.join("file"), "").unwrap();
         assert_eq!(made.remove(), std::slice::from_ref(&full));
@@ -247,9 +247,9 @@ mod tests {
         let place = place();
         let folder = place.path().join("shared");
         let [one, other] = [0, 1].map(|_| RunDir::create(Some(place.path())).unwrap());
-        let mut made = Made::none(&one, [folder.as_path()].into_iter()).unwrap();
+        let mut made = CreatedDirs::new(&one, [folder.as_path()].into_iter()).unwrap();
         make(&mut made, &folder);
-        let others = Made::none(&other, [folder.as_path()].into_iter()).unwrap();
+        let others = CreatedDirs::new(&other, [folder.as_path()].into_iter()).unwrap();
         assert!(made.remove().is_empty(), "it is the other's now");
         assert!(folder.exists());
         drop(others);
@@ -261,7 +261,8 @@ mod tests {
         let [here, there] = [place(), place()];
         let folder = here.path().join("shared");
         let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path())).unwrap());
-        let [mut made, mut others] = [&one, &other].map(|run_dir| Made::none(run_dir, std::iter::empty()).unwrap());
+        let [mut made, mut others] =
+            [&one, &other].map(|run_dir| CreatedDirs::new(run_dir, std::iter::empty()).unwrap());
         make(&mut made, &folder);
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(super::HELD_MODE)).unwrap();
         assert!(made.hold(&folder).unwrap() && others.hold(&folder).unwrap());
@@ -278,7 +279,7 @@ mod tests {
         std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let run_dir = RunDir::create(Some(place.path())).unwrap();
         let [shown, made_one] = ["shown", "made"].map(|name| place.path().join(name));
-        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         std::fs::create_dir(&shown).unwrap();
         make(&mut made, &made_one);
         // As any process can that may open them.
@@ -289,7 +290,7 @@ mod tests {
         });
         let start = std::time::Instant::now();
         assert!(made.hold(&shown).unwrap());
-        drop(Made::none(&run_dir, [shown.as_path()].into_iter()).unwrap());
+        drop(CreatedDirs::new(&run_dir, [shown.as_path()].into_iter()).unwrap());
         make(&mut made, &place.path().join("later"));
         assert!(made.remove().is_empty(), "what was made is removed");
         assert!(start.elapsed() < super::PATIENCE);
@@ -303,7 +304,7 @@ mod tests {
         let place = place();
         std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o1777)).unwrap();
         let run_dir = RunDir::create(Some(place.path())).unwrap();
-        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         let [folder, file] = ["made", super::LOCK].map(|name| place.path().join(name));
         make(&mut made, &folder);
         std::fs::write(&file, "").unwrap();
@@ -350,7 +351,7 @@ mod tests {
         let place = place();
         let run_dir = RunDir::create(Some(place.path())).unwrap();
         let [way, inner, elsewhere] = ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
-        let mut made = Made::none(&run_dir, std::iter::empty()).unwrap();
+        let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         [&way, &inner].into_iter().for_each(|folder| make(&mut made, folder));
         std::fs::remove_dir_all(&way).unwrap();
         std::fs::create_dir_all(elsewhere.join("inner")).unwrap();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::MountFlags;
 
-use crate::run_as::Credentials;
+use crate::run_as::ProcessIdentity;
 
 /// The folder that is replaced.
 const RUN: &str = "/run";
@@ -102,7 +102,7 @@ fn show(Kept { path, fd, kind, way }: &Kept) -> io::Result<()> {
 ///
 /// # Errors
 /// The mount is refused.
-pub(crate) fn mount_home(place: &Path, owner: &Credentials) -> io::Result<()> {
+pub(crate) fn mount_home(place: &Path, owner: &ProcessIdentity) -> io::Result<()> {
     if !place.exists() {
         std::fs::create_dir(place)?;
     }

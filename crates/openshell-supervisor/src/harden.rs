@@ -32,8 +32,8 @@ pub enum HardenError {
 ///
 /// # Errors
 /// The step that failed.
-pub fn harden() -> Result<(), HardenError> {
-    become_unreadable().map_err(|source| HardenError::Unreadable { source })?;
+pub fn supervisor() -> Result<(), HardenError> {
+    make_unreadable().map_err(|source| HardenError::Unreadable { source })?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core { source: errno.into() })?;
     // Two descriptors a connection: the caller's limit is for programs, and stays theirs, as init was cloned before.
@@ -46,7 +46,7 @@ pub fn harden() -> Result<(), HardenError> {
 }
 
 /// Lets nobody but root look into the process, and leaves in its arguments and environment nothing to be seen.
-pub(crate) fn become_unreadable() -> io::Result<()> {
+pub(crate) fn make_unreadable() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     wipe_arguments_and_environment()
 }
