@@ -26,7 +26,7 @@ const USES: &str = "uses";
 const LOCK: &str = ".openshell-lock";
 
 /// How long another sandbox may hold the lock; it does for less than a millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The mode of a folder that [`CreatedDirs::hold`] can hold.
 pub const HELD_MODE: u32 = 0o700;
@@ -65,7 +65,7 @@ impl CreatedDirs {
             opened => opened?,
         };
         let data = held.metadata()?;
-        if !is_roots_alone(&data) {
+        if !is_root_only(&data) {
             return Ok(true);
         }
         wait_for(&held, FlockOperation::NonBlockingLockShared)?;
@@ -151,14 +151,14 @@ fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
     let held = File::from(held);
-    if held.metadata().is_ok_and(|data| is_roots_alone(&data)) {
+    if held.metadata().is_ok_and(|data| is_root_only(&data)) {
         rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive)?;
     }
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
 /// Returns true if no process but root's can open what `data` describes, and so hold a lock on it.
-fn is_roots_alone(data: &Metadata) -> bool {
+fn is_root_only(data: &Metadata) -> bool {
     data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o066 == 0
 }
 
@@ -179,17 +179,17 @@ impl Drop for Lock {
 /// Locks `place` against other sandboxes.
 fn lock(place: &Path) -> io::Result<Lock> {
     let folder = File::open(place)?;
-    if is_roots_alone(&folder.metadata()?) {
+    if is_root_only(&folder.metadata()?) {
         wait_for(&folder, FlockOperation::NonBlockingLockExclusive)?;
         return Ok(Lock { _held: folder, file: None });
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     while Instant::now() < deadline {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let held = File::from(rustix::fs::openat(&folder, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
         let data = held.metadata()?;
         // In /tmp any user may have made a file of this name.
-        if !data.is_file() || !is_roots_alone(&data) {
+        if !data.is_file() || !is_root_only(&data) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         wait_for(&held, FlockOperation::NonBlockingLockExclusive)?;
@@ -201,7 +201,7 @@ fn lock(place: &Path) -> io::Result<Lock> {
 }
 
 fn wait_for(file: impl AsFd, operation: FlockOperation) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(&file, operation) {
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
@@ -293,7 +293,7 @@ mod tests {
         drop(CreatedDirs::new(&run_dir, [shown.as_path()].into_iter()).unwrap());
         make(&mut made, &place.path().join("later"));
         assert!(made.remove().is_empty(), "what was made is removed");
-        assert!(start.elapsed() < super::PATIENCE);
+        assert!(start.elapsed() < super::LOCK_TIMEOUT);
         drop((locked, made, run_dir));
         let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["shown"]);

@@ -164,7 +164,7 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
 /// can write to; the sandbox then has one of its own, as others' files would decide what programs do that read settings there.
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
-    let is_own = |path: &&Path| is_users_alone(path, &user.identity);
+    let is_own = |path: &&Path| is_private_to(path, &user.identity);
     let is_granted = |path: &&Path| landlock.grants_reading(path) || landlock.lists_beneath(path);
     let is_writable = |path: &&Path| landlock.grants_writing(path);
     let own = user.home.as_deref().filter(is_granted).filter(is_own);
@@ -173,7 +173,7 @@ pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
 
 /// Returns true if `path` is a folder that belongs to the user, that the user can write to and no other user can, and if no
 /// symlink leads there: the symlink's target could be changed, and the file rules are about the path as it is written.
-fn is_users_alone(path: &Path, identity: &ProcessIdentity) -> bool {
+fn is_private_to(path: &Path, identity: &ProcessIdentity) -> bool {
     let is_direct = std::fs::canonicalize(path).is_ok_and(|real| real == path);
     let is_private = |data: Metadata| data.uid() == identity.uid && data.mode() & 0o022 == 0;
     is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && identity.may_write(path)

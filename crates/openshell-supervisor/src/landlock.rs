@@ -12,7 +12,7 @@ use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, File
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::trusted_symlinks::walk;
+use crate::trusted_symlinks::resolve_with_links;
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
 /// says.
@@ -62,9 +62,9 @@ impl Resolved<'_> {
     }
 
     /// Looks once more for a path that was not there: it may have been made meanwhile.
-    pub(crate) fn find_again(&mut self) {
+    pub(crate) fn retry_missing(&mut self) {
         if self.path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            self.path = walk(&self.grant.path);
+            self.path = resolve_with_links(&self.grant.path);
         }
     }
 }
@@ -91,9 +91,9 @@ pub struct Granted {
 
 /// What else keeps the workload from what newer kernels' Landlock keeps it from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct CompensatingMechanisms {
     /// Every folder that is not granted is covered, and its sockets with it.
-    pub(crate) sockets_by_path: bool,
+    pub(crate) masked_sockets: bool,
     /// A network namespace keeps abstract sockets apart, and a PID namespace signals.
     pub(crate) scopes: bool,
 }
@@ -171,7 +171,7 @@ impl Request {
     pub(crate) fn resolve(&self) -> Vec<Resolved<'_>> {
         let path = |grant: &Grant| match (grant.access, grant.listed) {
             (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
-            _ => walk(&grant.path),
+            _ => resolve_with_links(&grant.path),
         };
         self.grants.iter().map(|grant| Resolved { grant, path: path(grant) }).collect()
     }
@@ -197,7 +197,7 @@ impl Request {
     /// Returns true if the host's /run can be replaced in the sandbox: no grant holds the sandbox's own folder.
     #[must_use]
     pub fn replaces_run(&self) -> bool {
-        crate::private_run::is_possible(self.resolve().iter().flat_map(Resolved::visible))
+        crate::private_run::is_replaceable(self.resolve().iter().flat_map(Resolved::visible))
     }
 
     /// Returns true under `hard_requirement`: a rule that cannot be enforced ends the start.
@@ -206,11 +206,15 @@ impl Request {
     }
 
     /// Puts the calling thread, and all that it starts, into a domain of the rights that were `granted`, what
-    /// [`Self::resolve`] found. Sets `no_new_privs`. What is enforced `elsewhere` is not missed here.
+    /// [`Self::resolve`] found. Sets `no_new_privs`. What is enforced by `compensating` mechanisms is not missed here.
     ///
     /// # Errors
     /// The kernel has no Landlock, or lacks something under `hard_requirement`.
-    pub(crate) fn enforce(&self, granted: Vec<Resolved<'_>>, elsewhere: Elsewhere) -> Result<Granted, LandlockError> {
+    pub(crate) fn enforce(
+        &self,
+        granted: Vec<Resolved<'_>>,
+        compensating: CompensatingMechanisms,
+    ) -> Result<Granted, LandlockError> {
         let ruleset = |source| LandlockError::Ruleset { source };
         let mut created = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -242,7 +246,7 @@ impl Request {
         if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
             return Err(LandlockError::NotEnforced);
         }
-        let missing_rights = rights_beyond(effective_abi, elsewhere);
+        let missing_rights = rights_beyond(effective_abi, compensating);
         if self.hard_requirement && !missing_rights.is_empty() {
             return Err(LandlockError::Degraded(missing_rights.join(", ")));
         }
@@ -278,13 +282,17 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
 }
 
 /// What the interface `abi` cannot enforce and nothing else does, in words.
-fn rights_beyond(abi: ABI, elsewhere: Elsewhere) -> Vec<&'static str> {
+fn rights_beyond(abi: ABI, compensating: CompensatingMechanisms) -> Vec<&'static str> {
     let since = [
         (ABI::V2, false, "moving files between folders (Landlock ABI 2, Linux 5.19)"),
         (ABI::V3, false, "truncating files (Landlock ABI 3, Linux 6.2)"),
         (ABI::V5, false, "device ioctls (Landlock ABI 5, Linux 6.10)"),
-        (ABI::V6, elsewhere.scopes, "signals and abstract sockets to the outside (Landlock ABI 6, Linux 6.12)"),
-        (ABI::V9, elsewhere.sockets_by_path, "sockets by path (Landlock ABI 9, Linux 7.1)"),
+        (ABI::V6, compensating.scopes, "signals and abstract sockets to the outside (Landlock ABI 6, Linux 6.12)"),
+        (ABI::V9, compensating.masked_sockets, "sockets by path (Landlock ABI 9, Linux 7.1)"),
     ];
-    since.into_iter().filter(|(since, elsewhere, _)| abi < *since && !elsewhere).map(|(_, _, name)| name).collect()
+    since
+        .into_iter()
+        .filter(|(since, is_compensated, _)| abi < *since && !is_compensated)
+        .map(|(_, _, name)| name)
+        .collect()
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
-use crate::init::wire::{self, Command, NotStarted, Reply, Request, Status};
+use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
 
 /// Why a command was not started, or init not confined.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LaunchError {
     #[error("cannot talk to the sandbox's init")]
-    Wire { source: io::Error },
+    Ipc { source: io::Error },
     #[error("the sandbox's init ended")]
     Gone,
     #[error("{0}")]
@@ -60,7 +60,7 @@ pub type Listener = Box<dyn Fn(Event) + Send>;
 #[derive(Debug)]
 pub struct Launcher {
     init: Arc<Init>,
-    waiting: Arc<Mutex<Waiting>>,
+    registry: Arc<Mutex<Registry>>,
 }
 
 /// A command that runs.
@@ -76,17 +76,20 @@ pub struct Running {
 
 /// Who waits for news of which command.
 #[derive(Default)]
-struct Waiting {
-    last: u32,
+struct Registry {
+    last_id: u32,
     /// What each command is called in messages, and who listens.
     listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
     /// Init is gone; nothing can be started.
-    gone: bool,
+    is_gone: bool,
 }
 
-impl std::fmt::Debug for Waiting {
+impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiting").field("last", &self.last).field("gone", &self.gone).finish_non_exhaustive()
+        f.debug_struct("Registry")
+            .field("last_id", &self.last_id)
+            .field("is_gone", &self.is_gone)
+            .finish_non_exhaustive()
     }
 }
 
@@ -100,16 +103,16 @@ impl Launcher {
         confinement: Confinement,
         network: Option<BorrowedFd<'_>>,
     ) -> Result<(Self, Enforced), LaunchError> {
-        let wire = |source| LaunchError::Wire { source };
-        wire::send(init.socket.as_fd(), &Request::Confine(confinement), network.as_slice()).map_err(wire)?;
-        let enforced = match wire::receive(init.socket.as_fd()).map_err(wire)? {
+        let ipc = |source| LaunchError::Ipc { source };
+        ipc::send(init.socket.as_fd(), &Request::Confine(confinement), network.as_slice()).map_err(ipc)?;
+        let enforced = match ipc::receive(init.socket.as_fd()).map_err(ipc)? {
             Some((Reply::Confined(enforced), _)) => enforced,
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };
-        let launcher = Self { init: Arc::new(init), waiting: Arc::default() };
-        let (init, waiting) = (Arc::clone(&launcher.init), Arc::clone(&launcher.waiting));
-        let listen = move || listen(&init, &waiting);
+        let launcher = Self { init: Arc::new(init), registry: Arc::default() };
+        let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
+        let listen = move || listen(&init, &registry);
         let thread = std::thread::Builder::new().name("launcher".to_owned()).spawn(listen);
         thread.map_err(|source| LaunchError::Thread { source })?;
         Ok((launcher, enforced))
@@ -128,19 +131,19 @@ impl Launcher {
     ) -> Result<(), LaunchError> {
         let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
         let id = {
-            let mut waiting = lock(&self.waiting);
-            if waiting.gone {
+            let mut registry = lock(&self.registry);
+            if registry.is_gone {
                 return Err(LaunchError::Gone);
             }
-            waiting.last += 1;
-            let id = waiting.last;
-            waiting.listeners.insert(id, (name, Arc::new(Mutex::new(listener))));
+            registry.last_id += 1;
+            let id = registry.last_id;
+            registry.listeners.insert(id, (name, Arc::new(Mutex::new(listener))));
             id
         };
         let request = Request::Start { id, command: command.clone() };
-        wire::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
-            lock(&self.waiting).listeners.remove(&id);
-            LaunchError::Wire { source }
+        ipc::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
+            lock(&self.registry).listeners.remove(&id);
+            LaunchError::Ipc { source }
         })
     }
 
@@ -150,7 +153,7 @@ impl Launcher {
     /// Init cannot be asked.
     pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
         let request = Request::EndAfter(time);
-        wire::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Wire { source })
+        ipc::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
     }
 
     /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
@@ -189,64 +192,64 @@ impl Running {
     /// # Errors
     /// Init is gone.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        wire::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
+        ipc::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
     }
 }
 
 /// Tells everybody who waits that the sandbox is gone, however listening to it ended.
-struct Farewell<'w> {
+struct EndNotice<'w> {
     init: &'w Init,
-    waiting: &'w Mutex<Waiting>,
-    last_words: Option<String>,
+    registry: &'w Mutex<Registry>,
+    failure: Option<String>,
     is_out_of_time: bool,
 }
 
-impl Drop for Farewell<'_> {
+impl Drop for EndNotice<'_> {
     fn drop(&mut self) {
         // A reply that cannot be read ends the sandbox as surely as the end of the socket.
         let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
         let listeners = {
-            let mut waiting = lock(self.waiting);
-            waiting.gone = true;
-            std::mem::take(&mut waiting.listeners)
+            let mut registry = lock(self.registry);
+            registry.is_gone = true;
+            std::mem::take(&mut registry.listeners)
         };
         for (_, listener) in listeners.into_values() {
             lock(&listener)(match self.is_out_of_time {
                 true => Event::OutOfTime,
-                false => Event::SandboxGone(self.last_words.clone()),
+                false => Event::SandboxGone(self.failure.clone()),
             });
         }
     }
 }
 
 /// Hands init's replies to those who wait for them, until init ends.
-fn listen(init: &Arc<Init>, waiting: &Mutex<Waiting>) {
-    let mut farewell = Farewell { init, waiting, last_words: None, is_out_of_time: false };
-    while let Ok(Some((reply, descriptors))) = wire::receive(init.socket.as_fd()) {
+fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
+    let mut notice = EndNotice { init, registry, failure: None, is_out_of_time: false };
+    while let Ok(Some((reply, descriptors))) = ipc::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
                 let pidfd = descriptors.into_iter().next();
-                tell(waiting, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }));
+                notify(registry, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }));
             }
             Reply::NotStarted { id, why } => {
-                tell(waiting, id, |name| Event::NotStarted(not_started(name, why)));
-                lock(waiting).listeners.remove(&id);
+                notify(registry, id, |name| Event::NotStarted(not_started(name, why)));
+                lock(registry).listeners.remove(&id);
             }
-            Reply::Stopped { id, signal } => tell(waiting, id, |_| Event::Stopped(signal)),
+            Reply::Stopped { id, signal } => notify(registry, id, |_| Event::Stopped(signal)),
             Reply::Exited { id, status } => {
-                tell(waiting, id, |_| Event::Ended(status));
-                lock(waiting).listeners.remove(&id);
+                notify(registry, id, |_| Event::Ended(status));
+                lock(registry).listeners.remove(&id);
             }
-            Reply::Failed(why) => farewell.last_words = Some(why),
-            Reply::OutOfTime => farewell.is_out_of_time = true,
+            Reply::Failed(why) => notice.failure = Some(why),
+            Reply::OutOfTime => notice.is_out_of_time = true,
             Reply::Up | Reply::NoProc(_) | Reply::Confined(_) => {}
         }
     }
 }
 
 /// Tells the listener of `id`, outside the lock that others wait for.
-fn tell(waiting: &Mutex<Waiting>, id: u32, event: impl FnOnce(&str) -> Event) {
-    let found = lock(waiting).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
+fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event) {
+    let found = lock(registry).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
     if let Some((name, listener)) = found {
         lock(&listener)(event(&name));
     }

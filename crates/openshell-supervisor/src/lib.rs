@@ -10,8 +10,8 @@ pub mod environment;
 pub mod filesystem;
 pub mod run_dir;
 
-mod cover;
 pub mod landlock;
+mod masked_paths;
 pub mod netlink;
 pub mod netns;
 pub mod private_run;

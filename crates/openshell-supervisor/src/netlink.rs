@@ -1,6 +1,6 @@
 //! Netlink requests as bytes, and the socket that carries them (netlink(7)).
 //!
-//! Synchronous: every request asks for an acknowledgement and the answer is read at once. A socket belongs for good to
+//! Synchronous: every request asks for an acknowledgement and the response is read at once. A socket belongs for good to
 //! the network namespace that it was opened in.
 
 use std::io;
@@ -27,7 +27,7 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
 
-/// Bytes of the largest answer read at once; the kernel fits dump messages into the reader's buffer.
+/// Bytes of the largest response read at once; the kernel fits dump messages into the reader's buffer.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
 /// One message under construction: header, fixed part, attributes.
@@ -150,19 +150,19 @@ impl Socket {
         self.transact(all, |index| index != 0 && index != last)
     }
 
-    /// Sends a dump request and returns type and payload of each answer.
+    /// Sends a dump request and returns type and payload of each response.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn dump(&self, message: Message) -> io::Result<Vec<(u16, Vec<u8>)>> {
         self.send(&message.sealed(1, NLM_F_DUMP))?;
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         loop {
-            for answer in self.receive()? {
-                match answer.kind {
-                    NLMSG_DONE => return Ok(answers),
-                    NLMSG_ERROR => acknowledged(&answer.payload)?,
-                    kind => answers.push((kind, answer.payload)),
+            for response in self.receive()? {
+                match response.kind {
+                    NLMSG_DONE => return Ok(responses),
+                    NLMSG_ERROR => acknowledged(&response.payload)?,
+                    kind => responses.push((kind, response.payload)),
                 }
             }
         }
@@ -179,9 +179,9 @@ impl Socket {
         }
         self.send(&bytes)?;
         while pending > 0 {
-            for answer in self.receive()? {
-                if answer.kind == NLMSG_ERROR {
-                    acknowledged(&answer.payload)?;
+            for response in self.receive()? {
+                if response.kind == NLMSG_ERROR {
+                    acknowledged(&response.payload)?;
                     pending -= 1;
                 }
             }
@@ -194,11 +194,11 @@ impl Socket {
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    fn receive(&self) -> io::Result<Vec<Answer>> {
+    fn receive(&self) -> io::Result<Vec<Response>> {
         let mut buffer = vec![0_u8; RECEIVE_BUFFER];
         let (_, length) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), RecvFlags::TRUNC)?;
         let bytes = buffer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
-        answers(bytes)
+        responses(bytes)
     }
 }
 
@@ -214,21 +214,21 @@ impl From<Socket> for OwnedFd {
     }
 }
 
-struct Answer {
+struct Response {
     kind: u16,
     payload: Vec<u8>,
 }
 
-fn answers(mut bytes: &[u8]) -> io::Result<Vec<Answer>> {
-    let mut answers = Vec::new();
+fn responses(mut bytes: &[u8]) -> io::Result<Vec<Response>> {
+    let mut responses = Vec::new();
     while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         let payload = bytes.get(HEADER..length).ok_or(io::ErrorKind::InvalidData)?;
-        answers.push(Answer { kind, payload: payload.to_vec() });
+        responses.push(Response { kind, payload: payload.to_vec() });
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(answers)
+    Ok(responses)
 }
 
 /// An error message with code 0 is an acknowledgement.
@@ -254,7 +254,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::{acknowledged, answers, attributes};
+    use super::{acknowledged, attributes, responses};
 
     #[test]
     fn fuzzed_answers_of_the_kernel_are_read_or_refused() {
@@ -263,11 +263,11 @@ mod tests {
                 .concat();
         let words: [&[u8]; 4] = [&[0xff; 4], &[0; 4], &[8, 0, 1, 0], &i32::MIN.to_ne_bytes()];
         fuzz::fuzz("answers of the kernel", &[&message], &words, |input| {
-            let Ok(answers) = answers(input) else { return };
-            for answer in answers {
-                let _ = acknowledged(&answer.payload);
-                let bytes: usize = attributes(&answer.payload).map(|(_, payload)| 4 + payload.len()).sum();
-                assert!(bytes <= answer.payload.len());
+            let Ok(responses) = responses(input) else { return };
+            for response in responses {
+                let _ = acknowledged(&response.payload);
+                let bytes: usize = attributes(&response.payload).map(|(_, payload)| 4 + payload.len()).sum();
+                assert!(bytes <= response.payload.len());
             }
         });
     }

@@ -19,7 +19,7 @@ use crate::run_as::ProcessIdentity;
 const RUN: &str = "/run";
 
 /// The sandbox's own folder in it.
-const OWN: &str = "/run/openshell";
+const OWN_DIR: &str = "/run/openshell";
 
 /// A file that root alone may write, and that no rule grants.
 pub const PROOF: &str = "/run/openshell/proof";
@@ -28,13 +28,13 @@ pub const PROOF: &str = "/run/openshell/proof";
 pub const HOME: &str = "/run/openshell/home";
 
 /// Returns true if /run is a directory and no path of `visible` holds the sandbox's own folder.
-pub(crate) fn is_possible(visible: impl IntoIterator<Item = PathBuf>) -> bool {
+pub(crate) fn is_replaceable(visible: impl IntoIterator<Item = PathBuf>) -> bool {
     let is_directory = std::fs::symlink_metadata(RUN).is_ok_and(|data| data.is_dir());
-    is_directory && !visible.into_iter().any(|path| Path::new(OWN).starts_with(path))
+    is_directory && !visible.into_iter().any(|path| Path::new(OWN_DIR).starts_with(path))
 }
 
 /// An entry of the host's /run that stays in sight.
-struct Kept {
+struct KeptEntry {
     path: PathBuf,
     fd: OwnedFd,
     kind: FileType,
@@ -51,20 +51,20 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     let is_inside_another = |path: &Path| path.ancestors().skip(1).any(|above| visible.contains(above));
     let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
     // Before the mount, which hides them.
-    let kept: Vec<_> = wanted.filter_map(|path| keep(path).transpose()).collect::<io::Result<_>>()?;
+    let kept: Vec<_> = wanted.filter_map(|path| open_entry(path).transpose()).collect::<io::Result<_>>()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // As many entries as the policy lists, each with a few folders on its way.
     rustix::mount::mount("openshell-run", RUN, "tmpfs", flags, Some(c"mode=755,size=1m,nr_inodes=64k"))?;
-    kept.iter().try_for_each(show)?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(OWN)?;
+    kept.iter().try_for_each(restore)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(OWN_DIR)?;
     // Whatever the caller's umask is.
-    std::fs::set_permissions(OWN, PermissionsExt::from_mode(0o755))?;
+    std::fs::set_permissions(OWN_DIR, PermissionsExt::from_mode(0o755))?;
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(PROOF)?;
     Ok(())
 }
 
 /// Opens `path`; `None` if it is not there.
-fn keep(path: &Path) -> io::Result<Option<Kept>> {
+fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
         // A path through a symlink of another user grants nothing, so there is nothing to show.
@@ -75,10 +75,10 @@ fn keep(path: &Path) -> io::Result<Option<Kept>> {
     let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != Path::new(RUN)).collect();
     let data = |folder: &&Path| Ok((folder.to_path_buf(), std::fs::symlink_metadata(folder)?));
     let way = above.iter().rev().map(data).collect::<io::Result<_>>()?;
-    Ok(Some(Kept { path: path.to_owned(), fd, kind, way }))
+    Ok(Some(KeptEntry { path: path.to_owned(), fd, kind, way }))
 }
 
-fn show(Kept { path, fd, kind, way }: &Kept) -> io::Result<()> {
+fn restore(KeptEntry { path, fd, kind, way }: &KeptEntry) -> io::Result<()> {
     for (folder, data) in way {
         if !folder.exists() {
             std::fs::create_dir(folder)?;

@@ -8,18 +8,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Links on the way to one path; as many as the kernel follows (path_resolution(7)).
-const LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// `path` without symlinks. Followed are those that belong to root, in folders where nobody else may make any.
 ///
 /// # Errors
 /// It does not exist, or a link on the way could be somebody else's: the error says what to list instead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
-    Ok(walk(path)?.0)
+    Ok(resolve_with_links(path)?.0)
 }
 
 /// What [`resolve`] says, and the links that it followed.
-pub(crate) fn walk(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
     // What is still to be walked, the next component last.
@@ -35,13 +35,13 @@ pub(crate) fn walk(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
             resolved = next;
             continue;
         }
-        if followed.len() == LINKS {
+        if followed.len() == MAX_LINKS {
             return Err(io::Error::other("it goes through too many symlinks"));
         }
         let target = std::fs::read_link(&next)?;
         let folder = std::fs::metadata(&resolved)?;
-        let is_roots = data.uid() == 0 && folder.uid() == 0 && folder.mode() & 0o022 == 0;
-        if !is_roots {
+        let is_root_owned = data.uid() == 0 && folder.uid() == 0 && folder.mode() & 0o022 == 0;
+        if !is_root_owned {
             let (link, target) = (next.display(), resolved.join(&target));
             let target = target.display();
             return Err(io::Error::other(format!(
@@ -71,7 +71,7 @@ mod tests {
     use super::resolve;
 
     #[test]
-    fn roots_links_are_followed_and_nobody_elses() {
+    fn root_owned_links_are_followed_and_no_others() {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
         let path = folder.path();
         std::fs::create_dir_all(path.join("real/deep")).unwrap();

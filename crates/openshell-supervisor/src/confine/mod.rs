@@ -12,8 +12,8 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::cover::cover;
-use crate::landlock::{Elsewhere, Granted, LandlockError, Request, Resolved};
+use crate::landlock::{CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
+use crate::masked_paths::mask_all_but;
 use crate::private_run;
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
@@ -79,7 +79,7 @@ pub struct Enforced {
 /// Why the confinement of all commands failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
-pub enum EnterError {
+pub enum ApplyError {
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
@@ -89,7 +89,7 @@ pub enum EnterError {
     #[error(
         "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement: {0}"
     )]
-    NotCovered(String),
+    NotMasked(String),
     #[error(transparent)]
     Landlock(LandlockError),
     #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
@@ -102,7 +102,7 @@ pub enum EnterError {
 
 /// A step that a command's process takes before it becomes the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names are those of the steps in `Confinement::drop_into`")]
+#[expect(missing_docs, reason = "the names are those of the steps in `Confinement::apply_to_child`")]
 pub enum Step {
     Session,
     Terminal,
@@ -122,7 +122,7 @@ pub enum Step {
     SystemCallFilter,
     SystemCallFilterProved,
     IdentityProved,
-    FenceProved,
+    FirewallProved,
 }
 
 impl Step {
@@ -148,7 +148,7 @@ impl Step {
             Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
             Self::IdentityProved => "prove the identity: becoming root again was not refused",
-            Self::FenceProved => "prove the fence: a connection past the proxy was not refused at once",
+            Self::FirewallProved => "prove the fence: a connection past the proxy was not refused at once",
         }
     }
 }
@@ -165,27 +165,27 @@ pub struct StepFailed {
 impl Confinement {
     /// Init's part, once, for all commands: the covers, the network namespace, then the Landlock domain, under which there
     /// are no mounts any more, then its proof.
-    pub(crate) fn enter(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), EnterError> {
+    pub(crate) fn apply_to_init(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), ApplyError> {
         // A filter that cannot be compiled must stop the start, not the first command.
-        let filter = Filter::compile(rows(self.sockets)).map_err(EnterError::Filter)?;
+        let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
         // Before paths are resolved, as what lies there by then is what is granted.
         let not_mounted = self.mount();
         let mut granted = self.landlock.resolve();
-        self.mount_own(&granted)?;
-        granted.iter_mut().for_each(Resolved::find_again);
+        self.mount_private_dirs(&granted)?;
+        granted.iter_mut().for_each(Resolved::retry_missing);
         // The host's sockets are listed where the host's network is.
-        let not_masked = cover(self.visible(&granted), self.identity.uid);
+        let not_masked = mask_all_but(self.visible(&granted), self.identity.uid);
         if self.landlock.is_hard() && !not_masked.is_empty() {
-            return Err(EnterError::NotCovered(not_masked.join("; ")));
+            return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
         if let Some(network) = network {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
-                .map_err(|errno| EnterError::Network { source: errno.into() })?;
+                .map_err(|errno| ApplyError::Network { source: errno.into() })?;
         }
         // Whoever has PIDs of its own is the first of them.
         let scopes = network.is_some() && rustix::process::getpid().is_init();
-        let elsewhere = Elsewhere { sockets_by_path: not_masked.is_empty(), scopes };
-        let landlock = self.landlock.enforce(granted, elsewhere).map_err(EnterError::Landlock)?;
+        let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
+        let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
         Ok((Enforced { landlock, not_proved, not_masked, not_mounted }, filter))
     }
@@ -204,13 +204,13 @@ impl Confinement {
     }
 
     /// The folders that this sandbox alone has.
-    fn mount_own(&self, granted: &[Resolved<'_>]) -> Result<(), EnterError> {
+    fn mount_private_dirs(&self, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
         if self.private_run {
             let visible = self.visible(granted).collect();
-            private_run::replace(&visible).map_err(|source| EnterError::Run { source })?;
+            private_run::replace(&visible).map_err(|source| ApplyError::Run { source })?;
         }
         let Some(home) = &self.home else { return Ok(()) };
-        private_run::mount_home(home, &self.identity).map_err(|source| EnterError::Home { path: home.clone(), source })
+        private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })
     }
 
     /// What is granted, and the file that must be there for its refusal to prove something.
@@ -226,7 +226,7 @@ impl Confinement {
             .chain(self.keep_visible.as_deref().and_then(|path| resolve(path).ok()))
     }
 
-    fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, EnterError> {
+    fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, ApplyError> {
         let (act, result) = match &self.landlock_proof {
             LandlockProof::File(path) => {
                 let opened = std::fs::OpenOptions::new().write(true).open(path);
@@ -244,15 +244,15 @@ impl Confinement {
             }
         };
         match result {
-            Ok(()) => Err(EnterError::LandlockNotProved(act)),
+            Ok(()) => Err(ApplyError::LandlockNotProved(act)),
             // EACCES from a file, EPERM from a scope.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-            Err(error) => Err(EnterError::LandlockProof(act, error)),
+            Err(error) => Err(ApplyError::LandlockProof(act, error)),
         }
     }
 
     /// Each command's part: from init's root to a process that may only become the command.
-    pub(crate) fn drop_into(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
+    pub(crate) fn apply_to_child(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
         // The workload's memory stays in it. No file is as small as 1 byte, and 1 is the value at which
         // the kernel does not run the program of a piped `kernel.core_pattern` either, which 0 does not keep it from. The
@@ -316,10 +316,10 @@ impl Confinement {
         }
         let Some(probe) = self.firewall_probe else { return Ok(()) };
         match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
-            Ok(_) => Err(Errno::EXIST).at(Step::FenceProved),
+            Ok(_) => Err(Errno::EXIST).at(Step::FirewallProved),
             // The fence answers with a reset, at once. Anything else is no answer of the fence's.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(error) => Err(error).at(Step::FenceProved),
+            Err(error) => Err(error).at(Step::FirewallProved),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use rustix::process::{Gid, Uid};
 
-use super::{Confinement, EnterError, LandlockProof, Step};
-use crate::landlock::{Elsewhere, Granted, Request};
+use super::{ApplyError, Confinement, LandlockProof, Step};
+use crate::landlock::{CompensatingMechanisms, Granted, Request};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::rules::{Sockets, rows};
@@ -89,7 +89,7 @@ fn a_fence_that_is_open_stops_the_start() {
         filter().install().unwrap();
         confinement(Some(probe)).prove()
     });
-    assert_eq!(failed.unwrap_err().step, Step::FenceProved);
+    assert_eq!(failed.unwrap_err().step, Step::FirewallProved);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_fence_that_does_not_answer_stops_the_start() {
         filter().install().unwrap();
         confinement(Some(SocketAddrV4::new([198, 51, 100, 77].into(), 1))).prove()
     });
-    assert_eq!(failed.unwrap_err().step, Step::FenceProved);
+    assert_eq!(failed.unwrap_err().step, Step::FirewallProved);
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn a_landlock_domain_that_is_missing_stops_the_start() {
     std::fs::write(&file, "").unwrap();
     let by_file = Confinement { landlock_proof: LandlockProof::File(file), ..confinement(None) };
     let granted = Granted { scopes: true, ..Granted::default() };
-    assert!(matches!(by_file.prove_landlock(&granted), Err(EnterError::LandlockNotProved(_))));
+    assert!(matches!(by_file.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
 
     let name = folder.path().to_str().unwrap().as_bytes();
     let _held = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
     let by_socket = Confinement { landlock_proof: LandlockProof::AbstractSocket(name.to_vec()), ..confinement(None) };
-    assert!(matches!(by_socket.prove_landlock(&granted), Err(EnterError::LandlockNotProved(_))));
+    assert!(matches!(by_socket.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
     let unscoped = Granted { scopes: false, ..granted };
     assert!(by_socket.prove_landlock(&unscoped).unwrap().is_some(), "what cannot be proved is said");
 }
@@ -133,7 +133,9 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let filesystem = Filesystem { read_only: vec![usr], ..Filesystem::default() };
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
-        let granted = request.enforce(request.resolve(), Elsewhere { sockets_by_path: false, scopes: false }).unwrap();
+        let granted = request
+            .enforce(request.resolve(), CompensatingMechanisms { masked_sockets: false, scopes: false })
+            .unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
             let confinement = Confinement { landlock_proof, ..confinement(None) };
             assert_eq!(confinement.prove_landlock(&granted).unwrap(), None);

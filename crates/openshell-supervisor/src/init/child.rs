@@ -11,7 +11,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
 
 use crate::confine::{Confinement, Step, StepFailed};
-use crate::init::wire::{Command, NotStarted, Session};
+use crate::init::ipc::{Command, NotStarted, Session};
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
@@ -81,7 +81,8 @@ fn become_command(
     program: &Program,
     streams: &[OwnedFd; 3],
 ) -> NotStarted {
-    let steps = take_place(command.session, streams).and_then(|()| confinement.drop_into(filter, &command.directories));
+    let steps = set_up_session_and_stdio(command.session, streams)
+        .and_then(|()| confinement.apply_to_child(filter, &command.directories));
     match steps {
         Ok(()) => program.exec(),
         Err(failed) => NotStarted::Step(failed),
@@ -89,7 +90,7 @@ fn become_command(
 }
 
 /// Session, terminal, standard streams, and nothing else open.
-fn take_place(session: Session, [input, output, errors]: &[OwnedFd; 3]) -> Result<(), StepFailed> {
+fn set_up_session_and_stdio(session: Session, [input, output, errors]: &[OwnedFd; 3]) -> Result<(), StepFailed> {
     let failed = |step| move |errno: rustix::io::Errno| StepFailed { step, errno: errno.raw_os_error() };
     match session {
         Session::New => {

@@ -4,8 +4,8 @@
 //! kernel ends every process of the sandbox.
 
 mod child;
+pub(crate) mod ipc;
 mod serve;
-pub(crate) mod wire;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::sys::{self, Cloned};
-use wire::Reply;
-pub use wire::{Command, NotStarted, Session, Status};
+use ipc::Reply;
+pub use ipc::{Command, NotStarted, Session, Status};
 
 /// Why there is no init.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
         Cloned::Parent { pid, pidfd } => {
             drop(theirs);
             let init = Init { socket: ours, pid, pidfd, shared_pids };
-            match wire::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
+            match ipc::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
                 Some((Reply::Up, _)) => Ok(Forked::Supervisor(init)),
                 Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
                 Some((Reply::Failed(why), _)) => Err(InitError::Failed(why)),

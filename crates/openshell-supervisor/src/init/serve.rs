@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::confine::Confinement;
 use crate::harden;
 use crate::init::child::{self, Starting};
-use crate::init::wire::{self, Reply, Request, Status};
+use crate::init::ipc::{self, Reply, Request, Status};
 use crate::seccomp::filter::Filter;
 use crate::sys;
 
@@ -39,10 +39,10 @@ impl Isolation {
 /// Init's whole life; returns when it is over.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let is_up = match set_up(isolation, socket) {
-        Ok(()) => wire::send(socket.as_fd(), &Reply::Up, &[]).is_ok(),
+        Ok(()) => ipc::send(socket.as_fd(), &Reply::Up, &[]).is_ok(),
         Err(failed) => {
             // Nobody is left to be told if this fails.
-            let _ = wire::send(socket.as_fd(), &failed.reply(), &[]);
+            let _ = ipc::send(socket.as_fd(), &failed.reply(), &[]);
             false
         }
     };
@@ -52,7 +52,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
     if let Err(error) = server.serve() {
         // The supervisor reads it as the cause of the end; if it is gone too, nobody needs to know.
-        let _ = wire::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
+        let _ = ipc::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
     }
     if isolation == Isolation::SharedPids {
         end_children();
@@ -136,7 +136,7 @@ fn detach_standard_streams() -> rustix::io::Result<()> {
 
 /// Stops of one command that are told before the supervisor has sent it a signal again. While it is stopped itself nobody
 /// reads what it is told, and init must not wait for it.
-const STOPS: u32 = 8;
+const MAX_STOP_REPORTS: u32 = 8;
 
 /// A command that runs.
 struct Running {
@@ -175,22 +175,22 @@ impl Server<'_> {
             }
             let ready: Vec<_> = ready.iter().map(|source| !source.revents().is_empty()).collect();
             // A command has started before it can have ended, so this comes first.
-            self.hear_from_starting(&ready[2..])?;
+            self.collect_started(&ready[2..])?;
             if ready[1] {
                 drain(&children)?;
                 self.reap()?;
             }
-            if ready[0] && !self.answer()? {
+            if ready[0] && !self.serve_one()? {
                 return Ok(());
             }
         }
     }
 
     /// Answers one request; false at the end of the socket.
-    fn answer(&mut self) -> io::Result<bool> {
-        let Some((request, descriptors)) = wire::receive(self.socket.as_fd())? else { return Ok(false) };
+    fn serve_one(&mut self) -> io::Result<bool> {
+        let Some((request, descriptors)) = ipc::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
-            Request::Confine(confinement) => match confinement.enter(descriptors.first().map(AsFd::as_fd)) {
+            Request::Confine(confinement) => match confinement.apply_to_init(descriptors.first().map(AsFd::as_fd)) {
                 Ok((enforced, filter)) => {
                     self.confined = Some((confinement, filter));
                     self.reply(&Reply::Confined(enforced))?;
@@ -222,7 +222,7 @@ impl Server<'_> {
 
     /// Reads what the processes that are not their commands yet have to say, where `ready` says there is something: why
     /// not, or nothing, when exec closed the pipe.
-    fn hear_from_starting(&mut self, ready: &[bool]) -> io::Result<()> {
+    fn collect_started(&mut self, ready: &[bool]) -> io::Result<()> {
         let (heard, silent) = std::mem::take(&mut self.starting)
             .into_iter()
             .zip(ready.iter().copied().chain(std::iter::repeat(false)))
@@ -234,7 +234,7 @@ impl Server<'_> {
                 Ok((pid, pidfd)) => {
                     self.running.insert(pid, Running { id, stops: 0 });
                     let pid = pid.as_raw_nonzero().get();
-                    wire::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
+                    ipc::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
                 }
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             }
@@ -254,8 +254,8 @@ impl Server<'_> {
             // It may have become its command since the last look.
             if let Some(index) = self.starting.iter().position(|starting| starting.pid == pid) {
                 let mut ready = vec![false; self.starting.len()];
-                ready[index] = ended(status).is_some() || self.starting[index].is_decided()?;
-                self.hear_from_starting(&ready)?;
+                ready[index] = ended_status(status).is_some() || self.starting[index].is_decided()?;
+                self.collect_started(&ready)?;
                 // Stopped on the way, by the terminal or by the workload: only the command itself may be.
                 if !ready[index] {
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
@@ -265,10 +265,10 @@ impl Server<'_> {
             let id = running.id;
             if let Some(signal) = status.stopping_signal() {
                 running.stops += 1;
-                if running.stops <= STOPS {
+                if running.stops <= MAX_STOP_REPORTS {
                     self.reply(&Reply::Stopped { id, signal })?;
                 }
-            } else if let Some(status) = ended(status) {
+            } else if let Some(status) = ended_status(status) {
                 self.running.remove(&pid);
                 self.reply(&Reply::Exited { id, status })?;
             }
@@ -276,11 +276,11 @@ impl Server<'_> {
     }
 
     fn reply(&self, reply: &Reply) -> io::Result<()> {
-        wire::send(self.socket.as_fd(), reply, &[])
+        ipc::send(self.socket.as_fd(), reply, &[])
     }
 }
 
-fn ended(status: WaitStatus) -> Option<Status> {
+fn ended_status(status: WaitStatus) -> Option<Status> {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Some(Status::Exited(code)),
         (None, Some(signal)) => Some(Status::Killed(signal)),

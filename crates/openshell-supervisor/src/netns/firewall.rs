@@ -28,9 +28,9 @@ pub enum Match {
     Loopback,
     /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
     /// was let through sends it, or one that others connected to; nothing is kept of either, as that would cost every packet.
-    OpensNothing,
+    TcpNonSyn,
     /// The same, to one address.
-    OpensNothingTo(Ipv4Addr),
+    TcpNonSynTo(Ipv4Addr),
     /// ICMP of the types from the first to the second.
     Icmp(u8, u8),
     /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
@@ -64,11 +64,11 @@ pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
         rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
         rule(
-            Match::OpensNothingTo(proxy.0),
+            Match::TcpNonSynTo(proxy.0),
             Verdict::Accept,
             "answers of servers inside, to whoever connects from this host",
         ),
-        rule(Match::OpensNothing, Verdict::Drop, "nobody else is answered, or a way in would be a way out"),
+        rule(Match::TcpNonSyn, Verdict::Drop, "nobody else is answered, or a way in would be a way out"),
         rule(
             Match::Icmp(0, 0),
             Verdict::Accept,
@@ -178,19 +178,19 @@ fn rule_message(rule: &Rule) -> Message {
     message(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND)
         .text(NFTA_RULE_TABLE, TABLE)
         .text(NFTA_RULE_CHAIN, CHAIN)
-        .nested(NFTA_RULE_EXPRESSIONS, |list| verdict(matching(list, rule.when), rule.verdict))
+        .nested(NFTA_RULE_EXPRESSIONS, |list| verdict_expressions(match_expressions(list, rule.when), rule.verdict))
 }
 
-fn matching(list: Message, when: Match) -> Message {
+fn match_expressions(list: Message, when: Match) -> Message {
     match when {
         Match::Proxy(address, port) => {
-            let list = to(list, address);
+            let list = destination_is(list, address);
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
             compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &port.to_be_bytes())
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
-        Match::OpensNothingTo(address) => matching(to(list, address), Match::OpensNothing),
-        Match::OpensNothing => {
+        Match::TcpNonSynTo(address) => match_expressions(destination_is(list, address), Match::TcpNonSyn),
+        Match::TcpNonSyn => {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
             let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
             let list = expression(list, "bitwise", |data| {
@@ -221,7 +221,7 @@ fn matching(list: Message, when: Match) -> Message {
     }
 }
 
-fn verdict(list: Message, verdict: Verdict) -> Message {
+fn verdict_expressions(list: Message, verdict: Verdict) -> Message {
     match verdict {
         Verdict::Accept => immediate(list, NF_ACCEPT),
         Verdict::Drop => immediate(list, NF_DROP),
@@ -293,7 +293,7 @@ fn payload(list: Message, base: u32, offset: u32, length: u32) -> Message {
     })
 }
 
-fn to(list: Message, address: Ipv4Addr) -> Message {
+fn destination_is(list: Message, address: Ipv4Addr) -> Message {
     let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
     compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4), NFT_CMP_EQ, &address.octets())
 }

@@ -124,7 +124,7 @@ fn sandbox_links() -> io::Result<Vec<Ipv4Addr>> {
 const MTU: u32 = 65_535;
 
 /// Bytes that cross the link at once, several packets in one, from Linux 6.3 on; others ignore it.
-const AT_ONCE: u32 = 256 * 1024;
+const GSO_MAX_SIZE: u32 = 256 * 1024;
 
 /// Creates a veth pair whose one end is here, named after the subnet, and whose other is born inside `namespace` as
 /// `eth0`, and gives the end here its address. False where a link of that name exists: of two starts that choose the same
@@ -137,7 +137,7 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
     let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(0, 0))
         .text(IFLA_IFNAME, &name)
         .attribute(IFLA_MTU, &mtu)
-        .attribute(IFLA_GSO_IPV4_MAX_SIZE, &AT_ONCE.to_ne_bytes())
+        .attribute(IFLA_GSO_IPV4_MAX_SIZE, &GSO_MAX_SIZE.to_ne_bytes())
         .nested(IFLA_LINKINFO, |message| {
             message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
                 message.nested(VETH_INFO_PEER, |message| {
@@ -145,7 +145,7 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
                         .raw(&link_body(INTERFACE, 0))
                         .text(IFLA_IFNAME, "eth0")
                         .attribute(IFLA_MTU, &mtu)
-                        .attribute(IFLA_GSO_IPV4_MAX_SIZE, &AT_ONCE.to_ne_bytes())
+                        .attribute(IFLA_GSO_IPV4_MAX_SIZE, &GSO_MAX_SIZE.to_ne_bytes())
                         .attribute(IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes())
                 })
             })
@@ -155,7 +155,7 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
         result => result?,
     }
     let index = index_of(&name)?;
-    without_ipv6_address(socket, index)?;
+    disable_link_local_address(socket, index)?;
     socket.execute(vec![address(index, subnet.supervisor()), up(index)])?;
     Ok(true)
 }
@@ -163,7 +163,7 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
 /// Inside the namespace: loopback and the veth end up, the workload's address, the route through the supervisor.
 pub(super) fn configure_inside(subnet: Subnet) -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
-    without_ipv6_address(&socket, INTERFACE)?;
+    disable_link_local_address(&socket, INTERFACE)?;
     socket.execute(vec![
         up(LOOPBACK),
         address(INTERFACE, subnet.workload()),
@@ -179,7 +179,7 @@ pub(super) fn loopback_up() -> io::Result<()> {
 
 /// Keeps the kernel from giving the link a link-local address when it comes up, and so from sending neighbour discovery.
 /// A kernel without IPv6 has nothing to keep from.
-fn without_ipv6_address(socket: &Socket, index: u32) -> io::Result<()> {
+fn disable_link_local_address(socket: &Socket, index: u32) -> io::Result<()> {
     let message = Message::request(RTM_NEWLINK, 0, &link_body(index, 0)).nested(IFLA_AF_SPEC, |message| {
         message.nested(AF_INET6, |message| message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]))
     });

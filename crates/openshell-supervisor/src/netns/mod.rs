@@ -34,7 +34,7 @@ pub enum NetnsError {
     #[error(
         "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with limit, log and reject for inet, or the network be given up by --network block"
     )]
-    Fence { source: io::Error },
+    Firewall { source: io::Error },
     #[error("cannot open a socket inside the sandbox's network")]
     Socket { source: io::Error },
 }
@@ -80,7 +80,7 @@ impl Netns {
     /// # Errors
     /// The kernel refused them; none is in force then.
     pub fn install_firewall(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
-        run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Fence { source })
+        run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Firewall { source })
     }
 
     /// A netlink socket that sees this namespace, usable from anywhere.

@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use crate::seccomp::rules::{Answer, Condition, LAST_KNOWN, Row, Test};
+use crate::seccomp::rules::{Action, Comparison, Condition, LAST_KNOWN, Row};
 use crate::sys;
 
 /// A filter that is ready to install: one BPF program an answer, as a program has one answer.
@@ -25,16 +25,16 @@ impl Filter {
     /// # Errors
     /// The architecture is none that seccompiler knows.
     pub fn compile<'r>(rows: impl Iterator<Item = &'r Row>) -> Result<Self, CompileError> {
-        let mut answers: BTreeMap<Answer, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
+        let mut actions: BTreeMap<Action, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
         for row in rows {
-            let rules = answers.entry(row.answer).or_default().entry(row.number).or_default();
+            let rules = actions.entry(row.action).or_default().entry(row.number).or_default();
             // No rule at all means always.
             if !row.when.is_empty() {
                 let conditions = row.when.iter().map(condition).collect::<Result<_, _>>().map_err(CompileError)?;
                 rules.push(SeccompRule::new(conditions).map_err(CompileError)?);
             }
         }
-        let programs = answers.into_iter().map(|(answer, rules)| program(answer, rules));
+        let programs = actions.into_iter().map(|(action, rules)| program(action, rules));
         Ok(Self(programs.collect::<Result<_, _>>().map_err(CompileError)?))
     }
 
@@ -62,21 +62,21 @@ impl Filter {
 }
 
 fn condition(condition: &Condition) -> Result<SeccompCondition, seccompiler::BackendError> {
-    let (length, operator, value) = match condition.test {
-        Test::Equal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value),
-        Test::Unequal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value),
-        Test::NotNull => (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0),
-        Test::Masked { mask, value } => (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(u64::from(mask)), value),
+    let (length, operator, value) = match condition.comparison {
+        Comparison::Equal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value),
+        Comparison::Unequal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value),
+        Comparison::NotNull => (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0),
+        Comparison::Masked { mask, value } => (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(u64::from(mask)), value),
     };
     SeccompCondition::new(condition.argument, length, operator, u64::from(value))
 }
 
 fn program(
-    answer: Answer,
+    action: Action,
     rules: BTreeMap<i64, Vec<SeccompRule>>,
 ) -> Result<Vec<libc::sock_filter>, seccompiler::BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(answer.errno().cast_unsigned());
+    let refuse = SeccompAction::Errno(action.errno().cast_unsigned());
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?;
     let program: BpfProgram = filter.try_into()?;
     let program = program.into_iter().map(|instruction| libc::sock_filter {

@@ -7,7 +7,7 @@ use crate::seccomp::options::{self, Level};
 
 /// What a refused call returns; chosen so that programs fall back instead of failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answer {
+pub enum Action {
     /// EPERM: not allowed to you.
     NotPermitted,
     /// ENOSYS: not in this kernel.
@@ -22,7 +22,7 @@ pub enum Answer {
     NothingDone,
 }
 
-impl Answer {
+impl Action {
     /// The error number that the caller gets; 0 for success.
     #[must_use]
     pub fn errno(self) -> c_int {
@@ -44,12 +44,12 @@ pub struct Condition {
     /// Which argument, from 0.
     pub argument: u8,
     /// How it is compared.
-    pub test: Test,
+    pub comparison: Comparison,
 }
 
 /// How an argument is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
+pub enum Comparison {
     /// The same number.
     Equal(u32),
     /// Another number.
@@ -75,7 +75,7 @@ pub struct Row {
     /// Refused when all of these hold; always, if there are none.
     pub when: &'static [Condition],
     /// What the caller gets.
-    pub answer: Answer,
+    pub action: Action,
     /// What it would let a workload do.
     pub reason: &'static str,
     /// Programs that miss it, and their remedy; empty where none is known that does not fall back.
@@ -100,15 +100,15 @@ pub enum Sockets {
 }
 
 const fn equal(argument: u8, value: i32) -> Condition {
-    Condition { argument, test: Test::Equal(value.cast_unsigned()) }
+    Condition { argument, comparison: Comparison::Equal(value.cast_unsigned()) }
 }
 
 const fn unequal(argument: u8, value: i32) -> Condition {
-    Condition { argument, test: Test::Unequal(value.cast_unsigned()) }
+    Condition { argument, comparison: Comparison::Unequal(value.cast_unsigned()) }
 }
 
 const fn not_null(argument: u8) -> Condition {
-    Condition { argument, test: Test::NotNull }
+    Condition { argument, comparison: Comparison::NotNull }
 }
 
 const fn bits(argument: u8, value: i32) -> Condition {
@@ -116,7 +116,7 @@ const fn bits(argument: u8, value: i32) -> Condition {
 }
 
 const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
-    Condition { argument, test: Test::Masked { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
+    Condition { argument, comparison: Comparison::Masked { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
 }
 
 /// The rows of a workload's filter.
@@ -159,15 +159,15 @@ const fn other_levels() -> [Condition; options::LEVELS.len()] {
 }
 
 macro_rules! row {
-    ($name:ident, $when:expr, $answer:ident, $reason:expr) => {
-        row!($name, $when, $answer, $reason, "")
+    ($name:ident, $when:expr, $action:ident, $reason:expr) => {
+        row!($name, $when, $action, $reason, "")
     };
-    ($name:ident, $when:expr, $answer:ident, $reason:expr, $breaks:expr) => {
+    ($name:ident, $when:expr, $action:ident, $reason:expr, $breaks:expr) => {
         Row {
             name: stringify!($name),
             number: libc::$name,
             when: $when,
-            answer: Answer::$answer,
+            action: Action::$action,
             reason: $reason,
             breaks: $breaks,
         }
@@ -227,7 +227,7 @@ const SHARED: &[Row] = &[
         name: "SYS_open_tree_attr",
         number: SYS_OPEN_TREE_ATTR,
         when: &[],
-        answer: Answer::NotPermitted,
+        action: Action::NotPermitted,
         reason: "the newer mount interface",
         breaks: "",
     },

@@ -1,6 +1,6 @@
 use crate::seccomp::filter::Filter;
 use crate::seccomp::options::LEVELS;
-use crate::seccomp::rules::{LAST_KNOWN, Row, Sockets, Test, rows, supervisor_rows};
+use crate::seccomp::rules::{Comparison, LAST_KNOWN, Row, Sockets, rows, supervisor_rows};
 use crate::sys;
 
 /// Runs `work` on a thread of its own, under the filter or not: a filter is a thread's. The thread is root with every
@@ -24,13 +24,13 @@ fn arguments(row: &Row) -> [libc::c_long; 6] {
         let argument = &mut arguments[usize::from(condition.argument)];
         // The upper half is set: the kernel ignores it, and so must the filter.
         let wide = |value: u32| 0x7fff_ffff_0000_0000 | i64::from(value);
-        *argument = match condition.test {
-            Test::Equal(value) => wide(value),
+        *argument = match condition.comparison {
+            Comparison::Equal(value) => wide(value),
             // Its lower half is zero, as that of a page at 4 GiB.
-            Test::NotNull => 0x7fff_0000_0000_0000,
-            Test::Masked { value, .. } => wide(value | harmless(row.number)),
+            Comparison::NotNull => 0x7fff_0000_0000_0000,
+            Comparison::Masked { value, .. } => wide(value | harmless(row.number)),
             // None of the families, protocols and options that a row leaves out.
-            Test::Unequal(_) => wide(0x7fff),
+            Comparison::Unequal(_) => wide(0x7fff),
         };
     }
     arguments
@@ -58,7 +58,7 @@ fn scp_01_03_04_05_every_row_is_refused_with_its_answer() {
 
 /// The result of a call that the row refuses.
 fn answer(row: &Row) -> Result<libc::c_long, i32> {
-    match row.answer.errno() {
+    match row.action.errno() {
         0 => Ok(0),
         errno => Err(errno),
     }
@@ -98,7 +98,7 @@ fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn the_supervisor_gives_up_what_its_rows_say() {
     for row in supervisor_rows().filter(|row| row.number != libc::SYS_clone) {
         let result = as_supervisor(|| sys::call(row.number, arguments(row)));
-        assert_eq!(result, Err(row.answer.errno()), "{}: {}", row.name, row.reason);
+        assert_eq!(result, Err(row.action.errno()), "{}: {}", row.name, row.reason);
     }
     // A process, refused; without the filter the same flags are refused for another reason.
     let no_thread = [0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND), -1, -1, -1, -1, -1];
@@ -199,17 +199,17 @@ fn personalities_that_programs_set_are_open() {
 fn conditions(row: &Row) -> String {
     let condition = |condition: &crate::seccomp::rules::Condition| {
         let place = condition.argument + 1;
-        match condition.test {
-            Test::Equal(value) => format!("argument {place} is {value:#x}"),
-            Test::Unequal(value) => format!("argument {place} is not {value:#x}"),
-            Test::NotNull => format!("argument {place} is not null"),
-            Test::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
+        match condition.comparison {
+            Comparison::Equal(value) => format!("argument {place} is {value:#x}"),
+            Comparison::Unequal(value) => format!("argument {place} is not {value:#x}"),
+            Comparison::NotNull => format!("argument {place} is not null"),
+            Comparison::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
         }
     };
     // The long lists are those of options, which the page shows beside the table.
     match row.when {
         [] => "always".to_owned(),
-        [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.test, Test::Equal(_)) => {
+        [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.comparison, Comparison::Equal(_)) => {
             format!("{}, and the option is none of those below", condition(first))
         }
         all => all.iter().map(condition).collect::<Vec<_>>().join(", "),
@@ -221,7 +221,7 @@ fn conditions(row: &Row) -> String {
 #[test]
 fn the_page_of_system_calls_shows_every_row_and_every_option() {
     let name = |row: &Row| row.name.trim_start_matches("SYS_").to_owned();
-    let errno = |row: &Row| match row.answer.errno() {
+    let errno = |row: &Row| match row.action.errno() {
         libc::EPERM => "EPERM",
         libc::ENOSYS => "ENOSYS",
         libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",

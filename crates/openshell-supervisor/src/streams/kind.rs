@@ -12,11 +12,11 @@ use rustix::fs::{FileType, OFlags};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::cover::KERNEL_FILE_SYSTEMS;
+use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 
 /// Treatment of a standard stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passage {
+pub(super) enum Treatment {
     /// The command gets the descriptor itself.
     Pass,
     /// The command gets one end of a socket pair, and a thread copies between the other end and the descriptor.
@@ -118,8 +118,8 @@ impl Kind {
     }
 
     /// The table: each kind, and what becomes of it.
-    pub(super) fn passage(self) -> Passage {
-        use Passage::{Pass, Refuse, RelayFile, RelaySocket};
+    pub(super) fn treatment(self) -> Treatment {
+        use Treatment::{Pass, Refuse, RelayFile, RelaySocket};
         match self {
             Self::Pipe | Self::RegularFile | Self::Terminal | Self::PlainDevice | Self::ConnectedUnix => Pass,
             // An ended one could be connected anew. The relay reads what came before the end, and then passes the end on.

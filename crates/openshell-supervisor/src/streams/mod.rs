@@ -12,7 +12,7 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use kind::{Kind, Passage};
+use kind::{Kind, Treatment};
 use relay::{Direction, Relay};
 
 /// Names of the three in messages.
@@ -35,7 +35,7 @@ pub enum StreamError {
 /// The caller's standard streams, each with its treatment.
 #[derive(Debug)]
 pub struct Inspected<'s> {
-    given: [(BorrowedFd<'s>, Passage); 3],
+    given: [(BorrowedFd<'s>, Treatment); 3],
 }
 
 /// Looks at the caller's standard `streams`: input, output, errors.
@@ -43,11 +43,11 @@ pub struct Inspected<'s> {
 /// # Errors
 /// One of them is of a kind that no command may have.
 pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamError> {
-    let mut given = streams.map(|stream| (stream, Passage::Pass));
-    for ((fd, passage), stream) in given.iter_mut().zip(NAMES) {
+    let mut given = streams.map(|stream| (stream, Treatment::Pass));
+    for ((fd, treatment), stream) in given.iter_mut().zip(NAMES) {
         let kind = kind::of(*fd).map_err(|source| StreamError::Inspect { stream, source })?;
-        *passage = kind.passage();
-        if let Passage::Refuse(danger) = *passage {
+        *treatment = kind.treatment();
+        if let Treatment::Refuse(danger) = *treatment {
             return Err(StreamError::Refused { stream, kind: Kind::as_str(kind), danger });
         }
     }
@@ -81,11 +81,11 @@ impl Inspected<'_> {
     pub fn open(self) -> Result<Streams, StreamError> {
         let mut relays: Vec<(Source, Relay)> = Vec::new();
         let mut open = |index: usize| {
-            let (fd, passage) = self.given[index];
-            let relay = match passage {
-                Passage::RelaySocket => relay_of(&mut relays, fd, Direction::Both)?,
-                Passage::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?)?,
-                Passage::Pass | Passage::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
+            let (fd, treatment) = self.given[index];
+            let relay = match treatment {
+                Treatment::RelaySocket => relay_of(&mut relays, fd, Direction::Both)?,
+                Treatment::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?)?,
+                Treatment::Pass | Treatment::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
             };
             Ok(Stream::Relayed(relay))
         };
@@ -102,7 +102,7 @@ fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Di
     if let Some(known) = relays.iter().position(|(known, _)| *known == source) {
         return Ok(known);
     }
-    let (ours, commands) = match direction {
+    let (ours, command_end) = match direction {
         Direction::Both => {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?
         }
@@ -119,9 +119,9 @@ fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Di
     }
     // A command that expects not to wait for its stream does not wait for the relay either.
     if rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
-        set_nonblocking(commands.as_fd())?;
+        set_nonblocking(command_end.as_fd())?;
     }
-    relays.push((source, Relay::start(outer, ours, commands, direction)?));
+    relays.push((source, Relay::start(outer, ours, command_end, direction)?));
     Ok(relays.len() - 1)
 }
 
@@ -142,7 +142,7 @@ impl Streams {
     pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
         [0, 1, 2].map(|index| match &self.streams[index] {
             Stream::Passed(fd) => fd.as_fd(),
-            Stream::Relayed(relay) => self.relays[*relay].commands(),
+            Stream::Relayed(relay) => self.relays[*relay].command_end(),
         })
     }
 

@@ -118,7 +118,7 @@ impl Flow {
 #[derive(Debug)]
 pub(super) struct Relay {
     /// The command's end, held until the command has ended, so that an end of file comes from a shutdown alone.
-    commands: OwnedFd,
+    command_end: OwnedFd,
     has_ended: Arc<AtomicBool>,
     /// Disconnected when nothing is left to be written to the caller's descriptor.
     flushed: mpsc::Receiver<()>,
@@ -129,7 +129,12 @@ impl Relay {
     ///
     /// # Errors
     /// There is no thread.
-    pub(super) fn start(outer: OwnedFd, inner: OwnedFd, commands: OwnedFd, direction: Direction) -> io::Result<Self> {
+    pub(super) fn start(
+        outer: OwnedFd,
+        inner: OwnedFd,
+        command_end: OwnedFd,
+        direction: Direction,
+    ) -> io::Result<Self> {
         let is_socket = direction == Direction::Both;
         let [outer, inner] = [outer, inner].map(|fd| End { fd: Arc::new(fd), is_socket });
         let inward = (direction != Direction::Outward).then(|| Flow::new(&outer, &inner));
@@ -139,12 +144,12 @@ impl Relay {
         let copying = Copying { inward, outward, has_ended: Arc::clone(&has_ended), flushing: Some(flushing) };
         drop((outer, inner));
         std::thread::Builder::new().name("stream relay".to_owned()).spawn(move || copying.run())?;
-        Ok(Self { commands, has_ended, flushed })
+        Ok(Self { command_end, has_ended, flushed })
     }
 
     /// The descriptor for the command.
-    pub(super) fn commands(&self) -> BorrowedFd<'_> {
-        self.commands.as_fd()
+    pub(super) fn command_end(&self) -> BorrowedFd<'_> {
+        self.command_end.as_fd()
     }
 
     /// Closes the command's end, which has to be the last one. Bytes that were written to it are still copied; the receiver is
@@ -206,7 +211,7 @@ fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
         Progress::Goes => return Some(flow),
         // At the command's end the caller's descriptor is left as it is: other processes may go on using it.
         Progress::Ended if has_ended.load(Ordering::Acquire) => {}
-        Progress::Ended => flow.to.shut_down(commands_shutdown(&flow.from)),
+        Progress::Ended => flow.to.shut_down(command_shutdown(&flow.from)),
         // The command's next write fails as it would on the descriptor itself.
         Progress::Refused => flow.from.shut_down(Shutdown::Read),
     }
@@ -214,7 +219,7 @@ fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
 }
 
 /// The directions that the command has shut down: a socket whose other end is closed for both directions polls as hung up.
-fn commands_shutdown(inner: &End) -> Shutdown {
+fn command_shutdown(inner: &End) -> Shutdown {
     let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let polled = rustix::event::poll(&mut state, Some(&now));

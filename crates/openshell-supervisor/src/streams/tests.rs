@@ -7,7 +7,7 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::PidfdFlags;
 
-use super::kind::{Facts, Kind, Passage, Socket, classify, of};
+use super::kind::{Facts, Kind, Socket, Treatment, classify, of};
 use super::{inspect, relay::Direction};
 
 fn open(path: &str, flags: OFlags) -> OwnedFd {
@@ -176,7 +176,7 @@ fn fuzzed_descriptors_are_passed_only_where_they_carry_no_right() {
     ];
     fuzz::fuzz("standard streams", &samples, &words, |input| {
         let facts = facts(input);
-        if classify(&facts).passage() != Passage::Pass {
+        if classify(&facts).treatment() != Treatment::Pass {
             return;
         }
         assert!(!facts.flags.contains(OFlags::PATH), "{facts:?}");

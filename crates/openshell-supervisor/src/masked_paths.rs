@@ -20,7 +20,7 @@ use rustix::mount::MountFlags;
 
 /// Covers of one sandbox. A project in a home beside a few hundred other folders needs some hundreds; every one costs some
 /// 20 us at start.
-const COVERS: usize = 1024;
+const MAX_MASKS: usize = 1024;
 
 /// File systems of the kernel's own: no socket can be made there, and covering their hundreds of folders gains nothing.
 /// proc, sysfs, cgroup, cgroup2, devpts, debugfs, tracefs, securityfs, bpf.
@@ -29,20 +29,20 @@ pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
 
 /// Covers everything but `visible`, what lies beneath it, and the way there, from the user `uid`. To be called in a mount
 /// namespace of its own, in the network namespace of the host's services. Returns what could not be covered, in words.
-pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
+pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
     // Covers are laid by descriptor, which takes /proc.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
-    let mut uncovered = Vec::new();
+    let mut unmasked = Vec::new();
     let mut found = Vec::new();
-    for folder in on_the_way(&visible) {
-        match beside(folder, &visible, uid) {
+    for folder in ancestors_of(&visible) {
+        match siblings(folder, &visible, uid) {
             Ok(entries) => found.extend(entries),
-            Err(error) => uncovered.push(format!("{}: {error}", folder.display())),
+            Err(error) => unmasked.push(format!("{}: {error}", folder.display())),
         }
     }
     let (sockets, problem) = sockets_of_others(&visible, uid);
     found.extend(sockets);
-    uncovered.extend(problem.map(|error| format!("sockets in shared folders: {error}")));
+    unmasked.extend(problem.map(|error| format!("sockets in shared folders: {error}")));
     // Where not all can be covered, what workloads can make comes last, so that none can use up the covers of what the host
     // has; among the rest sockets lead furthest.
     found.sort_by_key(|entry| {
@@ -57,18 +57,18 @@ pub(crate) fn cover(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec
     if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
         found.swap(0, first);
     }
-    let mut blank = None;
-    for (index, Found { path, kind, .. }) in found.iter().enumerate() {
-        if index == COVERS {
-            let count = found.len() - COVERS;
-            uncovered.push(format!("{count} more, from {} on: no more than {COVERS} are covered", path.display()));
+    let mut placeholders = None;
+    for (index, Candidate { path, kind, .. }) in found.iter().enumerate() {
+        if index == MAX_MASKS {
+            let count = found.len() - MAX_MASKS;
+            unmasked.push(format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display()));
             break;
         }
-        if let Err(error) = cover_one(path, *kind, &mut blank) {
-            uncovered.push(format!("{}: {error}", path.display()));
+        if let Err(error) = mask_one(path, *kind, &mut placeholders) {
+            unmasked.push(format!("{}: {error}", path.display()));
         }
     }
-    uncovered
+    unmasked
 }
 
 /// Makers of an entry, the more trusted first.
@@ -79,12 +79,12 @@ enum Origin {
     /// A service that listens in the host's network, and belongs to another user.
     Service,
     /// Any user, workloads included.
-    Anybody,
+    AnyUser,
 }
 
 /// An entry that has to be covered.
 #[derive(Clone, Debug)]
-struct Found {
+struct Candidate {
     path: PathBuf,
     kind: FileType,
     origin: Origin,
@@ -99,7 +99,7 @@ const DEEP_ENTRIES: usize = 2_000;
 
 /// Sockets in folders that are granted and that everybody may write to: those that the host's network namespace knows of, and
 /// those that are found there; with why there may be more of the latter.
-fn sockets_of_others(visible: &BTreeSet<PathBuf>, uid: u32) -> (Vec<Found>, Option<io::Error>) {
+fn sockets_of_others(visible: &BTreeSet<PathBuf>, uid: u32) -> (Vec<Candidate>, Option<io::Error>) {
     let is_shared = |folder: &Path| {
         std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
     };
@@ -110,12 +110,12 @@ fn sockets_of_others(visible: &BTreeSet<PathBuf>, uid: u32) -> (Vec<Found>, Opti
     };
     let (mut all, unseen) = find_sockets(&shared, visible);
     let problem = unseen.or(unknown);
-    let is_anothers = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|data| data.uid() != uid);
-    let services: BTreeSet<_> = bound.iter().filter(|path| is_anothers(path)).cloned().collect();
+    let is_foreign = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|data| data.uid() != uid);
+    let services: BTreeSet<_> = bound.iter().filter(|path| is_foreign(path)).cloned().collect();
     all.extend(bound);
     let found = |path: PathBuf| {
-        let origin = if services.contains(&path) { Origin::Service } else { Origin::Anybody };
-        Found { path, kind: FileType::Socket, origin }
+        let origin = if services.contains(&path) { Origin::Service } else { Origin::AnyUser };
+        Candidate { path, kind: FileType::Socket, origin }
     };
     (all.into_iter().map(found).collect(), problem)
 }
@@ -131,9 +131,9 @@ fn bound_sockets(visible: &BTreeSet<PathBuf>, shared: &BTreeSet<&PathBuf>) -> io
     let bound = bound.map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)));
     // The nearest that is granted says what the folder is: a folder inside may be listed, or the socket itself.
     let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
-    let is_covered = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
+    let is_masked = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
     let is_socket = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    Ok(bound.filter(is_covered).filter(is_socket).collect())
+    Ok(bound.filter(is_masked).filter(is_socket).collect())
 }
 
 /// The sockets beneath the `shared` folders that are not listed by themselves or with their folder; with why there may be more.
@@ -193,20 +193,20 @@ fn find_in(
 }
 
 /// The folders that hold something visible and are not visible themselves.
-fn on_the_way(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
+fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     let is_visible = |path: &Path| path.ancestors().any(|ancestor| visible.contains(ancestor));
     let folders = visible.iter().flat_map(|path| path.ancestors().skip(1));
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
 /// What lies in `folder`, neither is visible nor leads there, and has to be covered.
-fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<Found>> {
+fn siblings(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<Candidate>> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
         return Ok(Vec::new());
     }
     let data = rustix::fs::fstat(&opened)?;
-    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::Anybody } else { Origin::Host };
+    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
     let mut found = Vec::new();
     for entry in Dir::read_from(&opened)? {
         let entry = entry?;
@@ -229,30 +229,32 @@ fn beside(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Ve
             },
         };
         if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
-            found.push(Found { path, kind, origin });
+            found.push(Candidate { path, kind, origin });
         }
     }
     Ok(found)
 }
 
 /// A folder and a file, empty and nobody's, to be seen in place of others.
-struct Blank {
+struct PlaceholderMounts {
     folder: OwnedFd,
     file: OwnedFd,
 }
 
-fn cover_one(path: &Path, kind: FileType, blank: &mut Option<Blank>) -> io::Result<()> {
+fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
     let target = match open(path, OFlags::PATH) {
         // It was removed meanwhile.
         Err(rustix::io::Errno::NOENT) => return Ok(()),
         opened => opened?,
     };
-    match (blank, kind) {
-        (Some(blank), FileType::Directory) => {
-            rustix::mount::mount_bind(by_descriptor(&blank.folder), by_descriptor(&target))?
+    match (placeholders, kind) {
+        (Some(placeholders), FileType::Directory) => {
+            rustix::mount::mount_bind(by_descriptor(&placeholders.folder), by_descriptor(&target))?
         }
-        (Some(blank), _) => rustix::mount::mount_bind(by_descriptor(&blank.file), by_descriptor(&target))?,
-        (blank @ None, _) => {
+        (Some(placeholders), _) => {
+            rustix::mount::mount_bind(by_descriptor(&placeholders.file), by_descriptor(&target))?
+        }
+        (placeholders @ None, _) => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             rustix::mount::mount(
                 "openshell",
@@ -264,7 +266,7 @@ fn cover_one(path: &Path, kind: FileType, blank: &mut Option<Blank>) -> io::Resu
             let folder = open(path, OFlags::PATH | OFlags::DIRECTORY)?;
             let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&folder, "covered", flags, Mode::empty())?;
-            *blank = Some(Blank { folder, file });
+            *placeholders = Some(PlaceholderMounts { folder, file });
         }
     }
     Ok(())
@@ -290,7 +292,7 @@ mod tests {
     use rustix::process::{Gid, Uid};
     use rustix::thread::UnshareFlags;
 
-    use super::cover;
+    use super::mask_all_but;
 
     const UID: u32 = 61184;
 
@@ -347,27 +349,27 @@ mod tests {
         let touches = || std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).is_ok();
         assert_eq!(apart(|| (), || reached(path)), [true, true, true], "the twin without covers");
         assert!(apart(|| (), touches), "the twin without covers");
-        let cover_all_but = |seen: &Path| assert_eq!(cover([seen.to_owned()], UID), Vec::<String>::new());
-        assert!(!apart(|| cover_all_but(&path.join("seen")), touches));
-        assert_eq!(apart(|| cover_all_but(&path.join("seen")), || reached(path)), [true, false, false]);
-        assert_eq!(apart(|| cover_all_but(path), || reached(path)), [true, true, true], "beneath what is granted");
-        assert_eq!(apart(|| cover_all_but(Path::new("/")), || reached(path)), [true, true, true]);
+        let mask = |seen: &Path| assert_eq!(mask_all_but([seen.to_owned()], UID), Vec::<String>::new());
+        assert!(!apart(|| mask(&path.join("seen")), touches));
+        assert_eq!(apart(|| mask(&path.join("seen")), || reached(path)), [true, false, false]);
+        assert_eq!(apart(|| mask(path), || reached(path)), [true, true, true], "beneath what is granted");
+        assert_eq!(apart(|| mask(Path::new("/")), || reached(path)), [true, true, true]);
     }
 
     #[test]
     fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
         let (folder, _sockets) = tree();
         let path = folder.path();
-        let cover_all_but = |seen: &[&Path]| {
+        let mask = |seen: &[&Path]| {
             let seen = seen.iter().map(|path| path.to_path_buf());
-            assert_eq!(cover(seen, UID), Vec::<String>::new());
+            assert_eq!(mask_all_but(seen, UID), Vec::<String>::new());
         };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o1777)).unwrap();
-        assert_eq!(apart(|| cover_all_but(&[path]), || reached(path)), [true, false, false]);
+        assert_eq!(apart(|| mask(&[path]), || reached(path)), [true, false, false]);
         let listed = [path, &path.join("socket")];
-        assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, false, true], "listed by itself");
+        assert_eq!(apart(|| mask(&listed), || reached(path)), [true, false, true], "listed by itself");
         let listed = [path, &path.join("hidden")];
-        assert_eq!(apart(|| cover_all_but(&listed), || reached(path)), [true, true, false], "with its folder");
+        assert_eq!(apart(|| mask(&listed), || reached(path)), [true, true, false], "with its folder");
     }
 
     #[test]
@@ -379,23 +381,23 @@ mod tests {
         std::fs::create_dir(&shared).unwrap();
         std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
         // Left by an earlier run: socket files without a listener.
-        for n in 0..super::COVERS + 100 {
+        for n in 0..super::MAX_MASKS + 100 {
             drop(UnixListener::bind(shared.join(n.to_string())).unwrap());
         }
         let service = UnixListener::bind(shared.join("zzz-service")).unwrap();
         open_to_all(&shared.join("zzz-service"));
         let own_room = || rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
-        let covered = || {
+        let masked = || {
             own_room();
-            let uncovered = cover([folder.path().join("seen"), shared.clone()], UID);
-            assert_eq!(uncovered.len(), 1, "{uncovered:?}");
-            assert!(uncovered[0].contains("no more than 1024"), "{uncovered:?}");
+            let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], UID);
+            assert_eq!(unmasked.len(), 1, "{unmasked:?}");
+            assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
         };
         let path = folder.path();
-        assert_eq!(apart(covered, || reached(path)), [true, false, false], "the host's folder and socket");
+        assert_eq!(apart(masked, || reached(path)), [true, false, false], "the host's folder and socket");
         let reaches = || UnixStream::connect(shared.join("zzz-service")).is_ok();
         assert!(apart(|| (), reaches), "the twin without covers");
-        assert!(!apart(covered, reaches), "a service that listens comes before what was left");
+        assert!(!apart(masked, reaches), "a service that listens comes before what was left");
         drop(service);
     }
 
@@ -410,13 +412,13 @@ mod tests {
         }
         let _service = UnixListener::bind(shared.join("service")).unwrap();
         open_to_all(&shared.join("service"));
-        let covered = || {
-            let uncovered = cover([folder.path().join("seen"), shared.clone()], UID);
-            assert!(uncovered.iter().any(|problem| problem.contains("more than 50000 entries")), "{uncovered:?}");
+        let masked = || {
+            let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], UID);
+            assert!(unmasked.iter().any(|problem| problem.contains("more than 50000 entries")), "{unmasked:?}");
         };
         let reaches = || UnixStream::connect(shared.join("service")).is_ok();
         assert!(apart(|| (), reaches), "the twin without covers");
-        assert!(!apart(covered, reaches));
+        assert!(!apart(masked, reaches));
     }
 
     #[test]
@@ -434,16 +436,17 @@ mod tests {
         };
         let _service = std::thread::scope(|scope| scope.spawn(bind).join().unwrap());
         open_to_all(&socket);
-        let covered = || assert_eq!(cover([folder.path().join("seen"), shared.clone()], UID), Vec::<String>::new());
+        let masked =
+            || assert_eq!(mask_all_but([folder.path().join("seen"), shared.clone()], UID), Vec::<String>::new());
         let reaches = || UnixStream::connect(&socket).is_ok();
         // Before anything connects from here: the kernel's table would then name the socket.
-        assert!(!apart(covered, reaches));
+        assert!(!apart(masked, reaches));
         assert!(apart(|| (), reaches), "the twin without covers");
         // Many files, deeper still, are no reason not to start.
         for n in 0..super::DEEP_ENTRIES {
             std::fs::File::create(deep.join(n.to_string())).unwrap();
         }
-        apart(covered, || ());
+        apart(masked, || ());
     }
 
     #[test]
@@ -451,16 +454,16 @@ mod tests {
         let (folder, _sockets) = tree();
         let path = folder.path();
         let many = path.join("many");
-        for n in 0..super::COVERS + 10 {
+        for n in 0..super::MAX_MASKS + 10 {
             std::fs::create_dir_all(many.join(n.to_string())).unwrap();
         }
-        let covered = || {
+        let masked = || {
             // Room of its own, so that no folder of the machine counts.
             rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
-            let uncovered = cover([many.join("0")], UID);
-            assert_eq!(uncovered.len(), 1, "{uncovered:?}");
-            assert!(uncovered[0].contains("no more than 1024"), "{uncovered:?}");
+            let unmasked = mask_all_but([many.join("0")], UID);
+            assert_eq!(unmasked.len(), 1, "{unmasked:?}");
+            assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
         };
-        apart(covered, || ());
+        apart(masked, || ());
     }
 }
