@@ -29,17 +29,17 @@ impl Policy {
         run_as: RunAs,
         network: NetworkPolicies,
     ) -> Result<Self, Vec<(FieldPath, ViolationKind)>> {
-        let mut faults = Vec::new();
+        let mut violations = Vec::new();
         let count = network.values().map(|policy| policy.endpoints.len()).sum();
-        let place = FieldPath::root().key("network_policies");
+        let path = FieldPath::root().key("network_policies");
         if count > MAX_ENDPOINTS {
-            faults.push((place.clone(), ViolationKind::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
+            violations.push((path.clone(), ViolationKind::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
         }
-        faults.extend(skipped_but_judged(&network).into_iter().map(|(name, index)| {
-            (place.key(name.as_str()).key("endpoints").index(index), ViolationKind::TlsSkipWithL7)
+        violations.extend(skipped_but_judged(&network).into_iter().map(|(name, index)| {
+            (path.key(name.as_str()).key("endpoints").index(index), ViolationKind::TlsSkipWithL7)
         }));
-        if !faults.is_empty() {
-            return Err(faults);
+        if !violations.is_empty() {
+            return Err(violations);
         }
         Ok(Self { filesystem, run_as, network })
     }

@@ -129,7 +129,7 @@ fn ips_12_what_is_no_address_is_refused() {
 
 #[test]
 fn a_mapped_range_is_the_range_it_stands_for() {
-    let range = AddressRange::parse("::ffff:10.1.0.0/112").unwrap_or_else(|fault| panic!("{fault}"));
+    let range = AddressRange::parse("::ffff:10.1.0.0/112").unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(range.to_string(), "10.1.0.0/16");
     assert!(range.contains("10.1.2.3".parse().unwrap_or_else(|error| panic!("{error}"))));
     assert!(range.contains("::ffff:10.1.2.3".parse().unwrap_or_else(|error| panic!("{error}"))));

@@ -136,42 +136,42 @@ impl Endpoint {
     /// # Errors
     /// Every contradiction between them.
     pub fn new(parts: EndpointParts) -> Result<Self, Vec<ViolationKind>> {
-        let mut faults = Vec::new();
+        let mut violations = Vec::new();
         if parts.host.is_none() && parts.allowed_ips.is_empty() {
-            faults.push(ViolationKind::EndpointWithoutHost);
+            violations.push(ViolationKind::EndpointWithoutHost);
         }
         let ports: BTreeSet<NonZeroU16> = match (parts.port, parts.ports) {
             (Some(_), Some(_)) => {
-                faults.push(ViolationKind::PortAndPorts);
+                violations.push(ViolationKind::PortAndPorts);
                 BTreeSet::new()
             }
             (Some(port), None) => BTreeSet::from([port]),
             (None, Some(ports)) if !ports.is_empty() => ports.into_iter().collect(),
             (None, _) => {
-                faults.push(ViolationKind::PortMissing);
+                violations.push(ViolationKind::PortMissing);
                 BTreeSet::new()
             }
         };
         if parts.rules.as_ref().is_some_and(Vec::is_empty) {
-            faults.push(ViolationKind::RulesEmpty);
+            violations.push(ViolationKind::RulesEmpty);
         } else if parts.rules.is_some() && parts.access.is_some() {
-            faults.push(ViolationKind::RulesAndAccess);
+            violations.push(ViolationKind::RulesAndAccess);
         }
         if parts.tls_skip && parts.protocol.is_some() {
-            faults.push(ViolationKind::TlsSkipWithL7);
+            violations.push(ViolationKind::TlsSkipWithL7);
         }
         if parts.host.is_some() && !parts.resolve.is_empty() {
-            faults.push(ViolationKind::ResolveWithHost);
+            violations.push(ViolationKind::ResolveWithHost);
         }
         let is_tcp = parts.protocol == Some(Protocol::Tcp);
         if is_tcp && parts.host.is_none() {
-            faults.push(ViolationKind::TcpWithoutHost);
+            violations.push(ViolationKind::TcpWithoutHost);
         }
         let is_narrowed = parts.rules.is_some()
             || parts.deny_rules.is_some()
             || parts.access.is_some_and(|access| access != Access::Full);
         if is_tcp && is_narrowed {
-            faults.push(ViolationKind::TcpWithRules);
+            violations.push(ViolationKind::TcpWithRules);
         }
         let rules = match (parts.rules, parts.access) {
             (Some(rules), _) => Some(rules),
@@ -183,12 +183,12 @@ impl Endpoint {
             (Some(protocol), Some(rules)) => {
                 let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
                 if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
-                    faults.push(ViolationKind::SqlEnforce);
+                    violations.push(ViolationKind::SqlEnforce);
                 }
                 Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.unwrap_or_default() })
             }
             (Some(_), None) => {
-                faults.push(ViolationKind::ProtocolWithoutRules);
+                violations.push(ViolationKind::ProtocolWithoutRules);
                 None
             }
             (None, rules) => {
@@ -197,14 +197,14 @@ impl Endpoint {
                     ("deny_rules", parts.deny_rules.is_some()),
                     ("enforcement", parts.enforcement.is_some()),
                 ];
-                faults.extend(
+                violations.extend(
                     strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)),
                 );
                 None
             }
         };
-        if !faults.is_empty() {
-            return Err(faults);
+        if !violations.is_empty() {
+            return Err(violations);
         }
         Ok(Self {
             host: parts.host,

@@ -15,19 +15,19 @@ pub(super) fn credentials(
     is_taken: impl Fn(&str) -> bool,
 ) -> Option<Vec<CredentialSpec>> {
     let Some(at) = reader.mapping(at, &["credentials"])?.take("credentials") else {
-        reader.fault(at, ViolationKind::Missing("credentials"));
+        reader.reject(at, ViolationKind::Missing("credentials"));
         return None;
     };
     let entries = reader.entries(&at)?;
     if entries.len() > MAX_CREDENTIALS {
-        reader.fault(&at, ViolationKind::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
+        reader.reject(&at, ViolationKind::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
         return None;
     }
     let mut specs = Vec::new();
     for (key, at) in entries {
-        let name = reader.keep(&at, CredentialName::parse(key));
+        let name = reader.check(&at, CredentialName::parse(key));
         if is_taken(key) {
-            reader.fault(&at, ViolationKind::CredentialNameTaken(key.to_owned()));
+            reader.reject(&at, ViolationKind::CredentialNameTaken(key.to_owned()));
         }
         specs.extend(name.and_then(|name| credential(reader, &at, name)));
     }
@@ -36,7 +36,7 @@ pub(super) fn credentials(
 
 fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<CredentialSpec> {
     let mut fields = reader.mapping(at, &["env", "file", "value", "hosts", "path"])?;
-    let before = reader.violations();
+    let before = reader.violation_count();
     let sources = [
         fields.take("env").map(|at| reader.text(&at, variable).map(Source::Variable)),
         fields.take("file").map(|at| reader.text(&at, |path| Ok(Source::File(path.into())))),
@@ -44,15 +44,15 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
     ];
     let mut sources = sources.into_iter().flatten();
     let (Some(source), None) = (sources.next(), sources.next()) else {
-        reader.fault(at, ViolationKind::CredentialSource);
+        reader.reject(at, ViolationKind::CredentialSource);
         return None;
     };
     let hosts = fields.take("hosts").map(|at| (reader.texts(&at, BoundHost::parse), at));
     if let Some((hosts, at)) = &hosts
         && hosts.is_empty()
-        && reader.violations() == before
+        && reader.violation_count() == before
     {
-        reader.fault(at, ViolationKind::HostsEmpty);
+        reader.reject(at, ViolationKind::HostsEmpty);
     }
     if hosts.is_none() {
         reader.warn(at, WarningKind::CredentialUnbound);

@@ -42,8 +42,8 @@ pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
         }
         match Policy::new(filesystem, run_as, policies) {
             Ok(policy) => Some(policy),
-            Err(faults) => {
-                faults.into_iter().for_each(|(place, fault)| reader.fault_at_place(at, place, fault));
+            Err(violations) => {
+                violations.into_iter().for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
                 None
             }
         }
@@ -87,8 +87,8 @@ fn read<T>(
 ) -> Result<(T, Vec<Warning>), Violations> {
     let whole = |line, kind| Violations(vec![Violation { path: FieldPath::root(), line, kind }]);
     if document.len() > MAX_DOCUMENT_BYTES {
-        let fault = ViolationKind::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
-        return Err(whole(None, fault));
+        let kind = ViolationKind::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
+        return Err(whole(None, kind));
     }
     let mut root = Node::parse(document).map_err(|(line, problem)| whole(line, ViolationKind::Syntax(problem)))?;
     let mut reader = Reader::default();
@@ -101,8 +101,8 @@ fn version(reader: &mut Reader, at: Option<At<'_>>) {
     let Some(at) = at else { return };
     match at.node.value() {
         Value::Integer(1) => {}
-        Value::Integer(other) => reader.fault(&at, ViolationKind::UnknownVersion(other.to_string())),
-        other => reader.fault(&at, ViolationKind::WrongType { expected: "the number 1", found: other.kind() }),
+        Value::Integer(other) => reader.reject(&at, ViolationKind::UnknownVersion(other.to_string())),
+        other => reader.reject(&at, ViolationKind::WrongType { expected: "the number 1", found: other.kind() }),
     }
 }
 
@@ -122,7 +122,7 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
         let Some(found) = writable_parent(path, &read_write) else { continue };
         match compatibility {
             Compatibility::BestEffort => reader.warn(at, WarningKind::ReadOnlyWritable(found)),
-            Compatibility::HardRequirement => reader.fault(at, ViolationKind::ReadOnlyWritable(found)),
+            Compatibility::HardRequirement => reader.reject(at, ViolationKind::ReadOnlyWritable(found)),
         }
     }
     Filesystem {
@@ -174,7 +174,7 @@ fn run_as(reader: &mut Reader, at: Option<At<'_>>) -> RunAs {
 
 fn identity(reader: &mut Reader, at: &At<'_>) -> Option<Identity> {
     match at.node.value() {
-        Value::Integer(number) => reader.keep(at, Identity::parse(&number.to_string())),
+        Value::Integer(number) => reader.check(at, Identity::parse(&number.to_string())),
         _ => reader.text(at, Identity::parse),
     }
 }

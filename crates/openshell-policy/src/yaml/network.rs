@@ -32,7 +32,7 @@ const ENDPOINT_KEYS: &[&str] = &[
 pub(super) fn policies(reader: &mut Reader, at: &At<'_>) -> NetworkPolicies {
     let mut policies = NetworkPolicies::new();
     for (key, at) in reader.entries(at).unwrap_or_default() {
-        let name = reader.keep(&at, PolicyName::parse(key));
+        let name = reader.check(&at, PolicyName::parse(key));
         let policy = policy(reader, &at);
         policies.extend(name.zip(policy));
     }
@@ -53,15 +53,15 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
     // `harness` is an old flag without meaning.
     let mut fields = reader.mapping(at, &["path", "harness"])?;
     let Some(path) = fields.take("path") else {
-        reader.fault(at, ViolationKind::Missing("path"));
+        reader.reject(at, ViolationKind::Missing("path"));
         return None;
     };
     reader.text(&path, BinaryPattern::parse)
 }
 
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
-    let before = reader.violations();
-    let mut keys = Keys { fields: reader.mapping(at, ENDPOINT_KEYS)?, written: Vec::new(), faulty: Vec::new() };
+    let before = reader.violation_count();
+    let mut keys = Keys { fields: reader.mapping(at, ENDPOINT_KEYS)?, written: Vec::new(), invalid: Vec::new() };
     let mut parts = EndpointParts {
         host: keys.read(reader, "host", |reader, at| reader.text(at, HostPattern::parse)),
         port: keys.read(reader, "port", port),
@@ -96,12 +96,12 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         let ports: Vec<_> = ports.map(ToString::to_string).collect();
         reader.warn(at, WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))));
     }
-    let (endpoint, faults) = match Endpoint::new(parts) {
+    let (endpoint, violations) = match Endpoint::new(parts) {
         Ok(endpoint) => (Some(endpoint), Vec::new()),
-        Err(faults) => (None, faults),
+        Err(violations) => (None, violations),
     };
-    keys.contradictions(faults).into_iter().for_each(|fault| reader.fault(at, fault));
-    endpoint.filter(|_| reader.violations() == before)
+    keys.contradictions(violations).into_iter().for_each(|violation| reader.reject(at, violation));
+    endpoint.filter(|_| reader.violation_count() == before)
 }
 
 /// Keys of one endpoint as they are read.
@@ -109,7 +109,7 @@ struct Keys<'n> {
     fields: Fields<'n>,
     written: Vec<&'static str>,
     /// Those with a violation in their value.
-    faulty: Vec<&'static str>,
+    invalid: Vec<&'static str>,
 }
 
 impl<'n> Keys<'n> {
@@ -120,19 +120,19 @@ impl<'n> Keys<'n> {
         read: impl FnOnce(&mut Reader, &At<'n>) -> Option<T>,
     ) -> Option<T> {
         let at = self.fields.take(key)?;
-        let before = reader.violations();
+        let before = reader.violation_count();
         let part = read(reader, &at);
         self.written.push(key);
-        if reader.violations() > before {
-            self.faulty.push(key);
+        if reader.violation_count() > before {
+            self.invalid.push(key);
         }
         part
     }
 
-    /// `faults` between the keys, without those that only follow from a faulty value, and with those that a faulty value hides.
-    fn contradictions(&self, mut faults: Vec<ViolationKind>) -> Vec<ViolationKind> {
-        faults.retain(|fault| {
-            let about: &[&str] = match fault {
+    /// Filters the contradictions between keys: drops those implied by an invalid value, adds those that an invalid value hides.
+    fn contradictions(&self, mut violations: Vec<ViolationKind>) -> Vec<ViolationKind> {
+        violations.retain(|violation| {
+            let about: &[&str] = match violation {
                 ViolationKind::EndpointWithoutHost => &["host", "allowed_ips"],
                 ViolationKind::TcpWithoutHost => &["host"],
                 ViolationKind::PortMissing => &["port", "ports"],
@@ -141,17 +141,17 @@ impl<'n> Keys<'n> {
                 ViolationKind::NeedsProtocol(_) => &["protocol"],
                 _ => &[],
             };
-            !about.iter().any(|key| self.faulty.contains(key))
+            !about.iter().any(|key| self.invalid.contains(key))
         });
-        for (pair, fault) in
+        for (pair, violation) in
             [(["port", "ports"], ViolationKind::PortAndPorts), (["rules", "access"], ViolationKind::RulesAndAccess)]
         {
-            let is_hidden = pair.iter().any(|key| self.faulty.contains(key)) && !faults.contains(&fault);
+            let is_hidden = pair.iter().any(|key| self.invalid.contains(key)) && !violations.contains(&violation);
             if is_hidden && pair.iter().all(|key| self.written.contains(key)) {
-                faults.push(fault);
+                violations.push(violation);
             }
         }
-        faults
+        violations
     }
 }
 
@@ -160,7 +160,7 @@ fn port(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU16> {
         Value::Integer(number) => u16::try_from(*number).ok().and_then(NonZeroU16::new),
         _ => None,
     };
-    reader.keep(at, port.ok_or(ViolationKind::PortInvalid))
+    reader.check(at, port.ok_or(ViolationKind::PortInvalid))
 }
 
 fn tls_skip(reader: &mut Reader, at: &At<'_>) -> bool {
@@ -196,7 +196,7 @@ fn rules<R>(reader: &mut Reader, at: &At<'_>, rule: fn(&mut Reader, &At<'_>) -> 
 
 fn allow_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
     let Some(allow) = reader.mapping(at, &["allow"])?.take("allow") else {
-        reader.fault(at, ViolationKind::Missing("allow"));
+        reader.reject(at, ViolationKind::Missing("allow"));
         return None;
     };
     let mut fields = reader.mapping(&allow, RULE_KEYS)?;
@@ -215,7 +215,7 @@ fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Optio
     let mut required = |reader: &mut Reader, key| {
         let field = fields.take(key);
         if field.is_none() {
-            reader.fault(at, ViolationKind::Missing(key));
+            reader.reject(at, ViolationKind::Missing(key));
         }
         field
     };
@@ -233,7 +233,7 @@ fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Optio
 
 fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
     if !matches!(at.node.value(), Value::Mapping(_)) {
-        reader.fault(at, ViolationKind::QueryNotMap);
+        reader.reject(at, ViolationKind::QueryNotMap);
         return BTreeMap::new();
     }
     let entries = reader.entries(at).unwrap_or_default();
@@ -243,23 +243,23 @@ fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
 fn matcher(reader: &mut Reader, at: &At<'_>) -> Option<QueryMatcher> {
     if matches!(at.node.value(), Value::Text(_)) {
         let glob = reader.text(at, Glob::parse)?;
-        return reader.keep(at, QueryMatcher::any(vec![glob]));
+        return reader.check(at, QueryMatcher::any(vec![glob]));
     }
     if !matches!(at.node.value(), Value::Mapping(_)) {
-        reader.fault(at, ViolationKind::MatcherShape);
+        reader.reject(at, ViolationKind::MatcherShape);
         return None;
     }
     let mut fields = reader.mapping(at, &["glob", "any"])?;
     match (fields.take("glob"), fields.take("any")) {
-        (Some(_), Some(_)) => reader.keep(at, Err(ViolationKind::MatcherGlobAndAny)),
-        (None, None) => reader.keep(at, Err(ViolationKind::MatcherShape)),
+        (Some(_), Some(_)) => reader.check(at, Err(ViolationKind::MatcherGlobAndAny)),
+        (None, None) => reader.check(at, Err(ViolationKind::MatcherShape)),
         (Some(glob), None) => {
             let glob = reader.text(&glob, Glob::parse)?;
-            reader.keep(at, QueryMatcher::any(vec![glob]))
+            reader.check(at, QueryMatcher::any(vec![glob]))
         }
         (None, Some(any)) => {
             let globs = reader.texts(&any, Glob::parse);
-            reader.keep(&any, QueryMatcher::any(globs))
+            reader.check(&any, QueryMatcher::any(globs))
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// How many violations there are so far.
-    pub(super) fn violations(&self) -> usize {
+    pub(super) fn violation_count(&self) -> usize {
         self.violations.len()
     }
 
@@ -45,12 +45,12 @@ impl Reader {
         !self.violations.is_empty()
     }
 
-    pub(super) fn fault(&mut self, at: &At<'_>, kind: ViolationKind) {
+    pub(super) fn reject(&mut self, at: &At<'_>, kind: ViolationKind) {
         self.violations.push(Violation { path: at.path.clone(), line: Some(at.node.line()), kind });
     }
 
     /// A fault between parts that have been read already: the line is looked up by the place.
-    pub(super) fn fault_at_place(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
+    pub(super) fn reject_at_path(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
         let line = line_of(root.node, &FieldPath::root(), &path);
         self.violations.push(Violation { path, line, kind });
     }
@@ -60,14 +60,14 @@ impl Reader {
     }
 
     /// The value, or its fault noted.
-    pub(super) fn keep<T>(&mut self, at: &At<'_>, result: Result<T, ViolationKind>) -> Option<T> {
-        result.map_err(|fault| self.fault(at, fault)).ok()
+    pub(super) fn check<T>(&mut self, at: &At<'_>, result: Result<T, ViolationKind>) -> Option<T> {
+        result.map_err(|kind| self.reject(at, kind)).ok()
     }
 
     pub(super) fn mapping<'n>(&mut self, at: &At<'n>, known: &[&str]) -> Option<Fields<'n>> {
         let entries = self.entries(at)?;
         for (key, value) in entries.iter().filter(|(key, _)| !known.contains(key)) {
-            self.fault(value, ViolationKind::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
+            self.reject(value, ViolationKind::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
         }
         Some(Fields(entries))
     }
@@ -95,10 +95,10 @@ impl Reader {
             return None;
         };
         if text.len() > MAX_TEXT_BYTES {
-            self.fault(at, ViolationKind::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
+            self.reject(at, ViolationKind::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
             return None;
         }
-        self.keep(at, parse(text))
+        self.check(at, parse(text))
     }
 
     pub(super) fn texts<T>(&mut self, at: &At<'_>, parse: impl Fn(&str) -> Result<T, ViolationKind>) -> Vec<T> {
@@ -126,7 +126,7 @@ impl Reader {
     }
 
     fn wrong_type(&mut self, at: &At<'_>, expected: &'static str) {
-        self.fault(at, ViolationKind::WrongType { expected, found: at.node.value().kind() });
+        self.reject(at, ViolationKind::WrongType { expected, found: at.node.value().kind() });
     }
 }
 

@@ -19,15 +19,15 @@ pub(super) fn routes(reader: &mut Reader, at: &At<'_>) -> Option<RouteFile> {
     let max_request_bytes = fields.take("max_request_bytes").and_then(|at| {
         let bytes = number(reader, &at)?.get();
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_REQUEST_BYTES);
-        reader.keep(&at, bytes.ok_or(ViolationKind::RequestBytes(MAX_REQUEST_BYTES)))
+        reader.check(&at, bytes.ok_or(ViolationKind::RequestBytes(MAX_REQUEST_BYTES)))
     });
     let Some(list) = fields.take("routes") else {
-        reader.fault(at, ViolationKind::Missing("routes"));
+        reader.reject(at, ViolationKind::Missing("routes"));
         return None;
     };
     let items = reader.sequence(&list)?;
     if items.len() > MAX_ROUTES {
-        reader.fault(&list, ViolationKind::TooManyRoutes { count: items.len(), limit: MAX_ROUTES });
+        reader.reject(&list, ViolationKind::TooManyRoutes { count: items.len(), limit: MAX_ROUTES });
         return None;
     }
     let routes = items.iter().filter_map(|item| route(reader, item)).collect();
@@ -52,7 +52,7 @@ fn route(reader: &mut Reader, at: &At<'_>) -> Option<RouteSpec> {
     let mut required = |reader: &mut Reader, key: &'static str| match fields.take(key) {
         Some(at) => Some(at),
         None => {
-            reader.fault(at, ViolationKind::Missing(key));
+            reader.reject(at, ViolationKind::Missing(key));
             None
         }
     };
@@ -87,11 +87,11 @@ fn word(text: &str) -> Result<String, ViolationKind> {
 fn interfaces(reader: &mut Reader, at: &At<'_>) -> Option<BTreeSet<Interface>> {
     let items = reader.sequence(at)?;
     let is_blank = |item: &&At<'_>| matches!(item.node.value(), Value::Text(text) if text.trim().is_empty());
-    let before = reader.violations();
+    let before = reader.violation_count();
     let items = items.iter().filter(|item| !is_blank(item));
     let interfaces: BTreeSet<_> = items.filter_map(|item| reader.text(item, Interface::parse)).collect();
-    if interfaces.is_empty() && reader.violations() == before {
-        reader.fault(at, ViolationKind::NoInterfaces);
+    if interfaces.is_empty() && reader.violation_count() == before {
+        reader.reject(at, ViolationKind::NoInterfaces);
     }
     Some(interfaces)
 }
@@ -111,7 +111,7 @@ fn key(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>, is_mock: bool)
         (Some(source), None) => source,
         (None, _) if is_mock => Some(KeySource::None),
         _ => {
-            reader.fault(at, ViolationKind::KeySource);
+            reader.reject(at, ViolationKind::KeySource);
             None
         }
     }
@@ -123,7 +123,7 @@ fn timeouts(reader: &mut Reader, at: &At<'_>) -> Option<Timeouts> {
     let mut seconds = |reader: &mut Reader, key, default| {
         let Some(at) = fields.take(key) else { return default };
         let seconds = number(reader, &at).filter(|seconds| seconds.get() <= 86_400);
-        reader.keep(&at, seconds.ok_or(ViolationKind::Seconds)).map_or(default, NonZeroU64::get)
+        reader.check(&at, seconds.ok_or(ViolationKind::Seconds)).map_or(default, NonZeroU64::get)
     };
     Some(Timeouts {
         connect: seconds(reader, "connect", defaults.connect),
@@ -144,5 +144,5 @@ fn number(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU64> {
         Value::Integer(number) => u64::try_from(*number).ok().and_then(NonZeroU64::new),
         _ => None,
     };
-    reader.keep(at, number.ok_or(ViolationKind::Count))
+    reader.check(at, number.ok_or(ViolationKind::Count))
 }

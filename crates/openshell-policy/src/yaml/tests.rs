@@ -1,7 +1,7 @@
 use super::policy;
 
 /// The messages that `document` is refused with; none if it loads.
-fn faults(document: &str) -> Vec<String> {
+fn messages(document: &str) -> Vec<String> {
     match policy(document) {
         Ok(_) => Vec::new(),
         Err(violations) => violations.0.iter().map(ToString::to_string).collect(),
@@ -15,7 +15,7 @@ fn with_endpoint(endpoint: &str) -> String {
 
 #[track_caller]
 fn check(endpoint: &str, expected: &[&str]) {
-    let found = faults(&with_endpoint(endpoint));
+    let found = messages(&with_endpoint(endpoint));
     assert_eq!(found.len(), expected.len(), "{endpoint}: {found:?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.contains(expected), "{endpoint}: {found}");
@@ -63,7 +63,7 @@ fn pol_24_every_violation_is_reported_at_once_with_its_line() {
     let document =
         "version: 2\nfilesystem_policy:\n  read_only: [usr, /a/../b]\nprocess: {run_as_user: root}\nnetwork:\n  x: 1\n";
     assert_eq!(
-        faults(document),
+        messages(document),
         [
             "line 1: version: version 2 is unknown; 1 is the only one",
             "line 3: filesystem_policy.read_only[0]: `usr` is not an absolute path",
@@ -78,9 +78,9 @@ fn pol_24_every_violation_is_reported_at_once_with_its_line() {
 #[test]
 fn pol_05_what_is_not_yaml_is_refused_with_its_line() {
     for document in ["a: [", "a: 1\na: 2\n", "", "- 1", "a: &x [*x]"] {
-        assert_eq!(faults(document).len(), 1, "{document:?}");
+        assert_eq!(messages(document).len(), 1, "{document:?}");
     }
-    assert!(faults("a: 1\nb: [\n")[0].starts_with("line "));
+    assert!(messages("a: 1\nb: [\n")[0].starts_with("line "));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
         (&deep, "line 1: the document is nested too deeply"),
         ("a: [", "line 1: unclosed bracket '['"),
     ] {
-        let found = faults(document).concat();
+        let found = messages(document).concat();
         assert!(found.ends_with(expected), "{found}");
     }
 }
@@ -128,13 +128,13 @@ fn a_read_only_path_that_may_be_written_is_named_with_both_lines() {
         "line 3: filesystem_policy.read_only[2]: `/tmp/x` is not read-only: every sandbox may write in `/tmp`; keep it elsewhere",
     ];
     assert_eq!(warnings, expected);
-    assert_eq!(faults(&format!("{document}landlock: {{compatibility: hard_requirement}}")), expected);
+    assert_eq!(messages(&format!("{document}landlock: {{compatibility: hard_requirement}}")), expected);
     assert_eq!(policy("filesystem_policy: {read_only: [/ab], read_write: [/a]}").unwrap().1, []);
 }
 
 #[test]
 fn unknown_words_never_mean_the_weaker_mode() {
-    assert!(faults("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
+    assert!(messages("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
     check("{host: a.test, port: 1, protocol: http, access: full}", &["`http` is not one of rest, sql"]);
     check("{host: a.test, port: 1, protocol: REST, access: full}", &[]);
     check("{host: a.test, port: 1, protocol: rest, enforcement: Enforce, access: full}", &["`Enforce`"]);
@@ -144,11 +144,11 @@ fn unknown_words_never_mean_the_weaker_mode() {
 #[test]
 fn root_is_refused_in_every_spelling() {
     for user in ["root", "0", "\"0\"", "\"00\""] {
-        assert_eq!(faults(&format!("process: {{run_as_user: {user}}}")).len(), 1, "{user}");
-        assert_eq!(faults(&format!("process: {{run_as_user: \"7\", run_as_group: {user}}}")).len(), 1, "{user}");
+        assert_eq!(messages(&format!("process: {{run_as_user: {user}}}")).len(), 1, "{user}");
+        assert_eq!(messages(&format!("process: {{run_as_user: \"7\", run_as_group: {user}}}")).len(), 1, "{user}");
     }
-    assert_eq!(faults("process: {run_as_user: 61184}"), [] as [&str; 0]);
-    assert_eq!(faults("process: {run_as_user: 4294967295}").len(), 1);
+    assert_eq!(messages("process: {run_as_user: 61184}"), [] as [&str; 0]);
+    assert_eq!(messages("process: {run_as_user: 4294967295}").len(), 1);
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn pol_22_skipping_what_is_judged_is_an_error_across_policies() {
     check("{host: a.test, port: 443, tls: skip, protocol: rest, enforcement: audit, access: full}", &["tls: skip"]);
     let document = "network_policies:\n  a: {endpoints: [{host: x.test, ports: [80, 443], tls: skip}]}\n  \
                     b:\n    endpoints:\n      - {host: X.test, port: 443, protocol: rest, enforcement: audit, access: full}\n";
-    assert_eq!(faults(document).len(), 1);
-    assert!(faults(document)[0].starts_with("line 2: network_policies.a.endpoints[0]: "), "{:?}", faults(document));
+    assert_eq!(messages(document).len(), 1);
+    assert!(messages(document)[0].starts_with("line 2: network_policies.a.endpoints[0]: "), "{:?}", messages(document));
 }
 
 #[test]
@@ -243,10 +243,10 @@ fn ips_07_an_endpoint_names_a_host_or_its_addresses() {
 #[test]
 fn documents_have_bounds() {
     let long = format!("network_policies: {{a: {{name: \"{}\"}}}}", "x".repeat(super::MAX_TEXT_BYTES + 1));
-    assert!(faults(&long)[0].contains("at most 65536"));
+    assert!(messages(&long)[0].contains("at most 65536"));
     let huge = " ".repeat(super::MAX_DOCUMENT_BYTES + 1);
-    assert!(faults(&huge)[0].contains("at most 4194304"));
+    assert!(messages(&huge)[0].contains("at most 4194304"));
     let endpoint = "{host: a.test, port: 1},";
     let many = format!("network_policies: {{a: {{endpoints: [{}]}}}}", endpoint.repeat(10_001));
-    assert!(faults(&many)[0].contains("10001 endpoints"), "{:?}", faults(&many).first());
+    assert!(messages(&many)[0].contains("10001 endpoints"), "{:?}", messages(&many).first());
 }
