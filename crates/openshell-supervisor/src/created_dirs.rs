@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
 
-use crate::run_dir::{self, RunDir};
+use crate::run_dir::lock::{RunDir, is_ours};
 
 /// The files in a run directory that hold what its sandbox made and uses, each path followed by a NUL.
 const MADE: &str = "made";
@@ -123,7 +123,7 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
 fn others(place: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let others = others.filter(|path| path != own && run_dir::is_ours(path));
+    let others = others.filter(|path| path != own && is_ours(path));
     others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
 }
 

@@ -21,9 +21,6 @@ use reader::{At, Reader};
 /// Bytes of one document.
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes of one text in a document.
-pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-
 /// Reads a policy document. JSON is YAML, so it reads that too.
 ///
 /// # Errors

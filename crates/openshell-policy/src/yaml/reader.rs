@@ -1,8 +1,10 @@
 //! Walks a tree, turns its values into types, and collects what is wrong on the way.
 
 use crate::violation::{FieldPath, Violation, ViolationKind, Violations, Warning, WarningKind};
-use crate::yaml::MAX_TEXT_BYTES;
 use crate::yaml::node::{Node, Value};
+
+/// Largest text value in a document, in bytes.
+pub(super) const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// A value and where it stands.
 #[derive(Clone)]

@@ -242,7 +242,7 @@ fn ips_07_an_endpoint_names_a_host_or_its_addresses() {
 
 #[test]
 fn documents_have_bounds() {
-    let long = format!("network_policies: {{a: {{name: \"{}\"}}}}", "x".repeat(super::MAX_TEXT_BYTES + 1));
+    let long = format!("network_policies: {{a: {{name: \"{}\"}}}}", "x".repeat(super::reader::MAX_TEXT_BYTES + 1));
     assert!(messages(&long)[0].contains("at most 65536"));
     let huge = " ".repeat(super::MAX_DOCUMENT_BYTES + 1);
     assert!(messages(&huge)[0].contains("at most 4194304"));

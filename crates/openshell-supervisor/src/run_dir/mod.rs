@@ -1,23 +1,23 @@
 //! The sandbox's own folder on the host, gone when the sandbox is.
 
+pub(crate) mod lock;
+
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::created_dirs;
+pub use lock::RunDir;
+use lock::{LOCK, is_ours, remove};
+
 /// Where sandboxes have their folders unless told otherwise.
-pub const DEFAULT: &str = "/run/openshell";
+const DEFAULT: &str = "/run/openshell";
 
 /// Where they have them if that cannot be made.
-pub const FALLBACK: &str = "/tmp";
-
-/// What the folders' names begin with; 16 hexadecimal digits follow.
-const PREFIX: &str = "openshell-";
-
-/// The file in each folder whose lock its owner holds.
-const LOCK: &str = "lock";
+const FALLBACK: &str = "/tmp";
 
 /// Why there is no folder.
 #[derive(Debug, thiserror::Error)]
@@ -27,13 +27,6 @@ pub enum RunDirError {
     Make { path: PathBuf, source: io::Error },
     #[error("{0} is not a directory that only root may write to; name another place with --run-dir")]
     NotPrivate(PathBuf),
-}
-
-/// A folder that exists while this value does. The lock on a file in it tells it from what a killed supervisor left.
-#[derive(Debug)]
-pub struct RunDir {
-    path: PathBuf,
-    _lock: File,
 }
 
 impl RunDir {
@@ -84,32 +77,6 @@ impl RunDir {
             }
         }
     }
-
-    fn make(parent: &Path) -> io::Result<Self> {
-        let mut unique = [0; 8];
-        rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
-        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
-        // Users may pass through it, to a home for example, and may not list it.
-        std::fs::DirBuilder::new().mode(0o711).create(&path)?;
-        let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        // It may have been removed between the two.
-        std::fs::metadata(path.join(LOCK))?;
-        Ok(Self { path, _lock: lock })
-    }
-
-    /// The folder.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for RunDir {
-    fn drop(&mut self) {
-        // What is left is removed by the next start.
-        let _ = remove(&self.path);
-    }
 }
 
 fn remove_orphans(parent: &Path) -> io::Result<()> {
@@ -123,29 +90,6 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a sandbox made this folder.
-pub(crate) fn is_ours(path: &Path) -> bool {
-    let digits = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
-    let is_named =
-        digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let own = rustix::process::geteuid().as_raw();
-    is_named && std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == own)
-}
-
-/// Removes the folder, its lock last: whoever is killed meanwhile leaves one that the next start knows.
-fn remove(path: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        match entry.file_type()? {
-            _ if entry.file_name() == LOCK => {}
-            kind if kind.is_dir() => std::fs::remove_dir_all(entry.path())?,
-            _ => std::fs::remove_file(entry.path())?,
-        }
-    }
-    std::fs::remove_file(path.join(LOCK))?;
-    std::fs::remove_dir(path)
-}
-
 /// Removes the folder if nobody holds it.
 fn remove_orphan(path: &Path) -> io::Result<()> {
     match File::open(path.join(LOCK)) {
@@ -153,7 +97,7 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
             // Held until the folder is gone, so that nobody takes it meanwhile.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             // Folders that are not empty stay.
-            let _ = crate::created_dirs::remove_recorded(path);
+            let _ = created_dirs::remove_recorded(path);
             remove(path)
         }
         // Its supervisor was killed before there was a lock, so it is empty; a folder that is not is none of ours.

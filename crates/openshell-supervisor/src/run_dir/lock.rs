@@ -1,0 +1,76 @@
+//! A run directory, and the lock by which other starts tell it from the orphan of a killed supervisor.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// Prefix of every run directory's name; 16 hexadecimal digits follow.
+const PREFIX: &str = "openshell-";
+
+/// File in each run directory that its owner holds a lock on.
+pub(super) const LOCK: &str = "lock";
+
+/// A directory that is removed when this value is dropped. Its owner holds a lock on a file inside; an orphan's lock is free.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDir {
+    /// Creates a locked directory in `parent`.
+    ///
+    /// # Errors
+    /// `NotFound` or `WouldBlock` if another start took it for an orphan meanwhile; any other error is the file system's.
+    pub(super) fn make(parent: &Path) -> io::Result<Self> {
+        let mut unique = [0; 8];
+        rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
+        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
+        // Users may pass through it, to a home for example, and may not list it.
+        std::fs::DirBuilder::new().mode(0o711).create(&path)?;
+        let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        // It may have been removed between the two.
+        std::fs::metadata(path.join(LOCK))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Path of the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // The next start removes what is left.
+        let _ = remove(&self.path);
+    }
+}
+
+/// Returns true if `path` is a directory of this user with the name of a run directory.
+pub(crate) fn is_ours(path: &Path) -> bool {
+    let digits = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
+    let is_named =
+        digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let own = rustix::process::geteuid().as_raw();
+    is_named && std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == own)
+}
+
+/// Removes the directory, its lock file last: a process killed half-way leaves one that the next start recognizes.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        match entry.file_type()? {
+            _ if entry.file_name() == LOCK => {}
+            kind if kind.is_dir() => std::fs::remove_dir_all(entry.path())?,
+            _ => std::fs::remove_file(entry.path())?,
+        }
+    }
+    std::fs::remove_file(path.join(LOCK))?;
+    std::fs::remove_dir(path)
+}
