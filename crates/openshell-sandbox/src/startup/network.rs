@@ -49,7 +49,7 @@ impl Network {
                 let ends = format!("{} to {}", subnet.workload(), subnet.supervisor());
                 logging::config_event("ENABLED", "INFO", &format!("Network namespace created, with a link {ends}"));
                 let proxy = SocketAddrV4::new(subnet.supervisor(), config.proxy_port);
-                netns.install_firewall(&firewall::ruleset((*proxy.ip(), proxy.port())))?;
+                netns.install_firewall(&firewall::ruleset(proxy))?;
                 logging::config_event(
                     "ENABLED",
                     "INFO",

@@ -1,7 +1,7 @@
 //! The fence: what may leave the namespace, as rows of a ruleset, and their installer (nftables over nfnetlink).
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::netlink::{Message, Protocol, Socket};
 
@@ -23,7 +23,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// TCP to the proxy.
-    Proxy(Ipv4Addr, u16),
+    Proxy(SocketAddrV4),
     /// Leaving through loopback.
     Loopback,
     /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
@@ -58,13 +58,13 @@ pub enum Verdict {
 
 /// The rules of a namespace whose only exit is the proxy, in their order. What no rule accepts is dropped.
 #[must_use]
-pub fn ruleset(proxy: (Ipv4Addr, u16)) -> Vec<Rule> {
+pub fn ruleset(proxy: SocketAddrV4) -> Vec<Rule> {
     let rule = |when, verdict, reason| Rule { when, verdict, reason };
     vec![
-        rule(Match::Proxy(proxy.0, proxy.1), Verdict::Accept, "the one way out"),
+        rule(Match::Proxy(proxy), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
         rule(
-            Match::TcpNonSynTo(proxy.0),
+            Match::TcpNonSynTo(*proxy.ip()),
             Verdict::Accept,
             "answers of servers inside, to whoever connects from this host",
         ),
@@ -183,10 +183,10 @@ fn rule_message(rule: &Rule) -> Message {
 
 fn match_expressions(list: Message, when: Match) -> Message {
     match when {
-        Match::Proxy(address, port) => {
-            let list = destination_is(list, address);
+        Match::Proxy(proxy) => {
+            let list = destination_is(list, *proxy.ip());
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
-            compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &port.to_be_bytes())
+            compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &proxy.port().to_be_bytes())
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
         Match::TcpNonSynTo(address) => match_expressions(destination_is(list, address), Match::TcpNonSyn),

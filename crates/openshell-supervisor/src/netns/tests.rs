@@ -39,7 +39,7 @@ fn the_proxy_is_reachable_and_nothing_beside_it() {
         let beside_address = beside.local_addr().unwrap();
         assert_eq!(connect(&netns, beside_address), CONNECTED, "without the fence the listener is there");
 
-        netns.install_firewall(&firewall::ruleset((supervisor, proxy_address.port()))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(supervisor, proxy_address.port()))).unwrap();
         assert_eq!(connect(&netns, proxy_address), CONNECTED);
         assert_eq!(connect(&netns, beside_address), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect(&netns, proxy), io::ErrorKind::ConnectionRefused);
@@ -60,7 +60,7 @@ fn net_03_datagrams_are_refused_at_once() {
             })
         };
         send().unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
-        netns.install_firewall(&firewall::ruleset((supervisor, 3128))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(supervisor, 3128))).unwrap();
         assert_eq!(send().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     });
 }
@@ -69,7 +69,7 @@ fn net_03_datagrams_are_refused_at_once() {
 fn net_04_loopback_works_inside_the_fence_in_both_families() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
         for loopback in ["127.0.0.1:0", "[::1]:0"] {
             let listener = run_in(netns.as_fd(), || TcpListener::bind(loopback)).unwrap();
             assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
@@ -81,7 +81,7 @@ fn net_04_loopback_works_inside_the_fence_in_both_families() {
 fn a_server_inside_answers_whoever_connects_from_this_host_and_connects_to_nobody() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
         let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
         let port = server.local_addr().unwrap().port();
         let mut client = TcpStream::connect_timeout(&(subnet.workload(), port).into(), Duration::from_secs(5)).unwrap();
@@ -108,7 +108,7 @@ fn a_server_inside_answers_whoever_connects_from_this_host_and_connects_to_nobod
 fn a_server_inside_answers_nobody_who_connects_from_elsewhere() {
     on_private_host(|| {
         let ((netns, subnet), (_other, elsewhere)) = (Netns::create().unwrap(), Netns::create().unwrap());
-        netns.install_firewall(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
         let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
         server.set_nonblocking(true).unwrap();
         let to = SocketAddrV4::new(subnet.workload(), server.local_addr().unwrap().port());
@@ -125,7 +125,7 @@ fn a_server_inside_answers_nobody_who_connects_from_elsewhere() {
 fn the_kernel_inside_answers_pings_and_says_that_nobody_listens() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset((subnet.supervisor(), 3128))).unwrap();
+        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
         let asking = UdpSocket::bind("0.0.0.0:0").unwrap();
         asking.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         asking.connect((subnet.workload(), 9)).unwrap();
