@@ -131,90 +131,25 @@ pub struct EndpointParts {
 }
 
 impl Endpoint {
-    /// Puts the parts together.
+    /// Builds an endpoint from its parts.
     ///
     /// # Errors
-    /// Every contradiction between them.
-    pub fn new(parts: EndpointParts) -> Result<Self, Vec<ViolationKind>> {
-        let mut violations = Vec::new();
-        if parts.host.is_none() && parts.allowed_ips.is_empty() {
-            violations.push(ViolationKind::EndpointWithoutHost);
-        }
-        let ports: BTreeSet<NonZeroU16> = match (parts.port, parts.ports) {
-            (Some(_), Some(_)) => {
-                violations.push(ViolationKind::PortAndPorts);
-                BTreeSet::new()
-            }
-            (Some(port), None) => BTreeSet::from([port]),
-            (None, Some(ports)) if !ports.is_empty() => ports.into_iter().collect(),
-            (None, _) => {
-                violations.push(ViolationKind::PortMissing);
-                BTreeSet::new()
-            }
-        };
-        if parts.rules.as_ref().is_some_and(Vec::is_empty) {
-            violations.push(ViolationKind::RulesEmpty);
-        } else if parts.rules.is_some() && parts.access.is_some() {
-            violations.push(ViolationKind::RulesAndAccess);
-        }
-        if parts.tls_skip && parts.protocol.is_some() {
-            violations.push(ViolationKind::TlsSkipWithL7);
-        }
-        if parts.host.is_some() && !parts.resolve.is_empty() {
-            violations.push(ViolationKind::ResolveWithHost);
-        }
-        let is_tcp = parts.protocol == Some(Protocol::Tcp);
-        if is_tcp && parts.host.is_none() {
-            violations.push(ViolationKind::TcpWithoutHost);
-        }
-        let is_narrowed = parts.rules.is_some()
-            || parts.deny_rules.is_some()
-            || parts.access.is_some_and(|access| access != Access::Full);
-        if is_tcp && is_narrowed {
-            violations.push(ViolationKind::TcpWithRules);
-        }
-        let rules = match (parts.rules, parts.access) {
-            (Some(rules), _) => Some(rules),
-            (None, Some(access)) => Some(access.rules()),
-            (None, None) => None,
-        };
-        let l7 = match (parts.protocol, rules) {
-            (Some(Protocol::Tcp), _) => None,
-            (Some(protocol), Some(rules)) => {
-                let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
-                if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
-                    violations.push(ViolationKind::SqlEnforce);
-                }
-                Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.unwrap_or_default() })
-            }
-            (Some(_), None) => {
-                violations.push(ViolationKind::ProtocolWithoutRules);
-                None
-            }
-            (None, rules) => {
-                let strays = [
-                    ("rules` or `access", rules.is_some()),
-                    ("deny_rules", parts.deny_rules.is_some()),
-                    ("enforcement", parts.enforcement.is_some()),
-                ];
-                violations.extend(
-                    strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)),
-                );
-                None
-            }
-        };
+    /// Every contradiction between the parts.
+    pub fn new(mut parts: EndpointParts) -> Result<Self, Vec<ViolationKind>> {
+        let mut violations = contradictions(&parts);
+        let l7 = l7(&mut parts, &mut violations);
         if !violations.is_empty() {
             return Err(violations);
         }
         Ok(Self {
+            ports: parts.port.into_iter().chain(parts.ports.unwrap_or_default()).collect(),
             host: parts.host,
-            ports,
             l7,
             tls: if parts.tls_skip { TlsMode::Skip } else { TlsMode::Automatic },
             allowed_ips: parts.allowed_ips,
             resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
-            is_tcp,
+            is_tcp: parts.protocol == Some(Protocol::Tcp),
         })
     }
 
@@ -274,5 +209,56 @@ impl Endpoint {
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.is_tcp
+    }
+}
+
+/// The contradictions between parts that do not concern the rules of a protocol.
+fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
+    let has_ports = parts.ports.as_ref().is_some_and(|ports| !ports.is_empty());
+    let has_empty_rules = parts.rules.as_ref().is_some_and(Vec::is_empty);
+    let is_tcp = parts.protocol == Some(Protocol::Tcp);
+    let is_narrowed = parts.rules.is_some()
+        || parts.deny_rules.is_some()
+        || parts.access.is_some_and(|access| access != Access::Full);
+    let checks = [
+        (parts.host.is_none() && parts.allowed_ips.is_empty(), ViolationKind::EndpointWithoutHost),
+        (parts.port.is_some() && parts.ports.is_some(), ViolationKind::PortAndPorts),
+        (parts.port.is_none() && !has_ports, ViolationKind::PortMissing),
+        (has_empty_rules, ViolationKind::RulesEmpty),
+        (!has_empty_rules && parts.rules.is_some() && parts.access.is_some(), ViolationKind::RulesAndAccess),
+        (parts.tls_skip && parts.protocol.is_some(), ViolationKind::TlsSkipWithL7),
+        (parts.host.is_some() && !parts.resolve.is_empty(), ViolationKind::ResolveWithHost),
+        (is_tcp && parts.host.is_none(), ViolationKind::TcpWithoutHost),
+        (is_tcp && is_narrowed, ViolationKind::TcpWithRules),
+    ];
+    checks.into_iter().filter_map(|(is_violated, kind)| is_violated.then_some(kind)).collect()
+}
+
+/// Takes the rules of the protocol out of `parts`, and adds their contradictions to `violations`.
+fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<L7> {
+    let rules = parts.rules.take().or_else(|| parts.access.map(Access::rules));
+    match (parts.protocol, rules) {
+        (Some(Protocol::Tcp), _) => None,
+        (Some(protocol), Some(rules)) => {
+            let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
+            if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
+                violations.push(ViolationKind::SqlEnforce);
+            }
+            Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.take().unwrap_or_default() })
+        }
+        (Some(_), None) => {
+            violations.push(ViolationKind::ProtocolWithoutRules);
+            None
+        }
+        (None, rules) => {
+            let strays = [
+                ("rules` or `access", rules.is_some()),
+                ("deny_rules", parts.deny_rules.is_some()),
+                ("enforcement", parts.enforcement.is_some()),
+            ];
+            violations
+                .extend(strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)));
+            None
+        }
     }
 }
