@@ -14,9 +14,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 
 use crate::run_dir::lock::{RunDir, is_ours};
+use crate::trusted_symlinks;
 
 /// The files in a run directory that hold what its sandbox made and uses, each path followed by a NUL.
 const MADE: &str = "made";
@@ -146,8 +147,7 @@ fn paths(file: &Path) -> Vec<PathBuf> {
 /// Removes a folder without going through a symlink, as the workload may have put one on the way to it.
 fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let parent = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
     let held = File::from(held);

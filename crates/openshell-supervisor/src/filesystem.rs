@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 
 use crate::created_dirs::CreatedDirs;
 use crate::run_as::ProcessIdentity;
+use crate::trusted_symlinks;
 
 /// Why a directory could not be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +66,7 @@ fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> 
 fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> {
     let mut missing = Vec::new();
     for ancestor in path.ancestors() {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat2(CWD, ancestor, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        match (opened, ancestor.file_name()) {
+        match (trusted_symlinks::open(ancestor, OFlags::PATH), ancestor.file_name()) {
             // O_PATH with O_NOFOLLOW opens a final symlink itself.
             (Ok(fd), _) if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Symlink => {
                 return Err(rustix::io::Errno::LOOP);

@@ -9,10 +9,10 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::trusted_symlinks::resolve_with_links;
+use crate::trusted_symlinks::{self, resolve_with_links};
 
 /// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
 /// says.
@@ -258,8 +258,7 @@ impl Request {
 /// Opens what a grant is about. What the policy lets the workload write to was checked for symlinks when it was
 /// prepared, and is held to that here, as another sandbox of the same user could have put one there since.
 fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let fd = trusted_symlinks::open(path, OFlags::PATH)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     Ok((fd, kind == FileType::Directory))
 }

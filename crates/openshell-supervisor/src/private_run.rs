@@ -10,10 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::mount::MountFlags;
 
 use crate::run_as::ProcessIdentity;
+use crate::trusted_symlinks;
 
 /// The folder that is replaced.
 const RUN: &str = "/run";
@@ -65,8 +66,7 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
 
 /// Opens `path`; `None` if it is not there.
 fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+    let fd = match trusted_symlinks::open(path, OFlags::PATH) {
         // A path through a symlink of another user grants nothing, so there is nothing to show.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
         opened => opened?,

@@ -1,28 +1,32 @@
-//! What a path of the policy stands for: symlinks are followed where root alone could have made them.
+//! Trusted symlink resolution: follows only the symlinks that root alone can have created.
 //!
-//! A workload that may write to a folder could put a link there which the next start would take for what the policy
-//! means, and grant what it points to.
+//! A workload that may write to a folder could put a symlink there, and the next start would grant its target as if the
+//! policy had listed it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links on the way to one path; as many as the kernel follows (path_resolution(7)).
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+
+/// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// `path` without symlinks. Followed are those that belong to root, in folders where nobody else may make any.
+/// Resolves the symlinks of `path`, which must be owned by root and lie in folders that only root can write to.
 ///
 /// # Errors
-/// It does not exist, or a link on the way could be somebody else's: the error says what to list instead.
+/// `path` does not exist, has more than 40 symlinks, or has one that is not trusted; the message then names the path
+/// to list instead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(resolve_with_links(path)?.0)
 }
 
-/// What [`resolve`] says, and the links that it followed.
+/// As [`resolve`]; also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
-    // What is still to be walked, the next component last.
+    // Components still to be resolved, the next one last.
     let mut left: Vec<_> = components(path);
     while let Some(name) = left.pop() {
         if name == ".." {
@@ -57,10 +61,17 @@ pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBu
     Ok((resolved, followed))
 }
 
-/// The names in `path`, last one first.
+/// Components of `path` in reverse order.
 fn components(path: &Path) -> Vec<std::ffi::OsString> {
     let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     names.rev().map(|part| part.as_os_str().to_owned()).collect()
+}
+
+/// Opens `path`, close-on-exec, and fails with ELOOP at any symlink, as its owner could have replaced a folder since it was
+/// checked. With `OFlags::PATH` a symlink as the last component is opened itself.
+pub(crate) fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 #[cfg(test)]

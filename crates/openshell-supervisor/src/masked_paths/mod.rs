@@ -1,0 +1,181 @@
+//! Masked paths: hides what no rule grants, in the sandbox's own mount namespace.
+//!
+//! Landlock restricts opening, creating and removing files. Outside its scope are connecting to sockets by path (before its
+//! ABI 9: a container engine's, the message bus, a name service), the modes, times and attributes of files, and watches on
+//! folders. So every folder and socket beside a granted path or its ancestors is masked by an empty placeholder that only
+//! root may enter, and so is every file that the workload could change. Granted folders stay in their mounts, so that files
+//! move between them as before; only the sockets that already exist in shared folders such as /tmp are masked, as granting
+//! such a folder does not grant the services of other users in it.
+
+mod shared_sockets;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::mount::MountFlags;
+
+use crate::trusted_symlinks::open;
+use shared_sockets::SharedSockets;
+
+/// Masks per sandbox. A project in a home directory with a few hundred other folders needs a few hundred; each costs some 20 µs
+/// at start.
+const MAX_MASKS: usize = 1024;
+
+/// Magic numbers (statfs(2)) of the kernel's file systems, which are not masked: no socket can be created there, and their
+/// folders are many. proc, sysfs, cgroup, cgroup2, devpts, debugfs, tracefs, securityfs, bpf.
+pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
+    &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
+
+/// Masks everything but the paths of `visible`, their contents and their ancestors; `uid` is the workload's user. To be called
+/// in a private mount namespace, and in the network namespace of the host's services. Returns a description of each path that
+/// could not be masked.
+pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
+    // Mounts are made by descriptor, through /proc/self/fd.
+    let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
+    let mut unmasked = Vec::new();
+    let mut found = Vec::new();
+    for folder in ancestors_of(&visible) {
+        match siblings(folder, &visible, uid) {
+            Ok(entries) => found.extend(entries),
+            Err(error) => unmasked.push(format!("{}: {error}", folder.display())),
+        }
+    }
+    let SharedSockets { services, others, incomplete } = shared_sockets::find(&visible, uid);
+    let socket = |origin| move |path| Candidate { path, kind: FileType::Socket, origin };
+    found.extend(services.into_iter().map(socket(Origin::Service)));
+    found.extend(others.into_iter().map(socket(Origin::AnyUser)));
+    unmasked.extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
+    // Masks are limited: entries that workloads can create come last, so that none can use up the masks of the host's, and
+    // sockets come first among the rest, as they lead furthest.
+    found.sort_by_key(|entry| {
+        let rank = match entry.kind {
+            FileType::Socket => 0,
+            FileType::Directory => 1,
+            _ => 2,
+        };
+        (entry.origin, rank)
+    });
+    // The placeholders are mounted on the first masked folder, and bound to all other paths from there.
+    if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
+        found.swap(0, first);
+    }
+    let mut placeholders = None;
+    for (index, Candidate { path, kind, .. }) in found.iter().enumerate() {
+        if index == MAX_MASKS {
+            let count = found.len() - MAX_MASKS;
+            unmasked.push(format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display()));
+            break;
+        }
+        if let Err(error) = mask_one(path, *kind, &mut placeholders) {
+            unmasked.push(format!("{}: {error}", path.display()));
+        }
+    }
+    unmasked
+}
+
+/// Creator of an entry, most trusted first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    /// The host; no workload can create entries there.
+    Host,
+    /// A service of another user that listens in the host's network namespace.
+    Service,
+    /// Any user, workloads included.
+    AnyUser,
+}
+
+/// An entry to be masked.
+#[derive(Clone, Debug)]
+struct Candidate {
+    path: PathBuf,
+    kind: FileType,
+    origin: Origin,
+}
+
+/// Folders that hold visible paths and are not visible themselves.
+fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
+    let is_visible = |path: &Path| path.ancestors().any(|ancestor| visible.contains(ancestor));
+    let folders = visible.iter().flat_map(|path| path.ancestors().skip(1));
+    folders.filter(|folder| !is_visible(folder)).collect()
+}
+
+/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and have to be masked.
+fn siblings(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<Candidate>> {
+    let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
+        return Ok(Vec::new());
+    }
+    let data = rustix::fs::fstat(&opened)?;
+    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
+    let mut found = Vec::new();
+    for entry in Dir::read_from(&opened)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let path = folder.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+        if matches!(name.to_bytes(), b"." | b"..") || visible.iter().any(|seen| seen.starts_with(&path)) {
+            continue;
+        }
+        let (kind, is_changeable) = match rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(data) => {
+                let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
+                (FileType::from_raw_mode(data.st_mode), is_changeable)
+            }
+            // It was removed meanwhile.
+            Err(rustix::io::Errno::NOENT) => continue,
+            // Closed to root, as a user's FUSE mount is: masked as the type that the directory entry names.
+            Err(_) => match entry.file_type() {
+                FileType::Unknown => (FileType::Directory, true),
+                kind => (kind, true),
+            },
+        };
+        if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
+            found.push(Candidate { path, kind, origin });
+        }
+    }
+    Ok(found)
+}
+
+/// Empty folder and file of mode 000 on a tmpfs, mounted in place of masked paths.
+struct PlaceholderMounts {
+    folder: OwnedFd,
+    file: OwnedFd,
+}
+
+/// Masks `path`; the first call, which must be for a folder, creates the placeholders.
+fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
+    let target = match open(path, OFlags::PATH) {
+        // It was removed meanwhile.
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
+    match (placeholders, kind) {
+        (Some(placeholders), FileType::Directory) => {
+            rustix::mount::mount_bind(by_descriptor(&placeholders.folder), by_descriptor(&target))?
+        }
+        (Some(placeholders), _) => {
+            rustix::mount::mount_bind(by_descriptor(&placeholders.file), by_descriptor(&target))?
+        }
+        (placeholders @ None, _) => {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            let options = Some(c"mode=000,size=4k,nr_inodes=4");
+            rustix::mount::mount("openshell", by_descriptor(&target), "tmpfs", flags, options)?;
+            let folder = open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&folder, "covered", flags, Mode::empty())?;
+            *placeholders = Some(PlaceholderMounts { folder, file });
+        }
+    }
+    Ok(())
+}
+
+/// Path of `fd` in /proc, which names the file itself, whatever lies at its path by now.
+fn by_descriptor(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests;
