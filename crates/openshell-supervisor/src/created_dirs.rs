@@ -1,9 +1,10 @@
-//! Folders that a start made on the host, and their end: those that are empty are removed with the sandbox.
+//! Directories that a start created on the host; those that are empty are removed with the sandbox.
 //!
-//! Sandboxes with run directories in one place know of each other: each writes down what it uses before it looks for it, and
-//! leaves what another has written down to that one, both under a lock of that place.
+//! Sandboxes whose run directories have the same parent coordinate: each records the paths that it uses before it looks
+//! for them, and hands the removal of a directory over to another sandbox that uses it. Both happen under a lock of
+//! that parent.
 //!
-//! Any process may lock what it can open, so each lock here is on a file or folder that root alone can open.
+//! Any process can lock a file that it can open, so every lock here is on a file or directory that only root can open.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -19,47 +20,48 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use crate::run_dir::lock::{RunDir, is_ours};
 use crate::trusted_symlinks;
 
-/// The files in a run directory that hold what its sandbox made and uses, each path followed by a NUL.
+/// Files in a run directory that list the created and the used paths, each followed by a NUL.
 const MADE: &str = "made";
 const USES: &str = "uses";
 
-/// The file that is locked for a place that others than root can open; it is there while it is locked.
+/// File to lock in a parent directory that users other than root can open; it exists while it is locked.
 const LOCK: &str = ".openshell-lock";
 
-/// How long another sandbox may hold the lock; it does for less than a millisecond.
+/// Longest wait for a lock; a sandbox holds one for less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The mode of a folder that [`CreatedDirs::hold`] can hold.
+/// Mode of a directory that [`CreatedDirs::hold`] can lock.
 pub const HELD_MODE: u32 = 0o700;
 
-/// The folders that one sandbox made.
+/// Directories created by one sandbox. Those that are empty are removed on drop.
 #[derive(Debug)]
 pub struct CreatedDirs {
     run_dir: PathBuf,
-    /// Folders that no other sandbox removes, wherever its run directory is.
+    /// Locked directories, which no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
 }
 
 impl CreatedDirs {
-    /// None so far. From now on no other sandbox removes a folder of `uses`, which are made if they are missing.
+    /// Starts an empty record and registers `uses`: paths that no other sandbox removes from now on, whether they exist
+    /// yet or not.
     ///
     /// # Errors
     /// The run directory cannot be written.
     pub fn new<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
         let run_dir = run_dir.path().to_owned();
-        // Without the lock a folder may be gone in a moment, which is no reason not to start.
+        // Without the lock a directory may be removed at any moment, which is no reason not to start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         std::fs::write(run_dir.join(USES), list)?;
         Ok(Self { run_dir, held: Vec::new() })
     }
 
-    /// Keeps other sandboxes from removing `folder` by a lock on the folder itself, so it must be one that no workload sees.
-    /// One that others than root can open was not made by a sandbox, with [`HELD_MODE`], and is removed by none: it is not held.
-    /// False if the folder has been removed meanwhile.
+    /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must therefore be hidden
+    /// from every workload. A directory that users other than root can open was not created by a sandbox with
+    /// [`HELD_MODE`], is removed by none, and is not locked. Returns false if the directory has been removed meanwhile.
     ///
     /// # Errors
-    /// It cannot be opened, or root holds a lock on it for longer than any sandbox does.
+    /// The directory cannot be opened, or a process of root holds a lock on it for longer than two seconds.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
         let held = match File::open(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -75,7 +77,7 @@ impl CreatedDirs {
         Ok(is_same)
     }
 
-    /// Writes down that `folder` was made; what leads to it comes before it.
+    /// Records that `folder` was created. Parents are recorded before their children.
     ///
     /// # Errors
     /// The run directory cannot be written.
@@ -83,7 +85,8 @@ impl CreatedDirs {
         record(&self.run_dir, folder)
     }
 
-    /// Removes the folders, and returns those that it left, as they are not empty. One that another sandbox uses is left to it.
+    /// Removes the created directories and returns those that remain because they are not empty. A directory that
+    /// another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
         remove_recorded(&self.run_dir)
@@ -92,35 +95,36 @@ impl CreatedDirs {
 
 impl Drop for CreatedDirs {
     fn drop(&mut self) {
-        // After a start that failed there is no log line for what stays.
+        // After a failed start nothing is logged about directories that remain.
         let _ = self.remove();
     }
 }
 
-/// Removes the folders that the sandbox of `run_dir` made, once, and returns those that are left.
+/// Removes the directories recorded in `run_dir`, and the record; returns the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     let Some(place) = run_dir.parent() else { return Vec::new() };
     let lock = lock(place);
     let mut made = paths(&run_dir.join(MADE));
-    // From here on it uses nothing, and what another one makes is not its to remove. Both files go with the directory too.
+    // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
+    // with the run directory anyway.
     for name in [USES, MADE] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
     if lock.is_err() {
         return made;
     }
-    // Parents come after their children.
+    // Children first.
     made.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
     let others = others(place, run_dir);
     made.retain(|folder| match others.iter().find(|(_, uses)| uses.iter().any(|path| path.starts_with(folder))) {
-        // The sandbox that uses it removes it.
+        // Handed over to the sandbox that uses it.
         Some((other, _)) => record(other, folder).is_err(),
         None => remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
     });
     made
 }
 
-/// The run directories in `place` but `own`, and what each sandbox uses.
+/// The run directories in `place` except `own`, each with the paths that its sandbox uses.
 fn others(place: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -128,7 +132,7 @@ fn others(place: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
 }
 
-/// Writes down that the sandbox of `run_dir` has to remove `folder`.
+/// Records `folder` in `run_dir`, whose sandbox has to remove it.
 fn record(run_dir: &Path, folder: &Path) -> io::Result<()> {
     let mut file = File::options().create(true).append(true).open(run_dir.join(MADE))?;
     file.write_all(&line(folder))
@@ -144,7 +148,7 @@ fn paths(file: &Path) -> Vec<PathBuf> {
     lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
 }
 
-/// Removes a folder without going through a symlink, as the workload may have put one on the way to it.
+/// Removes an empty directory without following symlinks, as the workload may have replaced a parent by one.
 fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
     let parent = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
@@ -157,26 +161,26 @@ fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// Returns true if no process but root's can open what `data` describes, and so hold a lock on it.
+/// Returns true if only root can open the file that `data` describes, and so hold a lock on it.
 fn is_root_only(data: &Metadata) -> bool {
     data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o066 == 0
 }
 
-/// A lock of a place, which ends with this value.
+/// A lock on a parent of run directories, released on drop.
 struct Lock {
     _held: File,
-    /// The file that was made for it.
+    /// Lock file to remove.
     file: Option<PathBuf>,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still locked: those who wait for it see that it is gone, and make another.
+        // Still locked: a process that waits for it finds the file unlinked and creates another.
         let _ = self.file.take().map(std::fs::remove_file);
     }
 }
 
-/// Locks `place` against other sandboxes.
+/// Locks `place`, a parent of run directories, against other sandboxes.
 fn lock(place: &Path) -> io::Result<Lock> {
     let folder = File::open(place)?;
     if is_root_only(&folder.metadata()?) {
@@ -188,7 +192,7 @@ fn lock(place: &Path) -> io::Result<Lock> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let held = File::from(rustix::fs::openat(&folder, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
         let data = held.metadata()?;
-        // In /tmp any user may have made a file of this name.
+        // In /tmp any user may have created a file of this name.
         if !data.is_file() || !is_root_only(&data) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

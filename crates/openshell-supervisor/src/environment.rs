@@ -1,4 +1,5 @@
-//! The workload's environment, computed once: the caller's less what is ours or dangerous, then what the sandbox adds.
+//! The workload's environment: the caller's without variables that are reserved or dangerous, then those that the
+//! sandbox sets.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -10,31 +11,31 @@ use std::path::{Path, PathBuf};
 use crate::landlock::Request;
 use crate::run_as::{ProcessIdentity, User};
 
-/// Names and values, in no particular order, each name once.
+/// Environment variables in no particular order, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// An environment of these variables; of a name that comes twice, the last value.
+    /// Builds an environment; the last of several values of a name counts.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut environment = Self::default();
         variables.into_iter().for_each(|(name, value)| environment.set(name, value));
         environment
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// Takes the value of `name` out.
+    /// Removes `name` and returns its value.
     pub fn take(&mut self, name: &str) -> Option<OsString> {
         let index = self.0.iter().position(|(known, _)| known == name)?;
         Some(self.0.swap_remove(index).1)
     }
 
-    /// The variables that `--clear-env` keeps: language, terminal, time zone.
+    /// Returns only the variables that `--clear-env` keeps: language, terminal, time zone.
     #[must_use]
     pub fn cleared(self) -> Self {
         let is_kept = |name: &OsStr| {
@@ -44,7 +45,7 @@ impl Environment {
         Self(self.0.into_iter().filter(|(name, _)| is_kept(name)).collect())
     }
 
-    /// All variables.
+    /// Iterates over all variables.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
@@ -56,36 +57,36 @@ impl Environment {
     }
 }
 
-/// What the workload's environment is made from.
+/// Inputs of the workload's environment.
 pub struct Inputs<'i> {
-    /// The supervisor's own variables; under `--clear-env` those that it keeps.
+    /// The supervisor's own variables, already reduced under `--clear-env`.
     pub caller: &'i Environment,
-    /// Names, and what stands for their secrets.
+    /// Names of credentials with their placeholders.
     pub placeholders: &'i [(String, String)],
-    /// Who the workload runs as.
+    /// The workload's user.
     pub user: &'i User,
-    /// Its home directory, as [`home`] chose it.
+    /// The user's home directory in the sandbox, as returned by [`home`].
     pub home: &'i Path,
-    /// Tells whether temporary files can be written to a folder, by the policy and by Unix permissions.
+    /// Returns true if the policy and Unix permissions allow temporary files in a folder.
     pub is_scratch: &'i dyn Fn(&Path) -> bool,
-    /// The host's own name.
+    /// Host name of the machine.
     pub host_name: &'i str,
-    /// Where the proxy listens, if there is one.
+    /// Address of the proxy, if there is one.
     pub proxy: Option<SocketAddr>,
-    /// Where the files are that make the sandbox's authority known, if there is one…
+    /// Folder of the trust files that hold the sandbox's certificate authority, if there is one.
     pub trust: Option<&'i Path>,
-    /// …and whether one is for Java.
+    /// True if the trust files include a Java trust store.
     pub has_java: bool,
 }
 
-/// The certificate of the sandbox's authority alone, in PEM.
+/// Trust file with the certificate of the sandbox's authority alone (PEM).
 pub const AUTHORITY_FILE: &str = "openshell-ca.pem";
-/// All certificates that are trusted, in PEM.
+/// Trust file with all trusted certificates (PEM).
 pub const BUNDLE_FILE: &str = "ca-bundle.pem";
-/// The same for Java, in PKCS#12.
+/// Trust store with all trusted certificates for Java (PKCS#12).
 pub const JAVA_STORE_FILE: &str = "truststore.p12";
 
-/// Computes the environment that every command in the sandbox gets.
+/// Computes the environment of every command in the sandbox.
 #[must_use]
 pub fn workload(inputs: &Inputs<'_>) -> Environment {
     let kept = inputs.caller.iter().filter(|(name, _)| !is_removed(name));
@@ -100,7 +101,8 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     }
     environment.set("OPENSHELL_SANDBOX", "1");
     set_scratch(&mut environment, inputs);
-    // Programs ask for their own host by name, and its servers are inside. Text that is no host name is left out, as it could hold further entries.
+    // Programs connect to their own host by name, and its servers are inside. Text that is no host name is left out, as
+    // it could add further entries.
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
     let host_name = Some(inputs.host_name).filter(|name| !name.is_empty() && is_name(name));
     if let Some(proxy) = inputs.proxy {
@@ -108,7 +110,7 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         PROXY_VARIABLES.iter().for_each(|name| environment.set(name, &url));
         let own = host_name.map(|name| format!(",{name}")).unwrap_or_default();
         ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, format!("127.0.0.1,localhost,::1{own}")));
-        // Without it node's fetch goes direct, and is refused.
+        // Without it fetch in Node.js connects directly, which is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
     if let Some(folder) = inputs.trust {
@@ -122,7 +124,7 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     environment
 }
 
-/// Names a folder for temporary files: the caller's, if it is one inside too; else none, where /tmp is one; else the home.
+/// Sets `TMPDIR`: the caller's value if that folder is usable inside; unset if /tmp is usable; else the home directory.
 fn set_scratch(environment: &mut Environment, inputs: &Inputs<'_>) {
     let is_scratch = inputs.is_scratch;
     if environment.get("TMPDIR").is_some_and(|folder| is_scratch(Path::new(folder))) {
@@ -134,8 +136,8 @@ fn set_scratch(environment: &mut Environment, inputs: &Inputs<'_>) {
     }
 }
 
-/// What a Java reads no other variable for: the proxy and the store, behind what the caller says (JVM Tool Interface,
-/// `JAVA_TOOL_OPTIONS`).
+/// Options for a Java virtual machine, which reads no other variable for them: proxy and trust store, appended to the
+/// caller's own (JVM Tool Interface, `JAVA_TOOL_OPTIONS`).
 fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_name: Option<&str>) -> OsString {
     let mut options = before.map(OsStr::to_owned).unwrap_or_default();
     let (host, port) = (proxy.ip(), proxy.port());
@@ -159,9 +161,10 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
     options
 }
 
-/// The home of `user` in a sandbox with the rights of `landlock`: the user's own, where it is granted or the policy lists
-/// something beneath it; else `/sandbox`, where that is granted for writing. `None` if neither is a folder that only the user
-/// can write to; the sandbox then has one of its own, as others' files would decide what programs do that read settings there.
+/// Chooses the home directory of `user` under the rights of `landlock`: the user's own, if it is granted or the policy
+/// lists a path beneath it; else `/sandbox`, if it is granted for writing. Returns `None` if neither is private to the
+/// user: other users' files would then decide how programs behave that read settings there, so the sandbox gets a home
+/// of its own.
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
     let is_own = |path: &&Path| is_private_to(path, &user.identity);
@@ -171,21 +174,22 @@ pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
     own.or_else(|| Some(Path::new("/sandbox")).filter(is_writable).filter(is_own)).map(Path::to_owned)
 }
 
-/// Returns true if `path` is a folder that belongs to the user, that the user can write to and no other user can, and if no
-/// symlink leads there: the symlink's target could be changed, and the file rules are about the path as it is written.
+/// Returns true if `path` is a directory that belongs to the user, is writable by that user alone, and is reached
+/// without a symlink, whose target could change while the file rules hold for the path as written.
 fn is_private_to(path: &Path, identity: &ProcessIdentity) -> bool {
     let is_direct = std::fs::canonicalize(path).is_ok_and(|real| real == path);
     let is_private = |data: Metadata| data.uid() == identity.uid && data.mode() & 0o022 == 0;
     is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && identity.may_write(path)
 }
 
-/// Where commands are looked for if the caller does not say.
+/// `PATH` if the caller sets none.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const PROXY_VARIABLES: &[&str] =
     &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
-/// Variables that name all certificates that a program trusts; the caller's would point past the sandbox's own.
+/// Variables that name the complete set of trusted certificates; the caller's values would bypass the sandbox's
+/// authority.
 const BUNDLE_VARIABLES: &[&str] = &[
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
@@ -199,17 +203,17 @@ const BUNDLE_VARIABLES: &[&str] = &[
     "SSL_CERT_FILE",
 ];
 
-/// Variables that name certificates which a program trusts besides its own.
+/// Variables that name certificates to be trusted in addition to a program's own.
 const AUTHORITY_VARIABLES: &[&str] = &["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
 
-/// Variables that lead to services of the caller's session, or tell where its shell was.
+/// Variables that lead to services of the caller's session or tell the state of its shell.
 const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_", "SSL_CERT_DIR"];
 
-/// Ours, the loader's, the caller's session, sudo's.
+/// Prefixes of removed variables: the supervisor's own, the dynamic loader's, sudo's, the message bus's.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 
-/// The files of certificates that `caller` names to its programs, each with its variable, and whether they are trusted besides
-/// the program's own instead of in their place.
+/// Returns the certificate files that `caller` names to its programs, each with its variable, and true if they are
+/// trusted in addition to a program's own certificates instead of replacing them.
 pub fn named_certificates(caller: &Environment) -> impl Iterator<Item = (&'static str, &Path, bool)> {
     let variables = BUNDLE_VARIABLES.iter().map(|name| (*name, false));
     let variables = variables.chain(AUTHORITY_VARIABLES.iter().map(|name| (*name, true)));
@@ -219,7 +223,7 @@ pub fn named_certificates(caller: &Environment) -> impl Iterator<Item = (&'stati
     })
 }
 
-/// Whether a variable `name` of the workload is the sandbox's to set or to remove.
+/// Returns true if the sandbox sets or removes the workload's variable `name` itself.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     const SET: &[&str] = &["HOME", "USER", "LOGNAME", "SHELL", "PATH", "NODE_USE_ENV_PROXY", "JAVA_TOOL_OPTIONS"];

@@ -1,4 +1,4 @@
-//! Creates the read-write directories that are missing, and never follows a symlink while it does.
+//! Creates missing read-write directories, without following symlinks.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,7 +11,7 @@ use crate::created_dirs::CreatedDirs;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks;
 
-/// Why a directory could not be prepared.
+/// Failure to prepare a directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum PrepareError {
@@ -25,11 +25,11 @@ pub enum PrepareError {
     Chown { path: PathBuf, source: io::Error },
 }
 
-/// Makes every path of `read_write` exist, and adds to `made` what was missing. What is created is a directory of mode 0755
-/// that belongs to the workload; what exists is left as it is.
+/// Creates the missing directories of `read_write` with mode 0755 and owned by `owner`, and records them in `made`.
+/// Existing ones are left unchanged.
 ///
 /// # Errors
-/// The first path that goes through a symlink or cannot be created.
+/// The first path that goes through a symlink, cannot be inspected or cannot be created.
 pub fn prepare<'p>(
     read_write: impl IntoIterator<Item = &'p Path>,
     owner: &ProcessIdentity,
@@ -62,7 +62,7 @@ fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> 
     Ok(())
 }
 
-/// The deepest ancestor of `path` that exists, reached without a symlink, and the names that are missing below it.
+/// Returns the deepest existing ancestor of `path`, opened without following symlinks, and the names missing below it.
 fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> {
     let mut missing = Vec::new();
     for ancestor in path.ancestors() {
@@ -82,7 +82,8 @@ fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> 
     Err(rustix::io::Errno::NOENT)
 }
 
-/// Makes `name` in `parent`, and says whether it did: another sandbox that starts may have been faster.
+/// Creates `name` in `parent`; returns false in the second place if it existed, as another sandbox may have created it
+/// meanwhile.
 fn create(
     parent: &OwnedFd,
     name: &OsStr,
@@ -123,7 +124,7 @@ mod tests {
         let run_dir = RunDir::create(Some(place.path())).unwrap();
         let mut made = CreatedDirs::new(&run_dir, std::iter::once(path)).unwrap();
         let result = prepare([path], &nobody(), &mut made);
-        // Or its end would remove what the test looks at.
+        // Dropping it would remove the directories that the test examines.
         std::mem::forget(made);
         result
     }

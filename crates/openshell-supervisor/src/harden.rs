@@ -1,5 +1,6 @@
-//! What the supervisor does to itself before it serves a workload: nothing of it can be read, and its own filter keeps
-//! whoever takes it over from most of what root could do. Nobody inherits the filter, as the supervisor starts nobody.
+//! Hardening of the supervisor before it serves a workload: its memory, arguments and environment become unreadable,
+//! and a system-call filter of its own limits an attacker who takes it over. No process inherits the filter, as only
+//! init starts processes.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::supervisor_rows;
 
-/// Which step failed.
+/// A hardening step that failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum HardenError {
@@ -26,17 +27,17 @@ pub enum HardenError {
     Filter { source: io::Error },
 }
 
-/// Makes the calling process unreadable, gives it all the descriptors that it may have, and restricts all of its threads,
-/// those to come included. To be called when init
-/// has been cloned and everything that the environment says has been read: the environment is empty afterwards.
+/// Makes the calling process unreadable, raises its limit of open files to the maximum, and installs the supervisor's
+/// filter for all of its threads, present and future. To be called after init has been cloned and the environment has
+/// been read, which is empty afterwards.
 ///
 /// # Errors
-/// The step that failed.
+/// The step that failed; the steps before it stay in effect.
 pub fn supervisor() -> Result<(), HardenError> {
     make_unreadable().map_err(|source| HardenError::Unreadable { source })?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core { source: errno.into() })?;
-    // Two descriptors a connection: the caller's limit is for programs, and stays theirs, as init was cloned before.
+    // Each connection takes two descriptors. The workload keeps the caller's limit, as init was cloned before.
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(Resource::Nofile, files)
@@ -45,18 +46,18 @@ pub fn supervisor() -> Result<(), HardenError> {
     filter.install_for_process().map_err(|source| HardenError::Filter { source })
 }
 
-/// Lets nobody but root look into the process, and leaves in its arguments and environment nothing to be seen.
+/// Makes the process undumpable, so that only root can read its memory, and wipes its arguments and environment.
 pub(crate) fn make_unreadable() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     wipe_arguments_and_environment()
 }
 
-/// Overwrites the blocks that /proc/PID/cmdline and environ show. They may hold secrets, and
-/// arguments are readable to everybody, whatever else is not.
+/// Overwrites the memory shown in /proc/PID/cmdline and environ, which may hold secrets; the arguments of any process
+/// are world-readable.
 fn wipe_arguments_and_environment() -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field may hold blanks and parentheses; what follows its last one does not. The first field behind it
-    // is number 3; 48 to 51 are the bounds of the two blocks (proc_pid_stat(5)).
+    // Field 2 may hold blanks and parentheses, so the fields are counted from its last parenthesis: the first behind it
+    // is field 3; fields 48 to 51 bound the two blocks (proc_pid_stat(5)).
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let bounds: Vec<u64> = fields.split_ascii_whitespace().skip(45).take(4).filter_map(|f| f.parse().ok()).collect();
     let &[arg_start, arg_end, env_start, env_end] = bounds.as_slice() else {

@@ -1,11 +1,11 @@
-//! Which process group and session a process belongs to, where either may lie outside of this PID namespace.
+//! Process group and session of a process (credentials(7)).
 
 use std::io;
 
 use rustix::process::{Pid, RawPid};
 
-/// The job of a process, as a shell sees it. `None` stands for a group or session that has no number in this PID namespace
-/// (pid_namespaces(7)): whoever began it came from outside.
+/// Job of a process, in the sense of a shell's job control. `None` stands for a group or session whose leader is
+/// outside this PID namespace, where it has no number (pid_namespaces(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The process group.
@@ -15,18 +15,18 @@ pub struct Job {
 }
 
 impl Job {
-    /// The job of this process.
+    /// Returns the job of the calling process.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn own() -> io::Result<Self> {
         Self::of_number(0)
     }
 
-    /// The job of process `pid`.
+    /// Returns the job of process `pid`.
     ///
     /// # Errors
-    /// There is no such process.
+    /// No such process exists.
     pub fn of(pid: Pid) -> io::Result<Self> {
         Self::of_number(pid.as_raw_nonzero().get())
     }

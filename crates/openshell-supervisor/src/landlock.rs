@@ -1,4 +1,4 @@
-//! Filesystem policy to a Landlock domain, with requested and granted rights kept apart.
+//! Landlock domain of a filesystem policy (landlock(7)); requested and granted rights are separate types.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,54 +14,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::trusted_symlinks::{self, resolve_with_links};
 
-/// The newest interface that the crate knows; what the running kernel lacks of it is given up or fatal, as the policy
-/// says.
+/// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or fatal, by the
+/// policy's compatibility mode.
 const REQUESTED: ABI = ABI::V9;
 
-/// What a path may be used for.
+/// Access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathAccess {
     /// Read files, list directories.
     Read,
-    /// The same, and execute.
+    /// Read files, list directories, execute.
     ReadExecute,
-    /// Everything but creating device nodes.
+    /// Everything except creating device nodes.
     ReadWrite,
-    /// Read and write what exists.
+    /// Read and write existing files.
     Device,
-    /// The same, with ioctls.
+    /// As [`Self::Device`], with device ioctls.
     Terminal,
-    /// List directories, and nothing else.
+    /// List directories only.
     List,
 }
 
-/// A path, what for, and whether its absence is the policy's business.
+/// A path and the access to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The path.
+    /// Path as written; it may go through symlinks.
     pub path: PathBuf,
-    /// What for.
+    /// Access to the path and everything beneath it.
     pub access: PathAccess,
-    /// Whether the policy lists it; the baseline is silent about what does not exist.
+    /// True if the policy lists the path. Baseline paths that do not exist are skipped without notice.
     pub listed: bool,
 }
 
-/// A grant, and what its path stands for. To be found out before anything is covered, or the way there would be.
+/// A grant with its resolved path. To be resolved before paths are masked, which would hide the symlinks.
 #[derive(Debug)]
 pub(crate) struct Resolved<'g> {
     grant: &'g Grant,
-    /// The path behind its symlinks, where those may be followed, with those that were.
+    /// Resolved path and the symlinks that were followed.
     path: io::Result<(PathBuf, Vec<PathBuf>)>,
 }
 
 impl Resolved<'_> {
-    /// What has to stay in sight for it: of a folder that may only be listed, nothing but its names.
+    /// Returns the paths that must stay visible for the grant; none for a directory that may only be listed, as its
+    /// names are enough.
     pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
         let path = self.path.as_ref().ok().filter(|_| self.grant.access != PathAccess::List);
         path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).cloned()
     }
 
-    /// Looks once more for a path that was not there: it may have been made meanwhile.
+    /// Resolves a missing path again; a mount may have created it meanwhile.
     pub(crate) fn retry_missing(&mut self) {
         if self.path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             self.path = resolve_with_links(&self.grant.path);
@@ -69,36 +70,36 @@ impl Resolved<'_> {
     }
 }
 
-/// What is asked of the kernel.
+/// Requested rights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     grants: Vec<Grant>,
     hard_requirement: bool,
 }
 
-/// What the kernel agreed to.
+/// Rights in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// The interface version in force.
+    /// Landlock ABI in force.
     pub abi: i32,
-    /// Rights that neither this kernel's Landlock nor anything else enforces, in words.
+    /// Descriptions of rights that neither Landlock nor a compensating mechanism enforces.
     pub missing_rights: Vec<String>,
     /// Listed paths that could not be opened, each with the reason.
     pub missing_paths: Vec<String>,
-    /// Whether abstract sockets outside are out of reach.
+    /// True if abstract sockets outside the domain are out of reach (ABI 6).
     pub scopes: bool,
 }
 
-/// What else keeps the workload from what newer kernels' Landlock keeps it from.
+/// Restrictions that another mechanism already enforces, so that their absence from Landlock is not reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompensatingMechanisms {
-    /// Every folder that is not granted is covered, and its sockets with it.
+    /// Masked paths hide every folder that is not granted, with the sockets in it.
     pub(crate) masked_sockets: bool,
-    /// A network namespace keeps abstract sockets apart, and a PID namespace signals.
+    /// A network namespace isolates abstract sockets, and a PID namespace signals.
     pub(crate) scopes: bool,
 }
 
-/// Why there is no domain.
+/// Failure to enforce a Landlock domain.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LandlockError {
@@ -119,7 +120,7 @@ pub enum LandlockError {
 }
 
 impl Request {
-    /// The rights of `filesystem` together with the baseline, and with `workdir` where the policy includes it.
+    /// Requests the rights of `filesystem` and of the baseline; also `workdir`, if the policy includes it.
     #[must_use]
     pub fn new(filesystem: &Filesystem, workdir: Option<&Path>) -> Self {
         let listed = |path: &Path, access| Grant { path: path.to_owned(), access, listed: true };
@@ -129,7 +130,7 @@ impl Request {
             filesystem.read_only.iter().map(|path| listed(path.as_path(), PathAccess::ReadExecute)).collect();
         grants.extend(filesystem.read_write.iter().map(|path| listed(path.as_path(), PathAccess::ReadWrite)));
         grants.extend(workdir.map(|path| listed(path, PathAccess::ReadWrite)));
-        // Rules on one path unite, so the baseline adds to what is listed and takes nothing from it.
+        // Rules on one path add up, so the baseline never reduces a listed right.
         grants.extend(BASELINE.iter().map(|row| {
             let access = match row.access {
                 BaselineAccess::Read => PathAccess::Read,
@@ -141,33 +142,33 @@ impl Request {
             };
             baseline(row.path, access)
         }));
-        // Internal services (sftp and the like) are this very program, run as confined commands.
+        // Internal services such as sftp run this program as a confined command.
         grants.push(baseline("/proc/self/exe", PathAccess::ReadExecute));
         Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
     }
 
-    /// The same, and `path` may be read.
+    /// Adds read access to `path`.
     #[must_use]
     pub fn reading(mut self, path: &Path) -> Self {
         self.grants.push(Grant { path: path.to_owned(), access: PathAccess::Read, listed: false });
         self
     }
 
-    /// The same, and `path`, a folder of the sandbox's own, may be written.
+    /// Adds write access to `path`, a directory of the sandbox's own.
     #[must_use]
     pub fn writing(mut self, path: &Path) -> Self {
         self.grants.push(Grant { path: path.to_owned(), access: PathAccess::ReadWrite, listed: false });
         self
     }
 
-    /// The same without one path.
+    /// Removes the grants of `path`.
     #[cfg(test)]
     pub(crate) fn without(mut self, path: &str) -> Self {
         self.grants.retain(|grant| grant.path != Path::new(path));
         self
     }
 
-    /// What is granted, found in the file system.
+    /// Resolves the path of every grant.
     pub(crate) fn resolve(&self) -> Vec<Resolved<'_>> {
         let path = |grant: &Grant| match (grant.access, grant.listed) {
             (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
@@ -176,40 +177,42 @@ impl Request {
         self.grants.iter().map(|grant| Resolved { grant, path: path(grant) }).collect()
     }
 
-    /// Whether a file beneath `path` may be written.
+    /// Returns true if files beneath `path` may be written.
     #[must_use]
     pub fn grants_writing(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && path.starts_with(&grant.path))
     }
 
-    /// Whether `path` may be listed and entered.
+    /// Returns true if `path` may be listed and entered.
     #[must_use]
     pub fn grants_reading(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
-    /// Returns true if the policy lists `path` or a path beneath it. Everything lies beneath the root, which says nothing.
+    /// Returns true if the policy lists `path` or a path beneath it. False for the root, beneath which every path lies.
     #[must_use]
     pub fn lists_beneath(&self, path: &Path) -> bool {
         path != Path::new("/") && self.grants.iter().any(|grant| grant.listed && grant.path.starts_with(path))
     }
 
-    /// Returns true if the host's /run can be replaced in the sandbox: no grant holds the sandbox's own folder.
+    /// Returns true if the host's /run can be replaced in the sandbox: no grant covers the sandbox's own directory in
+    /// it.
     #[must_use]
     pub fn replaces_run(&self) -> bool {
         crate::private_run::is_replaceable(self.resolve().iter().flat_map(Resolved::visible))
     }
 
-    /// Returns true under `hard_requirement`: a rule that cannot be enforced ends the start.
+    /// Returns true under `hard_requirement`, where a rule that cannot be enforced fails the start.
     pub(crate) fn is_hard(&self) -> bool {
         self.hard_requirement
     }
 
-    /// Puts the calling thread, and all that it starts, into a domain of the rights that were `granted`, what
-    /// [`Self::resolve`] found. Sets `no_new_privs`. What is enforced by `compensating` mechanisms is not missed here.
+    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by [`Self::resolve`];
+    /// sets `no_new_privs`. Rights that `compensating` mechanisms enforce are not reported as missing.
     ///
     /// # Errors
-    /// The kernel has no Landlock, or lacks something under `hard_requirement`.
+    /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right is missing or a path
+    /// cannot be opened.
     pub(crate) fn enforce(
         &self,
         granted: Vec<Resolved<'_>>,
@@ -255,8 +258,8 @@ impl Request {
     }
 }
 
-/// Opens what a grant is about. What the policy lets the workload write to was checked for symlinks when it was
-/// prepared, and is held to that here, as another sandbox of the same user could have put one there since.
+/// Opens a granted path; returns true in the second place for a directory. A read-write path was checked for symlinks
+/// when it was prepared, and is checked again here: another sandbox of the same user could have created one since.
 fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
     let fd = trusted_symlinks::open(path, OFlags::PATH)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
@@ -269,18 +272,18 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
     let rights = match grant.access {
         PathAccess::Read => read,
         PathAccess::ReadExecute => AccessFs::from_read(REQUESTED),
-        // A policy that lists a device means to use it; the baseline's directories hold none of their own.
+        // A policy that lists a device means to use it; the baseline's directories hold no devices of their own.
         PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
         PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
         PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
         PathAccess::List => AccessFs::ReadDir.into(),
         PathAccess::Terminal => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
     };
-    // A rule on a file may carry file rights alone.
+    // A rule on a file may only carry file rights.
     if is_directory { rights } else { rights & AccessFs::from_file(REQUESTED) }
 }
 
-/// What the interface `abi` cannot enforce and nothing else does, in words.
+/// Descriptions of the rights that neither `abi` nor a compensating mechanism enforces.
 fn rights_beyond(abi: ABI, compensating: CompensatingMechanisms) -> Vec<&'static str> {
     let since = [
         (ABI::V2, false, "moving files between folders (Landlock ABI 2, Linux 5.19)"),

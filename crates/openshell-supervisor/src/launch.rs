@@ -1,4 +1,4 @@
-//! Asks init to start commands, entrypoint and others alike, and hears what becomes of them.
+//! Starts commands through init and reports their events.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
 use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
 
-/// Why a command was not started, or init not confined.
+/// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LaunchError {
@@ -36,51 +36,51 @@ pub enum LaunchError {
     Thread { source: io::Error },
 }
 
-/// What becomes of a command.
+/// An event in a command's life.
 #[derive(Debug)]
 pub enum Event {
-    /// It runs.
+    /// The command runs.
     Started(Running),
-    /// It never ran.
+    /// The command never ran.
     NotStarted(LaunchError),
-    /// Stopped by this signal (Ctrl-Z, say).
+    /// The command was stopped by this signal, SIGTSTP for example.
     Stopped(i32),
-    /// It ended.
+    /// The command ended.
     Ended(Status),
-    /// Init has ended the sandbox, as [`Launcher::end_after`] asked.
+    /// Init ended the sandbox at the time set by [`Launcher::end_after`].
     OutOfTime,
-    /// Init is gone, and with it every process of the sandbox; why, if init could still say.
+    /// Init is gone, and every process of the sandbox with it; the reason, if init could still report one.
     SandboxGone(Option<String>),
 }
 
-/// Where a command's events go. Called on the launcher's thread; must not block.
+/// Callback for a command's events. It runs on the launcher's thread and must not block.
 pub type Listener = Box<dyn Fn(Event) + Send>;
 
-/// An init that is confined and starts commands. Dropping it ends the sandbox.
+/// A confined init that starts commands. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub struct Launcher {
     init: Arc<Init>,
     registry: Arc<Mutex<Registry>>,
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub struct Running {
     id: u32,
     init: Arc<Init>,
-    /// Its number inside the sandbox.
+    /// PID inside the sandbox.
     pub pid: i32,
-    /// Refers to its process alone; `None` where the supervisor had no descriptor left for it.
+    /// Pidfd of the process; `None` if the supervisor had no free descriptor to receive it.
     pidfd: Option<OwnedFd>,
 }
 
-/// Who waits for news of which command.
+/// Listeners of all commands.
 #[derive(Default)]
 struct Registry {
     last_id: u32,
-    /// What each command is called in messages, and who listens.
+    /// Name of each command for messages, and its listener.
     listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
-    /// Init is gone; nothing can be started.
+    /// True once init is gone; no command can be started then.
     is_gone: bool,
 }
 
@@ -94,10 +94,10 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Launcher {
-    /// Has `init` confine itself, inside `network` where there is one.
+    /// Makes `init` confine itself, inside `network` if given.
     ///
     /// # Errors
-    /// A mechanism is missing or was not proved; its message names which.
+    /// A mechanism is missing or could not be proved, named in the message; or init is gone.
     pub fn confine(
         init: Init,
         confinement: Confinement,
@@ -118,8 +118,8 @@ impl Launcher {
         Ok((launcher, enforced))
     }
 
-    /// Has `command` started with `streams` as its standard ones. What becomes of it, `listener` hears: that it runs, or
-    /// why it does not, first.
+    /// Starts `command` with `streams` as its standard input, output and error. The first event that `listener`
+    /// receives is [`Event::Started`] or [`Event::NotStarted`].
     ///
     /// # Errors
     /// Init cannot be asked.
@@ -147,7 +147,7 @@ impl Launcher {
         })
     }
 
-    /// Has init end the sandbox when `time` has passed, also if the supervisor is stopped by then.
+    /// Makes init end the sandbox after `time`, even if the supervisor is stopped by then.
     ///
     /// # Errors
     /// Init cannot be asked.
@@ -156,13 +156,13 @@ impl Launcher {
         ipc::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
     }
 
-    /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
+    /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
     #[must_use]
     pub fn init_pid(&self) -> i32 {
         self.init.pid()
     }
 
-    /// Ends the sandbox; returns when every process of it is gone.
+    /// Ends the sandbox and waits until all of its processes are gone.
     pub fn end(&self) {
         self.init.end();
     }
@@ -170,16 +170,16 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // The listening thread holds init too, so init's own end would wait for the thread's.
+        // The listening thread holds a reference to init, so dropping this one would end nothing.
         self.end();
     }
 }
 
 impl Running {
-    /// Its number in the supervisor's PID namespace, which is also its process group's.
+    /// PID in the supervisor's PID namespace, equal to the process group's.
     ///
     /// # Errors
-    /// It has ended, or /proc is not there.
+    /// The command has ended, its pidfd is missing, or /proc is not mounted.
     pub fn outer_pid(&self) -> io::Result<i32> {
         let pidfd = self.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
@@ -196,7 +196,7 @@ impl Running {
     }
 }
 
-/// Tells everybody who waits that the sandbox is gone, however listening to it ended.
+/// Reports the end of the sandbox to all listeners on drop, in whichever way the listening thread ends.
 struct EndNotice<'w> {
     init: &'w Init,
     registry: &'w Mutex<Registry>,
@@ -206,7 +206,7 @@ struct EndNotice<'w> {
 
 impl Drop for EndNotice<'_> {
     fn drop(&mut self) {
-        // A reply that cannot be read ends the sandbox as surely as the end of the socket.
+        // An unreadable reply ends the sandbox as well.
         let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
         let listeners = {
             let mut registry = lock(self.registry);
@@ -222,7 +222,7 @@ impl Drop for EndNotice<'_> {
     }
 }
 
-/// Hands init's replies to those who wait for them, until init ends.
+/// Dispatches init's replies to the listeners until init ends.
 fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
     let mut notice = EndNotice { init, registry, failure: None, is_out_of_time: false };
     while let Ok(Some((reply, descriptors))) = ipc::receive(init.socket.as_fd()) {
@@ -247,7 +247,7 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
     }
 }
 
-/// Tells the listener of `id`, outside the lock that others wait for.
+/// Calls the listener of `id` with the event, after releasing the registry.
 fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event) {
     let found = lock(registry).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
     if let Some((name, listener)) = found {
@@ -269,7 +269,7 @@ fn not_started(name: &str, why: NotStarted) -> LaunchError {
     }
 }
 
-/// What is behind the locks is whole at every moment, so a panic elsewhere spoils nothing.
+/// Locks a mutex, poisoned or not: the data is consistent whenever a lock is released.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Turns a policy into kernel state and runs commands inside it.
 //!
-//! Everything that confines a workload is here: namespaces, fence, Landlock, seccomp, identity, and the init process
-//! that starts commands under all of them. What a connection may reach is decided elsewhere.
+//! Everything that confines a workload is here: namespaces, the egress firewall, Landlock, seccomp, identity, and the
+//! init process that starts commands under all of them. Decisions about connections are made elsewhere.
 
 pub mod run_as;
 

@@ -1,19 +1,19 @@
-//! Netlink requests as bytes, and the socket that carries them (netlink(7)).
+//! Netlink requests and the socket that carries them (netlink(7)).
 //!
-//! Synchronous: every request asks for an acknowledgement and the response is read at once. A socket belongs for good to
-//! the network namespace that it was opened in.
+//! Synchronous: every request asks for an acknowledgement, which is read at once. A socket belongs to the network
+//! namespace in which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// Families that the supervisor speaks (`linux/netlink.h`).
+/// Netlink families in use (`linux/netlink.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Links, addresses, routes.
     Route,
-    /// Socket look-ups.
+    /// Socket queries (sock_diag(7)).
     SockDiag,
     /// nftables and packet logs.
     Netfilter,
@@ -27,17 +27,17 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER: usize = 16;
 
-/// Bytes of the largest response read at once; the kernel fits dump messages into the reader's buffer.
+/// Receive buffer in bytes; the kernel splits dumps to fit it.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
-/// One message under construction: header, fixed part, attributes.
+/// A request under construction: header, fixed part, attributes.
 #[derive(Debug)]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    /// A request of type `kind` with the fixed part `body`; acknowledged when sent.
+    /// Begins a request of type `kind` with the fixed part `body`.
     #[must_use]
     pub fn request(kind: u16, flags: u16, body: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
@@ -62,7 +62,7 @@ impl Message {
         self.attribute(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Adds an attribute that holds those which `fill` adds.
+    /// Adds an attribute that holds the attributes added by `fill`.
     #[must_use]
     pub fn nested(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
@@ -72,7 +72,7 @@ impl Message {
         filled
     }
 
-    /// Adds bytes as they are, padded.
+    /// Adds raw bytes, padded.
     #[must_use]
     pub fn raw(mut self, payload: &[u8]) -> Self {
         self.bytes.extend_from_slice(payload);
@@ -88,7 +88,7 @@ impl Message {
     }
 
     fn close_attribute(&mut self, start: usize, kind: u16) {
-        // An attribute's length has 16 bits; what is built here has a few hundred bytes.
+        // An attribute's length has 16 bits; attributes here are a few hundred bytes long.
         let length = u16::try_from(self.bytes.len() - start).unwrap_or(u16::MAX);
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
         self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
@@ -109,7 +109,7 @@ impl Message {
     }
 }
 
-/// A netlink socket in the namespace where it was opened.
+/// A netlink socket, bound to the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -122,7 +122,7 @@ impl Socket {
     /// The kernel lacks the protocol, or descriptors are exhausted.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         let number = match protocol {
-            // NETLINK_ROUTE is 0, which is how a default protocol is written.
+            // NETLINK_ROUTE is 0, the default protocol.
             Protocol::Route => None,
             Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
             Protocol::Netfilter => Some(rustix::net::netlink::NETFILTER),
@@ -131,7 +131,7 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// Sends `messages` in one go and waits until the kernel has acknowledged every one.
+    /// Sends `messages` at once and waits until the kernel has acknowledged each.
     ///
     /// # Errors
     /// The first refusal.
@@ -139,8 +139,8 @@ impl Socket {
         self.transact(messages, |_| true)
     }
 
-    /// Sends a batch as nfnetlink wants it: between a begin and an end message that are not acknowledged, all of it
-    /// taken or none.
+    /// Sends an nfnetlink batch: `messages` between a begin and an end message, which are not acknowledged. The kernel
+    /// applies all of it or nothing.
     ///
     /// # Errors
     /// The first refusal.
@@ -150,10 +150,10 @@ impl Socket {
         self.transact(all, |index| index != 0 && index != last)
     }
 
-    /// Sends a dump request and returns type and payload of each response.
+    /// Sends a dump request; returns type and payload of each message.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The request cannot be sent, or the kernel refused it.
     pub fn dump(&self, message: Message) -> io::Result<Vec<(u16, Vec<u8>)>> {
         self.send(&message.sealed(1, NLM_F_DUMP))?;
         let mut responses = Vec::new();
@@ -240,7 +240,7 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The attributes in `bytes`, by type without its flag bits.
+/// Returns the attributes in `bytes` by type, without the type's flag bits.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let header = bytes.first_chunk::<4>()?;

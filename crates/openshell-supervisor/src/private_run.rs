@@ -1,7 +1,7 @@
-//! The sandbox's own /run, in place of the host's.
+//! The sandbox's private /run and home, mounted in place of the host's.
 //!
-//! Services make their sockets there whenever they are started, so covering what is there at a start would leave the later
-//! ones in reach. What the policy grants beneath /run is bound to its place in the new one.
+//! Services create their sockets in /run at any time, so masking those that exist at the start would leave later ones
+//! in reach. Paths beneath /run that the policy grants are bound into the new one.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,58 +16,58 @@ use rustix::mount::MountFlags;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks;
 
-/// The folder that is replaced.
+/// Directory to replace.
 const RUN: &str = "/run";
 
-/// The sandbox's own folder in it.
+/// The sandbox's own directory in it.
 const OWN_DIR: &str = "/run/openshell";
 
-/// A file that root alone may write, and that no rule grants.
+/// File that only root may write to and that no rule grants, for the proof of Landlock.
 pub const PROOF: &str = "/run/openshell/proof";
 
-/// A home of the run's own.
+/// Mount point of a private home.
 pub const HOME: &str = "/run/openshell/home";
 
-/// Returns true if /run is a directory and no path of `visible` holds the sandbox's own folder.
+/// Returns true if /run is a directory and no path of `visible` contains the sandbox's own directory.
 pub(crate) fn is_replaceable(visible: impl IntoIterator<Item = PathBuf>) -> bool {
     let is_directory = std::fs::symlink_metadata(RUN).is_ok_and(|data| data.is_dir());
     is_directory && !visible.into_iter().any(|path| Path::new(OWN_DIR).starts_with(path))
 }
 
-/// An entry of the host's /run that stays in sight.
+/// An entry of the host's /run that stays visible.
 struct KeptEntry {
     path: PathBuf,
     fd: OwnedFd,
     kind: FileType,
-    /// The folders on the way to it, each with its owner and mode, which still decide who may pass.
+    /// Parents with their owner and mode, which keep deciding who may enter.
     way: Vec<(PathBuf, std::fs::Metadata)>,
 }
 
-/// Replaces /run by an empty folder in which `visible` paths beneath it, and [`PROOF`], can be seen.
+/// Replaces /run by a tmpfs that shows only [`PROOF`] and the `visible` paths beneath /run.
 ///
 /// # Errors
-/// A mount is refused, or what is to be seen cannot be opened.
+/// A mount fails, or a visible path cannot be opened.
 pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     let beneath = |path: &&PathBuf| path.starts_with(RUN) && path.as_path() != Path::new(RUN);
     let is_inside_another = |path: &Path| path.ancestors().skip(1).any(|above| visible.contains(above));
     let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
-    // Before the mount, which hides them.
+    // Opened before the mount hides them.
     let kept: Vec<_> = wanted.filter_map(|path| open_entry(path).transpose()).collect::<io::Result<_>>()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // As many entries as the policy lists, each with a few folders on its way.
+    // Inodes for as many entries as a policy may list, with a few parents each.
     rustix::mount::mount("openshell-run", RUN, "tmpfs", flags, Some(c"mode=755,size=1m,nr_inodes=64k"))?;
     kept.iter().try_for_each(restore)?;
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(OWN_DIR)?;
-    // Whatever the caller's umask is.
+    // Independent of the caller's umask.
     std::fs::set_permissions(OWN_DIR, PermissionsExt::from_mode(0o755))?;
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(PROOF)?;
     Ok(())
 }
 
-/// Opens `path`; `None` if it is not there.
+/// Opens `path` without following symlinks; `None` if it does not exist.
 fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
     let fd = match trusted_symlinks::open(path, OFlags::PATH) {
-        // A path through a symlink of another user grants nothing, so there is nothing to show.
+        // A path through an untrusted symlink grants nothing, so there is nothing to show.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
         opened => opened?,
     };
@@ -97,11 +97,11 @@ fn restore(KeptEntry { path, fd, kind, way }: &KeptEntry) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(format!("/proc/self/fd/{}", fd.as_raw_fd()), path)?)
 }
 
-/// Mounts an empty home at `place`, which no other sandbox sees and which ends with this one. It lies in memory, at most
-/// half of the machine's, as /dev/shm does.
+/// Mounts an empty tmpfs as home at `place`. No other sandbox sees it, and it ends with this one. The kernel limits it
+/// to half of the machine's memory, as /dev/shm.
 ///
 /// # Errors
-/// The mount is refused.
+/// The mount point cannot be created, or the mount fails.
 pub(crate) fn mount_home(place: &Path, owner: &ProcessIdentity) -> io::Result<()> {
     if !place.exists() {
         std::fs::create_dir(place)?;

@@ -1,8 +1,8 @@
-//! Collects the orphans that a supervisor gets which is PID 1 of an image.
+//! Reaps orphans for a supervisor that is PID 1 of its container.
 
 use rustix::process::WaitOptions;
 
-/// Collects every child that has ended. Init may be among them; who waits for init asks its pidfd.
+/// Reaps every child that has ended, without blocking. That may include init, whose end is awaited through its pidfd.
 pub fn collect_orphans() {
     while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(rustix::io::Errno::INTR)) {}
 }

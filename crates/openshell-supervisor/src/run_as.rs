@@ -1,4 +1,4 @@
-//! Resolves the policy's user and group to numbers, from `/etc/passwd` and `/etc/group`, before anything is forked.
+//! Resolves the policy's user and group to numbers through `/etc/passwd` and `/etc/group`, before anything is forked.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -7,31 +7,31 @@ use std::path::{Path, PathBuf};
 use openshell_policy::process::{Identity, RunAs};
 use serde::{Deserialize, Serialize};
 
-/// Who the workload is, in the kernel's terms. No number is 0.
+/// User and group ids of the workload; none is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Primary group.
+    /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups, the primary one included.
+    /// Supplementary group ids, including the primary one.
     pub groups: Vec<u32>,
 }
 
 impl ProcessIdentity {
-    /// Returns true if owner, group and mode let the user enter the folder `path` and its ancestors.
+    /// Returns true if owner, group and mode let the user enter the folder `path` and all of its ancestors.
     #[must_use]
     pub fn may_enter(&self, path: &Path) -> bool {
         path.ancestors().all(|folder| self.has_mode(folder, 0o1))
     }
 
-    /// The same, and make entries in it.
+    /// Returns true if the user may enter the folder `path` and create entries in it.
     #[must_use]
     pub fn may_write(&self, path: &Path) -> bool {
         self.may_enter(path) && self.has_mode(path, 0o2)
     }
 
-    /// Returns true if the three mode bits that count for the user hold `bits`.
+    /// Returns true if `path` is a folder whose mode grants `bits` to the user.
     fn has_mode(&self, path: &Path, bits: u32) -> bool {
         let Ok(data) = std::fs::metadata(path) else { return false };
         let shift = match (data.uid() == self.uid, self.groups.contains(&data.gid())) {
@@ -46,17 +46,17 @@ impl ProcessIdentity {
 /// The workload's user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Its numbers.
+    /// User and group ids.
     pub identity: ProcessIdentity,
-    /// Its name, or its number where it has no entry.
+    /// User name, or the decimal user id if it has no entry.
     pub name: String,
-    /// Its home directory, where it has an entry.
+    /// Home directory of the entry.
     pub home: Option<PathBuf>,
-    /// Its shell, where it has an entry that names one.
+    /// Shell of the entry, if it names one.
     pub shell: Option<PathBuf>,
 }
 
-/// Why a user or group cannot be used.
+/// Failure to resolve a user or group.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunAsError {
@@ -76,10 +76,11 @@ pub enum RunAsError {
     Root(String),
 }
 
-/// Looks `run_as` up.
+/// Resolves `run_as`. A numeric user needs no entry and then has no further groups; without a group it gets the primary
+/// group of the entry.
 ///
 /// # Errors
-/// A name without an entry, a name that resolves to 0, or an unreadable database.
+/// A name without an entry, a user or group that resolves to 0, or an unreadable database.
 pub fn resolve(run_as: &RunAs) -> Result<User, RunAsError> {
     let read = |path| match std::fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -137,7 +138,7 @@ struct PasswdEntry<'t> {
     shell: &'t str,
 }
 
-/// The entries of passwd(5), malformed lines left out.
+/// Entries of passwd(5), without malformed lines.
 fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');
@@ -154,7 +155,7 @@ struct GroupEntry<'t> {
     members: &'t str,
 }
 
-/// The entries of group(5), malformed lines left out.
+/// Entries of group(5), without malformed lines.
 fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');

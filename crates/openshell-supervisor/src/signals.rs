@@ -1,29 +1,29 @@
-//! What a signal to the supervisor means for the workload.
+//! Signals to the supervisor, and the action that each causes.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// What is done about a signal.
+/// Action caused by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalAction {
-    /// The command gets it, and after the grace time everything is killed.
+    /// Forward the signal, and kill everything after the grace period.
     Terminate,
-    /// The command gets it.
+    /// Forward the signal to the command.
     Forward,
-    /// The policy is read again.
+    /// Reload the policy.
     Reload,
 }
 
-/// A signal that arrived.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its number.
+    /// Signal number.
     pub number: i32,
-    /// Whether a terminal's hang-up sent it and not a process.
+    /// True if the kernel sent it because the terminal hung up, false if a process sent it.
     pub is_hang_up: bool,
 }
 
-/// Signals that the supervisor takes, but for SIGCHLD and SIGHUP; whatever else arrives does what it does to any process.
+/// Signals that the supervisor handles, besides SIGCHLD and SIGHUP. All others keep their default action.
 pub const HANDLED: &[i32] = &[
     libc::SIGTERM,
     libc::SIGINT,
@@ -35,24 +35,25 @@ pub const HANDLED: &[i32] = &[
     libc::SIGTSTP,
 ];
 
-/// Takes SIGHUP: a non-blocking pipe that gets one byte for each, 1 for a terminal's hang-up and 0 where a process sent it.
+/// Installs a handler for SIGHUP and returns a non-blocking pipe that receives one byte per signal: 1 for a terminal's
+/// hang-up, 0 if a process sent it.
 ///
 /// # Errors
-/// No descriptor is left.
+/// No descriptor is left, or the handler cannot be installed.
 pub fn hang_ups() -> io::Result<OwnedFd> {
     crate::sys::hang_ups()
 }
 
 impl Received {
-    /// A SIGHUP, as a byte of [`hang_ups`] says.
+    /// A SIGHUP as read from the pipe of [`hang_ups`].
     #[must_use]
     pub fn hang_up(byte: u8) -> Self {
         Self { number: libc::SIGHUP, is_hang_up: byte != 0 }
     }
 }
 
-/// SignalAction of a signal. A terminal's hang-up is passed on to a command that has the terminal; a SIGHUP from a process reloads
-/// the policy.
+/// Returns the action for `signal`. A terminal's hang-up is forwarded to an `interactive` command, which has the
+/// terminal; any other SIGHUP reloads the policy.
 #[must_use]
 pub fn action(signal: Received, interactive: bool) -> SignalAction {
     match signal.number {
@@ -62,11 +63,10 @@ pub fn action(signal: Received, interactive: bool) -> SignalAction {
     }
 }
 
-/// Lets the supervisor hand the terminal over and take it back while it is in the background itself, for which SIGTTOU
-/// would stop it.
+/// Ignores SIGTTOU, which would stop the supervisor when it hands over or takes back the terminal from the background.
 ///
 /// # Errors
-/// None that is known.
+/// None is known.
 pub fn ignore_terminal_output_stop() -> io::Result<()> {
     crate::sys::ignore_signal(libc::SIGTTOU)
 }

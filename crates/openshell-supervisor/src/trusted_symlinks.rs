@@ -93,7 +93,7 @@ mod tests {
         for name in ["real/deep", "link/deep", "absolute", "link/up", "link/../absolute"] {
             assert_eq!(resolve(&path.join(name)).unwrap(), deep, "{name}");
         }
-        // A link of another's, and a link in a folder of another's.
+        // A symlink of another user, and a symlink in another user's folder.
         lchown(path.join("link"), Some(61184), None).unwrap();
         let message = resolve(&path.join("absolute")).unwrap_err().to_string();
         assert!(message.contains("not root's alone") && message.contains("real instead"), "{message}");

@@ -1,4 +1,4 @@
-//! Everything that confines a workload, prepared, as the ordered steps that init and each of its children walk.
+//! The confinement of a workload, as the ordered steps that init and each of its children take.
 
 use std::io;
 use std::net::{SocketAddrV4, TcpStream};
@@ -20,63 +20,63 @@ use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::{Sockets, rows};
 use crate::trusted_symlinks::resolve;
 
-/// What a sandbox's commands are confined by.
+/// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Files.
+    /// Requested file rights.
     pub landlock: Request,
-    /// What is shown inside elsewhere than it lies.
+    /// Bind mounts made first.
     pub mounts: Vec<Mount>,
-    /// True if the sandbox has a /run of its own.
+    /// True if a private tmpfs replaces /run.
     pub private_run: bool,
-    /// Where it has a home of its own, if it has one.
+    /// Mount point of a private home, if the sandbox needs one.
     pub home: Option<PathBuf>,
-    /// A path that stays in sight although it is not granted; the rest that is not granted is covered.
+    /// A path that is not masked although it is not granted.
     pub keep_visible: Option<PathBuf>,
-    /// Identity.
+    /// User and groups of commands.
     pub identity: ProcessIdentity,
-    /// Sockets.
+    /// Socket families of commands.
     pub sockets: Sockets,
-    /// What proves that Landlock is in force.
+    /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
-    /// A listener of the supervisor that the fence must refuse; `None` where there is no fence.
+    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall.
     pub firewall_probe: Option<SocketAddrV4>,
 }
 
-/// A file or folder of the supervisor's that is shown in place of another.
+/// A bind mount of a file or folder of the supervisor over another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// What is shown.
+    /// Mounted file or folder.
     pub source: PathBuf,
-    /// Where; it must exist.
+    /// Mount point, which must exist.
     pub target: PathBuf,
-    /// Whether something else fails without it.
+    /// True if its failure is reported.
     pub is_needed: bool,
 }
 
-/// An act that succeeds unless Landlock refuses it. Init tries it as root, so that file modes decide nothing.
+/// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LandlockProof {
-    /// Opening this file of the supervisor for writing.
+    /// Open this file of the supervisor for writing.
     File(PathBuf),
-    /// Connecting to this abstract socket of the supervisor, where the policy grants the place of the file.
+    /// Connect to this abstract socket of the supervisor, if the policy grants write access to its file.
     AbstractSocket(Vec<u8>),
 }
 
-/// What init reports when the steps that it takes for all commands have been taken.
+/// Report of init after the steps that apply to all commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforced {
-    /// What the kernel granted of the file rules.
+    /// File rights in force.
     pub landlock: Granted,
-    /// What could not be proved, in words.
+    /// Description of a mechanism that could not be proved.
     pub not_proved: Option<String>,
-    /// What is not granted and could not be covered, in words.
+    /// Descriptions of paths that are not granted and could not be masked.
     pub not_masked: Vec<String>,
-    /// What is needed and could not be shown, in words.
+    /// Description of a needed mount that failed.
     pub not_mounted: Option<String>,
 }
 
-/// Why the confinement of all commands failed.
+/// Failure of a step that applies to all commands.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ApplyError {
@@ -100,7 +100,7 @@ pub enum ApplyError {
     Filter(CompileError),
 }
 
-/// A step that a command's process takes before it becomes the command.
+/// A step of a child before it becomes the command, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are those of the steps in `Confinement::apply_to_child`")]
 pub enum Step {
@@ -126,7 +126,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What the step does, after "cannot".
+    /// Description of the step, to follow "cannot".
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -153,27 +153,27 @@ impl Step {
     }
 }
 
-/// A step that failed, and how.
+/// A failed step and its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailed {
-    /// Which.
+    /// Failed step.
     pub step: Step,
-    /// The system's error number.
+    /// System error number.
     pub errno: i32,
 }
 
 impl Confinement {
-    /// Init's part, once, for all commands: the covers, the network namespace, then the Landlock domain, under which there
-    /// are no mounts any more, then its proof.
+    /// Confines init, once for all commands: mounts and masks, the network namespace, the Landlock domain, under which
+    /// no further mounts are possible, and its proof.
     pub(crate) fn apply_to_init(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), ApplyError> {
-        // A filter that cannot be compiled must stop the start, not the first command.
+        // A filter that cannot be compiled must fail the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
-        // Before paths are resolved, as what lies there by then is what is granted.
+        // Mounts come before paths are resolved, as grants apply to the files behind them.
         let not_mounted = self.mount();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
-        // The host's sockets are listed where the host's network is.
+        // Masking lists the host's sockets, so it happens in the host's network namespace.
         let not_masked = mask_all_but(self.visible(&granted), self.identity.uid);
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
@@ -182,7 +182,7 @@ impl Confinement {
             rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
                 .map_err(|errno| ApplyError::Network { source: errno.into() })?;
         }
-        // Whoever has PIDs of its own is the first of them.
+        // PID 1 has a PID namespace of its own.
         let scopes = network.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
@@ -203,7 +203,7 @@ impl Confinement {
         failed
     }
 
-    /// The folders that this sandbox alone has.
+    /// Mounts the private /run and home.
     fn mount_private_dirs(&self, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
         if self.private_run {
             let visible = self.visible(granted).collect();
@@ -213,7 +213,8 @@ impl Confinement {
         private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })
     }
 
-    /// What is granted, and the file that must be there for its refusal to prove something.
+    /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must exist to be
+    /// refused, and the exception.
     fn visible(&self, granted: &[Resolved<'_>]) -> impl Iterator<Item = PathBuf> {
         let proof = match &self.landlock_proof {
             LandlockProof::File(path) => Some(path.clone()),
@@ -251,19 +252,19 @@ impl Confinement {
         }
     }
 
-    /// Each command's part: from init's root to a process that may only become the command.
+    /// Confines a child, from init's root to a process that may only execute the command.
     pub(crate) fn apply_to_child(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
-        // The workload's memory stays in it. No file is as small as 1 byte, and 1 is the value at which
-        // the kernel does not run the program of a piped `kernel.core_pattern` either, which 0 does not keep it from. The
-        // filter keeps the workload from changing it.
+        // No core dump leaves the sandbox. No file is as small as 1 byte, and at a limit of 1 the kernel does not run
+        // the program of a piped `kernel.core_pattern`, which it would at 0. The filter keeps the workload from
+        // changing the limit.
         let no_core = Rlimit { current: Some(1), maximum: Some(1) };
         rustix::process::setrlimit(Resource::Core, no_core).at(S::CoreLimit)?;
-        // The bounding set needs a capability to be emptied, so it goes first; what is left after the change of user
-        // could come back through a file's capabilities.
+        // Emptying the bounding set needs a capability, so it comes first; capabilities left in it after the change of
+        // user could come back through a file's capabilities.
         capabilities().try_for_each(remove_from_bounding_set).at(S::BoundingSet)?;
         rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
-        // Groups before the user, who may not change them any more.
+        // Groups before the user, who may no longer change them.
         let groups: Vec<Gid> = self.identity.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
         let (uid, gid) = (Uid::from_raw(self.identity.uid), Gid::from_raw(self.identity.gid));
@@ -273,11 +274,11 @@ impl Confinement {
         let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
         rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
         self.verify_identity(&groups).at(S::IdentityVerified)?;
-        // As the workload, so that it enters no directory that it may not.
+        // As the workload's user, who may not enter every directory.
         enter_first(directories).at(S::WorkingDirectory)?;
         rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
         crate::sys::reset_signals().at(S::Signals)?;
-        // Last of the restrictions: it refuses what the others need.
+        // The last restriction, as it refuses what the others need.
         filter.install().at(S::SystemCallFilter)?;
         self.prove()
     }
@@ -301,7 +302,7 @@ impl Confinement {
         if same && powerless && !unbounded { Ok(()) } else { Err(rustix::io::Errno::PERM) }
     }
 
-    /// One attempt a mechanism that would succeed were it off.
+    /// Proves each mechanism by an attempt that would succeed without it.
     fn prove(&self) -> Result<(), StepFailed> {
         use rustix::io::Errno;
         match rustix::fs::memfd_create("proof", rustix::fs::MemfdFlags::CLOEXEC) {
@@ -317,14 +318,14 @@ impl Confinement {
         let Some(probe) = self.firewall_probe else { return Ok(()) };
         match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
             Ok(_) => Err(Errno::EXIST).at(Step::FirewallProved),
-            // The fence answers with a reset, at once. Anything else is no answer of the fence's.
+            // The firewall refuses with a reset, at once. Any other outcome is not the firewall's.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             Err(error) => Err(error).at(Step::FirewallProved),
         }
     }
 }
 
-/// How long a connection to the probe may stay unanswered.
+/// Longest wait for the refusal of the probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 trait AtStep<T> {
@@ -337,7 +338,7 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
     }
 }
 
-/// Enters the first of `directories` that may be entered; the error is the first one's.
+/// Changes to the first of `directories` that may be entered; the error is that of the first one.
 fn enter_first(directories: &[PathBuf]) -> rustix::io::Result<()> {
     let mut first_error = None;
     for directory in directories {
@@ -349,7 +350,7 @@ fn enter_first(directories: &[PathBuf]) -> rustix::io::Result<()> {
     Err(first_error.unwrap_or(rustix::io::Errno::NOENT))
 }
 
-/// Every capability that the kernel may know.
+/// Every capability bit.
 fn capabilities() -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }

@@ -1,4 +1,5 @@
-//! Proofs that can fail: each mechanism left out in turn. Everything here is a thread's, so each test runs on its own.
+//! Each proof fails if its mechanism is missing. All mechanisms are per thread, so each test runs on a thread of its
+//! own.
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -94,7 +95,7 @@ fn a_fence_that_is_open_stops_the_start() {
 
 #[test]
 fn a_fence_that_does_not_answer_stops_the_start() {
-    // Nobody routes to it from a namespace without a route.
+    // Not reachable from a namespace without a route.
     let failed = on_thread(|| {
         crate::sys::unshare_network().unwrap();
         become_user();

@@ -1,4 +1,4 @@
-//! What init forks: a process that walks its steps and becomes a command.
+//! A child of init that confines itself and becomes a command.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -15,30 +15,30 @@ use crate::init::ipc::{Command, NotStarted, Session};
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
-/// Bytes of the largest failure; a pipe takes as many in one piece.
+/// Largest failure message in bytes; a pipe takes as many at once (PIPE_BUF, pipe(7)).
 const FAILURE_BYTES: usize = 4096;
 
-/// A process that walks its steps. Init hears from it by poll, as it may be held up: by a slow disk, or by a signal of
-/// the workload, whose identity it takes on the way.
+/// A child on its way to becoming a command. Init polls it, as it may be delayed by a slow disk, or by a signal of the
+/// workload once it has its identity.
 #[derive(Debug)]
 pub(super) struct Starting {
     /// The supervisor's number for the command.
     pub(super) id: u32,
     pub(super) pid: Pid,
     pidfd: OwnedFd,
-    /// Says why the command could not be; ends without a word when exec closes it.
+    /// Pipe that receives the failure; exec closes it empty.
     pub(super) failure: OwnedFd,
 }
 
 impl Starting {
-    /// Whether it has become its command, or failed to.
+    /// Returns true if it has become the command or failed to.
     pub(super) fn is_decided(&self) -> io::Result<bool> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut said = [PollFd::new(&self.failure, PollFlags::IN)];
         Ok(rustix::event::poll(&mut said, Some(&now))? > 0)
     }
 
-    /// What became of it. To be asked once `failure` is readable: what is written there is written at once.
+    /// Returns the outcome. To be called once `failure` is readable; a failure is written at once.
     pub(super) fn outcome(self) -> io::Result<Result<(Pid, OwnedFd), NotStarted>> {
         let mut why = [0; FAILURE_BYTES];
         match File::from(self.failure).read(&mut why)? {
@@ -48,7 +48,7 @@ impl Starting {
     }
 }
 
-/// Starts `command` under `confined`, with `streams` as its standard ones.
+/// Starts `command` under `confined`, with `streams` as its standard input, output and error.
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
     id: u32,
@@ -64,7 +64,7 @@ pub(super) fn start(
     match sys::clone_process(0).map_err(system)? {
         Cloned::Child => {
             let why = become_command(confinement, filter, command, &program, streams);
-            // The pipe is read by init alone; without it there is nobody to tell.
+            // Only init reads the pipe; without init there is no one to report to.
             let text = serde_json::to_vec(&why).unwrap_or_default();
             let _ = File::from(writer).write_all(&text);
             sys::exit_now(127)
@@ -73,7 +73,7 @@ pub(super) fn start(
     }
 }
 
-/// The recipe of a command's process; returns only if it failed.
+/// Confines the calling process and executes the command; returns only on failure.
 fn become_command(
     confinement: &Confinement,
     filter: &Filter,
@@ -89,7 +89,7 @@ fn become_command(
     }
 }
 
-/// Session, terminal, standard streams, and nothing else open.
+/// Sets up session, terminal and standard streams, and marks all other descriptors close-on-exec.
 fn set_up_session_and_stdio(session: Session, [input, output, errors]: &[OwnedFd; 3]) -> Result<(), StepFailed> {
     let failed = |step| move |errno: rustix::io::Errno| StepFailed { step, errno: errno.raw_os_error() };
     match session {
@@ -98,7 +98,7 @@ fn set_up_session_and_stdio(session: Session, [input, output, errors]: &[OwnedFd
         }
         Session::Foreground => {
             rustix::process::setpgid(None, None).map_err(failed(Step::Session))?;
-            // Signals are still blocked, so that taking the terminal from the background stops nobody.
+            // Signals are still blocked, so taking the terminal from the background stops no process.
             rustix::termios::tcsetpgrp(input.as_fd(), rustix::process::getpid()).map_err(failed(Step::Terminal))?;
         }
     }
@@ -109,7 +109,7 @@ fn set_up_session_and_stdio(session: Session, [input, output, errors]: &[OwnedFd
         .map_err(|error| StepFailed { step: Step::Descriptors, errno: error.raw_os_error().unwrap_or(0) })
 }
 
-/// What execve needs, in the form it needs it.
+/// Arguments of execve(2), prepared.
 struct Program {
     candidates: Vec<CString>,
     arguments: Vec<CString>,
@@ -129,16 +129,16 @@ impl Program {
         })
     }
 
-    /// Tries the candidates in turn, as execvp(3) does; returns only if none could be executed.
+    /// Tries the candidates in turn as execvp(3) does; returns only if none could be executed.
     fn exec(&self) -> NotStarted {
         let mut refused = NotStarted::NotFound;
         for path in &self.candidates {
             let error = sys::execve(path, &self.arguments, &self.environment);
             match error.raw_os_error() {
-                // A file that is there, of which something is not: its interpreter or its loader.
+                // The file exists, so its interpreter or loader is missing.
                 Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => refused = NotStarted::NoInterpreter,
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
-                // Of a directory that may not be searched nobody knows whether the program is in it.
+                // In a directory that may not be searched the program counts as missing.
                 Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}
                 Some(libc::EACCES) => refused = NotStarted::NotExecutable { errno: libc::EACCES },
                 Some(libc::ENOEXEC) => return self.exec_with_shell(path),
@@ -148,7 +148,7 @@ impl Program {
         refused
     }
 
-    /// A script without a first line that names its interpreter is the shell's.
+    /// Runs a script without an interpreter line by the shell, as execvp(3) does.
     fn exec_with_shell(&self, script: &CString) -> NotStarted {
         let mut arguments = vec![c"/bin/sh".to_owned(), script.clone()];
         arguments.extend(self.arguments.iter().skip(1).cloned());
@@ -157,7 +157,8 @@ impl Program {
     }
 }
 
-/// Where `name` may be: itself if it has a slash, else in each directory of `path`, an empty one being the current.
+/// Candidate paths of `name`: itself if it has a slash, else one in each directory of `path`, an empty one being the
+/// current directory.
 fn candidates(name: &[u8], path: &[u8]) -> Result<Vec<CString>, std::ffi::NulError> {
     if name.contains(&b'/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);

@@ -1,7 +1,7 @@
-//! What the supervisor and init say to each other over a SOCK_SEQPACKET pair.
+//! Messages between the supervisor and init over a SOCK_SEQPACKET pair.
 //!
-//! A message's text is the packet, or lies in a memory file where it is larger, as an environment may be; its descriptors
-//! follow.
+//! A message is one packet of JSON. Larger ones, with a big environment for example, are passed in a memory file.
+//! Descriptors follow.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,31 +20,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::confine::{Confinement, Enforced, StepFailed};
 
-/// To init.
+/// Request to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Confine yourself; with the network namespace, if there is one.
+    /// Confine init; carries the network namespace, if there is one.
     Confine(Confinement),
-    /// Start a command; with its three standard streams.
+    /// Start a command; carries its three standard streams.
     Start { id: u32, command: Command },
-    /// Send a signal to the process group of a command that runs.
+    /// Send a signal to the process group of a running command.
     Signal { id: u32, signal: i32 },
-    /// End, and everything with you, when this much time has passed.
+    /// End the sandbox after this time.
     EndAfter(Duration),
 }
 
-/// From init.
+/// Reply from init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// Init is up.
     Up,
-    /// Init cannot have a /proc of its own, and ends.
+    /// Init cannot mount a /proc of its own, and ends.
     NoProc(String),
-    /// Init cannot go on and ends.
+    /// Init failed, and ends.
     Failed(String),
-    /// All commands will be confined so.
+    /// Init is confined.
     Confined(Enforced),
-    /// The command runs, or will in a moment; with its pidfd.
+    /// The command was executed; carries its pidfd.
     Started { id: u32, pid: i32 },
     /// The command never ran.
     NotStarted { id: u32, why: NotStarted },
@@ -52,70 +52,70 @@ pub(crate) enum Reply {
     Stopped { id: u32, signal: i32 },
     /// The command ended.
     Exited { id: u32, status: Status },
-    /// The time has passed after which init ends.
+    /// The time set by [`Request::EndAfter`] has passed.
     OutOfTime,
 }
 
 /// A command to start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Command {
-    /// The program, looked up in `PATH` of the environment unless it has a slash, and its arguments.
+    /// Program and arguments. A program without a slash is looked up in `PATH` of the environment.
     pub arguments: Vec<OsString>,
-    /// Names and values.
+    /// Names and values of variables.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it starts: the first of these that it may enter.
+    /// Candidate working directories; the first that the workload may enter counts.
     pub directories: Vec<PathBuf>,
-    /// Its place among sessions and terminals.
+    /// Session and terminal.
     pub session: Session,
 }
 
-/// A command's place among sessions and terminals.
+/// Session and terminal of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Session {
-    /// A session of its own, without a terminal.
+    /// A new session without a terminal.
     New,
-    /// The supervisor's session, in the foreground of its terminal.
+    /// The supervisor's session, as foreground process group of its terminal.
     Foreground,
 }
 
-/// How a command ended.
+/// Exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// By itself, with this code.
+    /// Exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Killed(i32),
 }
 
-/// Why a command never ran.
+/// Reason why a command never ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotStarted {
-    /// There is no such program.
+    /// No such program exists.
     NotFound,
     /// The program cannot be executed.
     NotExecutable {
-        /// The system's error number.
+        /// System error number.
         errno: i32,
     },
-    /// The program is there; what it names as its interpreter, or its loader, is not.
+    /// The program exists, but its interpreter or loader does not.
     NoInterpreter,
     /// A step of its confinement failed.
     Step(StepFailed),
-    /// Init could not fork, or was told nonsense.
+    /// Init could not fork, or received an invalid request.
     Init {
-        /// What went wrong.
+        /// Description of the failure.
         what: String,
     },
 }
 
-/// Bytes of text that go into the packet itself; larger ones go into a memory file. What init says of a command is always
-/// smaller, so that hearing it takes no descriptor, of which a workload can leave the supervisor none.
+/// Largest message in a packet, in bytes; larger ones are passed in a memory file. Replies about commands are always
+/// smaller: a workload can use up the supervisor's descriptors, and receiving them takes none.
 const PACKET_BYTES: usize = 32 * 1024;
 
-/// Descriptors that come with one message, a memory file among them.
+/// Descriptors per message, including a memory file.
 const MAX_DESCRIPTORS: usize = 5;
 
-/// Sends `message` with `descriptors`, which stay open here.
+/// Sends `message` and duplicates of `descriptors`.
 pub(crate) fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -131,7 +131,7 @@ pub(crate) fn send<T: Serialize>(
     send_packet(socket, IN_FILE, &all)
 }
 
-/// The packet of a message whose text is in a file; no message is a bare blank.
+/// Packet that stands for a message in a memory file; no JSON message is a single blank.
 const IN_FILE: &[u8] = b" ";
 
 fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -144,8 +144,8 @@ fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'
     Ok(())
 }
 
-/// The next message and its descriptors; `None` at the end of the socket. Descriptors are missing where the receiver has
-/// no room for them.
+/// Receives a message and its descriptors; `None` at the end of the socket. Descriptors are missing if the receiver has
+/// no free ones.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

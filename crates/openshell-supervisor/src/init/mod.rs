@@ -1,7 +1,7 @@
-//! The sandbox's own first process: PID 1 of its namespace, single-threaded for its whole life.
+//! Init: the sandbox's first process, PID 1 of its namespace, single-threaded for its whole life.
 //!
-//! It starts every command of the sandbox and reaps every orphan. When it dies, and it dies with the supervisor, the
-//! kernel ends every process of the sandbox.
+//! Init starts every command and reaps every orphan. It dies with the supervisor, and the kernel then ends every
+//! process of the sandbox.
 
 mod child;
 pub(crate) mod ipc;
@@ -17,7 +17,7 @@ use crate::sys::{self, Cloned};
 use ipc::Reply;
 pub use ipc::{Command, NotStarted, Session, Status};
 
-/// Why there is no init.
+/// Failure to start init.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum InitError {
@@ -35,35 +35,35 @@ pub enum InitError {
     NoProc(String),
 }
 
-/// The sandbox's init, seen from the supervisor. Dropping it ends the sandbox.
+/// Handle of the sandbox's init. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub struct Init {
-    /// Where requests go and replies come from.
+    /// Carries requests and replies.
     pub(crate) socket: OwnedFd,
-    /// Its number in the supervisor's PID namespace.
+    /// PID in the supervisor's PID namespace.
     pub(crate) pid: Pid,
-    /// Refers to it alone.
+    /// Pidfd of init.
     pub(crate) pidfd: OwnedFd,
-    /// Why the sandbox has no PID namespace of its own, if it has none.
+    /// Reason why the sandbox has no PID namespace of its own, if it has none.
     pub(crate) shared_pids: Option<String>,
 }
 
-/// Which side of the fork the caller of [`fork`] is on.
+/// Side of the fork on which [`fork`] returns.
 pub enum Forked {
     /// The supervisor, with its new init.
     Supervisor(Init),
-    /// Init, whose life is over: the caller returns from `main`.
+    /// Init, which has finished; the caller returns from `main`.
     Init,
 }
 
-/// Makes init. To be called before any thread exists and before any secret is read.
+/// Forks init. To be called before any thread exists and before any secret is read.
 ///
 /// # Errors
-/// The namespaces are refused, or init cannot set itself up in them.
+/// The namespaces cannot be created, or init cannot set itself up in them.
 pub fn fork() -> Result<Forked, InitError> {
     match fork_into(serve::Isolation::OwnPids, None) {
-        // A masked /proc may keep a fresh one from being mounted; then init shares the supervisor's PIDs and keeps
-        // the sandbox's orphans as a subreaper.
+        // A container's masked /proc may forbid mounting a new one. Init then shares the supervisor's PID namespace and
+        // is the sandbox's subreaper.
         Err(InitError::NoProc(why)) => fork_into(serve::Isolation::SharedPids, Some(why)),
         result => result,
     }
@@ -92,16 +92,16 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
 }
 
 impl Init {
-    /// Init's number in the supervisor's PID namespace; `nsenter -t` takes it.
+    /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Ends init, and with it every process of the sandbox: by the kernel where it has a PID namespace, else by init
-    /// itself at the end of its socket. Returns when they are gone.
+    /// Ends init and every process of the sandbox, and waits for it. The kernel kills the processes of a PID namespace;
+    /// without one init kills them itself when its socket closes.
     pub fn end(&self) {
-        // Whatever fails here has ended already.
+        // Failures mean that init has ended already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if self.shared_pids.is_none() {
             let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -109,7 +109,7 @@ impl Init {
         let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
     }
 
-    /// Why the sandbox has no PID namespace of its own; `None` where it has one.
+    /// Reason why the sandbox has no PID namespace of its own; `None` if it has one.
     #[must_use]
     pub fn shared_pids(&self) -> Option<&str> {
         self.shared_pids.as_deref()

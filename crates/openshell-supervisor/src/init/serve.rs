@@ -1,4 +1,4 @@
-//! Init's life: set up, serve requests, reap, end.
+//! Init's main loop: sets itself up, serves requests, reaps children, ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::init::ipc::{self, Reply, Request, Status};
 use crate::seccomp::filter::Filter;
 use crate::sys;
 
-/// How far init and its commands are apart from the supervisor's processes.
+/// PID isolation of init and its commands from the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isolation {
     /// A PID namespace with a /proc of its own.
@@ -36,12 +36,12 @@ impl Isolation {
     }
 }
 
-/// Init's whole life; returns when it is over.
+/// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let is_up = match set_up(isolation, socket) {
         Ok(()) => ipc::send(socket.as_fd(), &Reply::Up, &[]).is_ok(),
         Err(failed) => {
-            // Nobody is left to be told if this fails.
+            // A failure means that the supervisor is gone.
             let _ = ipc::send(socket.as_fd(), &failed.reply(), &[]);
             false
         }
@@ -51,7 +51,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     }
     let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
     if let Err(error) = server.serve() {
-        // The supervisor reads it as the cause of the end; if it is gone too, nobody needs to know.
+        // The supervisor reports it as the cause of the end, if it still runs.
         let _ = ipc::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
     }
     if isolation == Isolation::SharedPids {
@@ -59,11 +59,11 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     }
 }
 
-/// Which step of the set-up failed.
+/// A failed step of the set-up.
 enum SetUpError {
-    /// The one that may fail in a container, and has a remedy.
+    /// Mounting /proc, which may fail in a container and has a fallback.
     MountProc(io::Error),
-    /// Any other.
+    /// Any other step.
     Step(&'static str, io::Error),
 }
 
@@ -76,18 +76,18 @@ impl SetUpError {
     }
 }
 
-/// What init does before it answers.
+/// Sets init up, before it sends its first reply.
 fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
-    // Die with the supervisor. With shared PIDs init's own death would leave its children; there the end of the socket
-    // is what it ends by.
+    // Init dies with the supervisor. With shared PIDs its death would leave its children behind; there it ends when its
+    // socket closes.
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
-    // A stop of the caller's job stops the supervisor, not what ends the sandbox in time.
+    // Job control of the caller's shell must not stop init, which ends the sandbox in time.
     rustix::process::setpgid(None, None).map_err(at("leave the caller's job"))?;
     harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
-    // A caller that ignores it would have the kernel reap init's children unseen.
+    // If a caller left SIGCHLD ignored, the kernel would reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
@@ -109,8 +109,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
     }
 }
 
-/// Pseudo-terminals of the sandbox's own: those of the host belong to users, and one of them is the workload's. /dev/ptmx
-/// opens those that are mounted beside it. The caller's terminal stays where ttyname(3) finds it.
+/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx
+/// opens terminals of the instance beside it. The caller's terminal stays where ttyname(3) finds it.
 fn mount_terminals() -> rustix::io::Result<()> {
     if rustix::fs::stat("/dev/pts").is_err() {
         return Ok(());
@@ -119,41 +119,41 @@ fn mount_terminals() -> rustix::io::Result<()> {
     let terminal = terminal.and_then(|name| rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()));
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, Some(c"newinstance,ptmxmode=0666,mode=0600"))?;
-    // Input that is no terminal has none to be found; a host without this device has no place to find it at.
+    // Neither exists if standard input is no terminal or the host lacks the device.
     if let Ok(terminal) = terminal {
         let _ = rustix::mount::mount_bind(format!("/proc/self/fd/{}", terminal.as_raw_fd()), "/dev/console");
     }
     Ok(())
 }
 
-/// Lets go of the supervisor's input and output, so that who reads them sees the end when the supervisor ends. Errors
-/// stay where a panic would be seen.
+/// Detaches from the supervisor's standard input and output, so that their other ends see the end when the supervisor
+/// ends. Standard error stays open for a panic message.
 fn detach_standard_streams() -> rustix::io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)
 }
 
-/// Stops of one command that are told before the supervisor has sent it a signal again. While it is stopped itself nobody
-/// reads what it is told, and init must not wait for it.
+/// Stops of one command reported between two signals from the supervisor. A stopped supervisor reads no replies, and
+/// init must not block on it.
 const MAX_STOP_REPORTS: u32 = 8;
 
-/// A command that runs.
+/// A running command.
 struct Running {
     /// The supervisor's number for it.
     id: u32,
-    /// How often it was stopped since the supervisor sent it a signal.
+    /// Stops since the supervisor last sent it a signal.
     stops: u32,
 }
 
 struct Server<'s> {
     socket: &'s OwnedFd,
     confined: Option<(Confinement, Filter)>,
-    /// Processes that are not their commands yet.
+    /// Children that have not executed their commands yet.
     starting: Vec<Starting>,
-    /// Commands that run.
+    /// Running commands.
     running: HashMap<Pid, Running>,
-    /// When everything ends, whatever has become of the supervisor, which may be stopped.
+    /// End of the sandbox, enforced by init even if the supervisor is stopped.
     deadline: Option<Instant>,
 }
 
@@ -167,14 +167,14 @@ impl Server<'_> {
             if left == Some(Duration::ZERO) {
                 return self.reply(&Reply::OutOfTime);
             }
-            // A year at most, which any clock can hold.
+            // Deadlines are at most a year away, which fits every clock.
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             match rustix::event::poll(&mut ready, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
             let ready: Vec<_> = ready.iter().map(|source| !source.revents().is_empty()).collect();
-            // A command has started before it can have ended, so this comes first.
+            // A command starts before it ends, so its start is reported first.
             self.collect_started(&ready[2..])?;
             if ready[1] {
                 drain(&children)?;
@@ -186,7 +186,7 @@ impl Server<'_> {
         }
     }
 
-    /// Answers one request; false at the end of the socket.
+    /// Serves one request; returns false at the end of the socket.
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some((request, descriptors)) = ipc::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
@@ -211,7 +211,7 @@ impl Server<'_> {
                     running.stops = 0;
                     *pid
                 });
-                // A command that has just ended needs no signal any more.
+                // A command that has just ended needs no signal.
                 if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
                     let _ = rustix::process::kill_process_group(pid, signal);
                 }
@@ -220,8 +220,8 @@ impl Server<'_> {
         Ok(true)
     }
 
-    /// Reads what the processes that are not their commands yet have to say, where `ready` says there is something: why
-    /// not, or nothing, when exec closed the pipe.
+    /// Collects the outcomes of starting children whose pipes are `ready`: a failure, or nothing if exec closed the
+    /// pipe.
     fn collect_started(&mut self, ready: &[bool]) -> io::Result<()> {
         let (heard, silent) = std::mem::take(&mut self.starting)
             .into_iter()
@@ -242,7 +242,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Collects every child that changed state, orphans too.
+    /// Reaps every child that changed state, including orphans.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -251,12 +251,12 @@ impl Server<'_> {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            // It may have become its command since the last look.
+            // It may have executed its command since the last poll.
             if let Some(index) = self.starting.iter().position(|starting| starting.pid == pid) {
                 let mut ready = vec![false; self.starting.len()];
                 ready[index] = ended_status(status).is_some() || self.starting[index].is_decided()?;
                 self.collect_started(&ready)?;
-                // Stopped on the way, by the terminal or by the workload: only the command itself may be.
+                // Stopped before exec, by the terminal or the workload; only the command itself may stay stopped.
                 if !ready[index] {
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
                 }
@@ -288,7 +288,7 @@ fn ended_status(status: WaitStatus) -> Option<Status> {
     }
 }
 
-/// Empties a signal descriptor; what it says is known from waiting.
+/// Empties a signalfd; waiting yields the details.
 fn drain(signals: &OwnedFd) -> io::Result<()> {
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     loop {
@@ -300,7 +300,7 @@ fn drain(signals: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Kills children until there are none: a killed child's own become init's, as it is their reaper.
+/// Kills children until none is left. The children of a killed child become init's, their subreaper.
 fn end_children() {
     let own = rustix::process::getpid();
     loop {
@@ -325,7 +325,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     children.filter_map(Pid::from_raw).collect()
 }
 
-/// An error and what caused it, on one line.
+/// Formats an error and its causes on one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -172,7 +172,7 @@ fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMo
     Ok(())
 }
 
-/// Path of `fd` in /proc, which names the file itself, whatever lies at its path by now.
+/// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
 fn by_descriptor(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

@@ -31,7 +31,7 @@ fn open_to_all(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
 }
 
-/// A folder with `seen/file`, `hidden/socket`, and `socket`, all of them everybody's.
+/// A folder with `seen/file`, `hidden/socket`, and `socket`, all world-writable.
 fn tree() -> (tempfile::TempDir, [UnixListener; 2]) {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     for name in ["seen", "hidden"] {
@@ -89,7 +89,7 @@ fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
 #[test]
 fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
     let (folder, _sockets) = tree();
-    // The host's: no other user may make entries in it.
+    // A folder of the host's: no other user may create entries in it.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = folder.path().join("seen/shared");
     std::fs::create_dir(&shared).unwrap();
@@ -171,7 +171,7 @@ fn what_cannot_be_covered_is_named() {
         std::fs::create_dir_all(many.join(n.to_string())).unwrap();
     }
     let masked = || {
-        // Room of its own, so that no folder of the machine counts.
+        // An empty parent, so that no folder of the machine counts.
         rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
         let unmasked = mask_all_but([many.join("0")], UID);
         assert_eq!(unmasked.len(), 1, "{unmasked:?}");

@@ -1,62 +1,63 @@
-//! The fence: what may leave the namespace, as rows of a ruleset, and their installer (nftables over nfnetlink).
+//! The egress firewall of the namespace: rules as rows, and their installer (nftables over nfnetlink).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::netlink::{Message, Protocol, Socket};
 
-/// Packets that the fence refuses are copied to this NFLOG group of the namespace.
+/// NFLOG group of the namespace that receives refused packets.
 pub const LOG_GROUP: u16 = 7;
 
-/// One rule: what it is about, what it does, and why it stands here.
+/// A firewall rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which packets.
+    /// Packets that the rule matches.
     pub when: Match,
-    /// What becomes of them.
+    /// Treatment of matching packets.
     pub verdict: Verdict,
-    /// Why.
+    /// Reason for the rule.
     pub reason: &'static str,
 }
 
-/// Which packets a rule is about.
+/// Packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// TCP to the proxy.
+    /// TCP to the proxy's address and port.
     Proxy(SocketAddrV4),
-    /// Leaving through loopback.
+    /// Packets leaving through loopback.
     Loopback,
-    /// TCP that opens no connection (RFC 9293 §3.5: a SYN without an ACK does), so that there is one already. Only a socket that
-    /// was let through sends it, or one that others connected to; nothing is kept of either, as that would cost every packet.
+    /// TCP segments that do not open a connection; a SYN without an ACK does (RFC 9293 §3.5). They belong to a
+    /// connection that a rule let through or that a client opened to the workload. Connection tracking would tell
+    /// which, at a cost for every packet.
     TcpNonSyn,
-    /// The same, to one address.
+    /// As [`Self::TcpNonSyn`], to one address.
     TcpNonSynTo(Ipv4Addr),
-    /// ICMP of the types from the first to the second.
+    /// ICMP types from the first to the second, inclusive.
     Icmp(u8, u8),
-    /// What the kernel itself sends to find IPv6 neighbours (ICMPv6 130 to 143).
+    /// Neighbour and multicast listener discovery by the kernel (ICMPv6 130 to 143).
     NeighbourDiscovery,
-    /// Any TCP packet.
+    /// All TCP packets.
     Tcp,
-    /// Everything.
+    /// All packets.
     Any,
 }
 
-/// What becomes of a packet.
+/// Treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes.
+    /// Pass.
     Accept,
-    /// It vanishes.
+    /// Drop silently.
     Drop,
-    /// It is copied to [`LOG_GROUP`], at most five a second after a burst of ten, and goes on to the next rule.
+    /// Copy to [`LOG_GROUP`], at most five per second after a burst of ten, and continue with the next rule.
     Log,
-    /// The sender is told at once, by a TCP reset.
+    /// Refuse with a TCP reset.
     Reset,
-    /// The sender is told at once, by ICMP or ICMPv6 port unreachable.
+    /// Refuse with ICMP or ICMPv6 port unreachable.
     Unreachable,
 }
 
-/// The rules of a namespace whose only exit is the proxy, in their order. What no rule accepts is dropped.
+/// Returns the rules, in order, for a namespace whose only exit is the proxy. Packets that no rule accepts are dropped.
 #[must_use]
 pub fn ruleset(proxy: SocketAddrV4) -> Vec<Rule> {
     let rule = |when, verdict, reason| Rule { when, verdict, reason };
@@ -84,7 +85,7 @@ pub fn ruleset(proxy: SocketAddrV4) -> Vec<Rule> {
     ]
 }
 
-/// Installs `rules` in the calling thread's namespace, all of them or none.
+/// Installs `rules` in the calling thread's namespace, all or none.
 ///
 /// # Errors
 /// The kernel lacks nf_tables or an expression, or CAP_NET_ADMIN is missing.
@@ -147,7 +148,7 @@ const NFT_META_NFPROTO: u32 = 15;
 const NFT_META_L4PROTO: u32 = 16;
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
-/// Where the flags of TCP are, and two of them (RFC 9293 §3.1).
+/// Offset of the TCP flags and two of them (RFC 9293 §3.1).
 const TCP_FLAGS: u32 = 13;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
@@ -226,7 +227,7 @@ fn verdict_expressions(list: Message, verdict: Verdict) -> Message {
         Verdict::Accept => immediate(list, NF_ACCEPT),
         Verdict::Drop => immediate(list, NF_DROP),
         Verdict::Log => {
-            // The limit stands before the log, or a loop of attempts would flood the socket.
+            // The limit comes before the log, or repeated attempts would flood the socket.
             let list = expression(list, "limit", |data| {
                 data.attribute(NFTA_LIMIT_RATE, &5_u64.to_be_bytes())
                     .attribute(NFTA_LIMIT_UNIT, &1_u64.to_be_bytes())

@@ -37,31 +37,31 @@ const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
 const IFF_UP: u32 = libc::IFF_UP as u32;
 
-/// Index of loopback in a new namespace.
+/// Interface index of loopback in a new namespace.
 const LOOPBACK: u32 = 1;
 
-/// Index of `eth0`, the workload's end of the veth pair, in its namespace.
+/// Interface index of `eth0`, the workload's end of the veth pair, in its namespace.
 pub const INTERFACE: u32 = 2;
 
-/// One sandbox's /24: the supervisor's address and the workload's.
+/// The /24 of one sandbox's link, inside 10.200.0.0/16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     third: u8,
 }
 
 impl Subnet {
-    /// All subnets, the one of the specification first.
+    /// All subnets, starting with 10.200.0.0/24.
     pub(super) fn candidates() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).map(|third| Self { third })
     }
 
-    /// Where the proxy listens: 10.200.0.1 in the first subnet.
+    /// Address of the host's end, on which the proxy listens: 10.200.0.1 in the first subnet.
     #[must_use]
     pub fn supervisor(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 200, self.third, 1)
     }
 
-    /// Where connections of the workload come from: 10.200.0.2 in the first subnet.
+    /// Address of the workload's end: 10.200.0.2 in the first subnet.
     #[must_use]
     pub fn workload(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 200, self.third, 2)
@@ -72,7 +72,7 @@ impl Subnet {
     }
 }
 
-/// The subnets inside which the calling thread's namespace has no address and no route.
+/// Returns the subnets in which the calling thread's namespace has no address and no route.
 pub(super) fn free_subnets(socket: &Socket) -> io::Result<impl Iterator<Item = Subnet> + use<>> {
     let mut used = Vec::new();
     for (request, fixed, wanted) in [(RTM_GETADDR, 8, IFA_ADDRESS), (RTM_GETROUTE, 12, RTA_DST)] {
@@ -84,16 +84,16 @@ pub(super) fn free_subnets(socket: &Socket) -> io::Result<impl Iterator<Item = S
             used.extend(addresses.filter_map(|(_, bytes)| <[u8; 4]>::try_from(bytes).ok()).map(Ipv4Addr::from));
         }
     }
-    // A route's destination inside 10.200.N.0/24 has that prefix; a wider route (10.0.0.0/8) begins elsewhere, but for
+    // A route into 10.200.N.0/24 begins with that prefix. Wider routes (10.0.0.0/8) begin elsewhere, except
     // 10.200.0.0/16 itself, which counts as use of the first subnet.
     Ok(Subnet::candidates().filter(move |subnet| !used.iter().any(|address| subnet.holds(*address))))
 }
 
-/// How the names of the host's ends of links begin.
+/// Prefix of the names of host ends.
 const NAME_PREFIX: &str = "os-";
 
-/// Whether `address` is on the link of a sandbox of this host: its host's end, or its inside. An answer that cannot be had counts
-/// as yes. Looks at the host's addresses for those of 10.200.0.0/16 alone.
+/// Returns true if `address` is in the subnet of a sandbox's link on this host, or if the links cannot be listed. Lists
+/// them only for addresses in 10.200.0.0/16.
 #[must_use]
 pub fn is_on_link(address: Ipv4Addr) -> bool {
     let [10, 200, third, _] = address.octets() else { return false };
@@ -101,7 +101,7 @@ pub fn is_on_link(address: Ipv4Addr) -> bool {
     sandbox_links().map_or(true, |links| links.into_iter().any(|link| subnet.holds(link)))
 }
 
-/// The addresses of the host's ends of links.
+/// Addresses of the host ends of all sandboxes' links.
 fn sandbox_links() -> io::Result<Vec<Ipv4Addr>> {
     const FIXED: usize = 8;
     let socket = Socket::open(Protocol::Route)?;
@@ -119,20 +119,20 @@ fn sandbox_links() -> io::Result<Vec<Ipv4Addr>> {
     Ok(links)
 }
 
-/// Bytes of the largest packet, as on loopback: nothing between the ends could be too small for it, and a stream takes less
-/// time than one in packets of 1,500.
+/// MTU of both ends in bytes, as on loopback: every packet fits, and a stream takes less time than in packets of 1,500
+/// bytes.
 const MTU: u32 = 65_535;
 
-/// Bytes that cross the link at once, several packets in one, from Linux 6.3 on; others ignore it.
+/// Largest GSO packet in bytes, from Linux 6.3 on; older kernels ignore it.
 const GSO_MAX_SIZE: u32 = 256 * 1024;
 
-/// Creates a veth pair whose one end is here, named after the subnet, and whose other is born inside `namespace` as
-/// `eth0`, and gives the end here its address. False where a link of that name exists: of two starts that choose the same
-/// subnet at once the kernel lets one have it, without a lock that any process could hold.
+/// Creates a veth pair: the host's end here, named after the subnet and with its address, and the peer inside
+/// `namespace` as `eth0`. Returns false if a link of that name exists: of two starts that choose one subnet, the kernel
+/// thereby gives it to one, without a lock that any process could hold.
 pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Subnet) -> io::Result<bool> {
     let name = format!("{NAME_PREFIX}{:08x}", u32::from(subnet.supervisor()) & !0xff);
-    // No end may be up before both exist, and a link that changes namespace costs an RCU grace period: so the peer is
-    // created where it belongs, and brought up from there.
+    // Moving a link to another namespace costs an RCU grace period, so the peer is created in its own and brought up
+    // from there, once both ends exist.
     let mtu = MTU.to_ne_bytes();
     let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(0, 0))
         .text(IFLA_IFNAME, &name)
@@ -160,7 +160,8 @@ pub(super) fn create_pair(socket: &Socket, namespace: BorrowedFd<'_>, subnet: Su
     Ok(true)
 }
 
-/// Inside the namespace: loopback and the veth end up, the workload's address, the route through the supervisor.
+/// Configures the namespace: loopback and the veth end up, the workload's address, the default route through the host's
+/// end.
 pub(super) fn configure_inside(subnet: Subnet) -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
     disable_link_local_address(&socket, INTERFACE)?;
@@ -172,13 +173,13 @@ pub(super) fn configure_inside(subnet: Subnet) -> io::Result<()> {
     ])
 }
 
-/// Inside a namespace without an exit: loopback up.
+/// Brings loopback up in a namespace without an exit.
 pub(super) fn loopback_up() -> io::Result<()> {
     Socket::open(Protocol::Route)?.execute(vec![up(LOOPBACK)])
 }
 
-/// Keeps the kernel from giving the link a link-local address when it comes up, and so from sending neighbour discovery.
-/// A kernel without IPv6 has nothing to keep from.
+/// Disables the link-local IPv6 address that the kernel would assign when the link comes up, and with it neighbour
+/// discovery. A kernel without IPv6 assigns none.
 fn disable_link_local_address(socket: &Socket, index: u32) -> io::Result<()> {
     let message = Message::request(RTM_NEWLINK, 0, &link_body(index, 0)).nested(IFLA_AF_SPEC, |message| {
         message.nested(AF_INET6, |message| message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]))

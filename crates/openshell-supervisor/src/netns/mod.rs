@@ -1,6 +1,6 @@
-//! The workload's network namespace, its one link to the outside, and their end.
+//! The workload's network namespace and its one link to the host.
 //!
-//! The namespace has no name: it lives while a descriptor or a process refers to it, and takes its veth pair with it.
+//! The namespace has no name: it lives as long as a descriptor or a process refers to it, and its veth pair with it.
 
 pub mod firewall;
 mod link;
@@ -13,7 +13,7 @@ use crate::netlink::{Protocol, Socket};
 pub use link::{INTERFACE, Subnet, is_on_link};
 pub use thread::run_in;
 
-/// Which step of making a namespace failed.
+/// A failed step of creating a namespace.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NetnsError {
@@ -39,7 +39,7 @@ pub enum NetnsError {
     Socket { source: io::Error },
 }
 
-/// A network namespace whose exits are all closed but, with a link, the supervisor's address.
+/// A network namespace without an exit, or with a link to the supervisor's address alone.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
@@ -47,11 +47,11 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// A namespace with a link to this host, and the link's addresses; the fence still stands open until
+    /// Creates a namespace with a link to this host, and returns the link's addresses too. Egress is unrestricted until
     /// [`Self::install_firewall`].
     ///
     /// # Errors
-    /// The step that failed; what was made before it is gone.
+    /// The step that failed; everything created before it is removed.
     pub fn create() -> Result<(Self, Subnet), NetnsError> {
         let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
         let socket = Socket::open(Protocol::Route).map_err(|source| NetnsError::List { source })?;
@@ -65,7 +65,7 @@ impl Netns {
         Err(NetnsError::NoFreeSubnet)
     }
 
-    /// A namespace with loopback and nothing else.
+    /// Creates a namespace with loopback only.
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -75,15 +75,15 @@ impl Netns {
         Ok(Self { fd, link: None })
     }
 
-    /// Installs `rules` inside.
+    /// Installs the egress firewall.
     ///
     /// # Errors
-    /// The kernel refused them; none is in force then.
+    /// The kernel refused a rule; none is in force then.
     pub fn install_firewall(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
         run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Firewall { source })
     }
 
-    /// A netlink socket that sees this namespace, usable from anywhere.
+    /// Opens a netlink socket in this namespace; any thread may use it.
     ///
     /// # Errors
     /// The kernel lacks the protocol.
@@ -91,7 +91,7 @@ impl Netns {
         run_in(self.fd.as_fd(), || Socket::open(protocol)).map_err(|source| NetnsError::Socket { source })
     }
 
-    /// The addresses of the link, if there is one.
+    /// Addresses of the link, if there is one.
     #[must_use]
     pub fn subnet(&self) -> Option<Subnet> {
         self.link

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 
 use super::{Netns, firewall, run_in, thread};
 
-/// Runs `test` in a network namespace that plays the host, where every subnet is free.
+/// Runs `test` in a network namespace that stands for the host's, in which every subnet is free.
 fn on_private_host(test: impl FnOnce() + Send) {
     let host = thread::create().unwrap();
     run_in(host.as_fd(), || {
@@ -24,7 +24,7 @@ fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
     result.unwrap().map_or_else(|error| error.kind(), |_| io::ErrorKind::Other)
 }
 
-/// What [`connect`] answers where the connection came about.
+/// Result of [`connect`] for an established connection.
 const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 
 #[test]
@@ -90,7 +90,7 @@ fn a_server_inside_answers_whoever_connects_from_this_host_and_connects_to_nobod
         let mut read = [0; 6];
         client.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"answer");
-        // Neither to the one that it serves, nor from the port that it serves at.
+        // Neither to the client that it serves, nor from the port that it serves on.
         let beside = TcpListener::bind(peer.ip().to_string() + ":0").unwrap();
         assert_eq!(connect(&netns, beside.local_addr().unwrap()), io::ErrorKind::ConnectionRefused);
         drop((client, accepted, server));
@@ -113,7 +113,7 @@ fn a_server_inside_answers_nobody_who_connects_from_elsewhere() {
         server.set_nonblocking(true).unwrap();
         let to = SocketAddrV4::new(subnet.workload(), server.local_addr().unwrap().port());
         let client = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        // What the host forwards comes from such an address as well.
+        // Packets that the host forwards have such an address as well.
         rustix::net::bind(&client, &SocketAddrV4::new(elsewhere.supervisor(), 0)).unwrap();
         rustix::net::sockopt::set_socket_timeout(&client, Timeout::Send, Some(Duration::from_millis(300))).unwrap();
         assert_eq!(rustix::net::connect(&client, &to).unwrap_err(), Errno::INPROGRESS);
@@ -139,7 +139,7 @@ fn the_kernel_inside_answers_pings_and_says_that_nobody_listens() {
         let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
         rustix::net::sendto(&ping, &echo, SendFlags::empty(), &to).unwrap();
         let mut answer = [0; 64];
-        // What was said of the port comes here as well.
+        // The error about the port arrives here as well.
         while answer[20] != 0 || answer[0] == 0 {
             rustix::net::recv(&ping, &mut answer, RecvFlags::empty()).unwrap();
         }

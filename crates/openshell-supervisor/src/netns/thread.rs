@@ -1,4 +1,4 @@
-//! Runs a closure inside a network namespace, to open a socket or a descriptor there.
+//! Runs closures inside a network namespace, to open sockets or descriptors there.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,10 +6,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// Runs `work` on a thread of its own inside `namespace` and waits for it. The calling thread never leaves its own.
+/// Runs `work` inside `namespace` on a thread of its own and waits for it. The calling thread stays in its namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or what `work` returns.
+/// The namespace cannot be entered, or the error of `work`.
 pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     on_thread(|| {
         rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
@@ -17,7 +17,7 @@ pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Res
     })
 }
 
-/// A new, empty network namespace that lives as long as a descriptor or a process refers to it; it has no name.
+/// Creates an empty network namespace without a name; it lives as long as a descriptor or a process refers to it.
 pub(super) fn create() -> io::Result<OwnedFd> {
     on_thread(|| {
         crate::sys::unshare_network()?;
@@ -32,7 +32,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
     })
 }
 
-/// The network namespace of the calling thread.
+/// Opens the network namespace of the calling thread.
 pub(super) fn current() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -1,4 +1,4 @@
-//! The sandbox's own folder on the host, gone when the sandbox is.
+//! Run directories: one per sandbox on the host, removed with the sandbox or, after a kill, by the next start.
 
 pub(crate) mod lock;
 
@@ -13,13 +13,13 @@ use crate::created_dirs;
 pub use lock::RunDir;
 use lock::{LOCK, is_ours, remove};
 
-/// Where sandboxes have their folders unless told otherwise.
+/// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
 
-/// Where they have them if that cannot be made.
+/// Parent if the default cannot be created.
 const FALLBACK: &str = "/tmp";
 
-/// Why there is no folder.
+/// Failure to create a run directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunDirError {
@@ -30,11 +30,10 @@ pub enum RunDirError {
 }
 
 impl RunDir {
-    /// Makes a folder in `parent`, or in the first of the defaults where one can be made, and removes the folders there
-    /// that supervisors left when they were killed.
+    /// Creates a run directory in `parent`, or in the first usable default, and removes orphans there.
     ///
     /// # Errors
-    /// No folder can be made, or others than root may write to its place.
+    /// The directory cannot be created, or users other than root may write to its parent.
     pub fn create(parent: Option<&Path>) -> Result<Self, RunDirError> {
         let cannot_be_made = |source: &io::Error| {
             use io::ErrorKind as K;
@@ -56,7 +55,7 @@ impl RunDir {
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
         let parent = std::fs::canonicalize(parent).map_err(failed)?;
         let data = std::fs::metadata(&parent).map_err(failed)?;
-        // Others may make files in a sticky folder, but not put theirs in the place of ours.
+        // Other users may create files in a sticky folder, but not replace those of root.
         let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
             return Err(RunDirError::NotPrivate(parent));
@@ -68,7 +67,8 @@ impl RunDir {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
         remove_orphans(parent).map_err(failed)?;
         loop {
-            // Until it is locked another start takes it for an orphan's, and then this one makes another.
+            // Another start may take a directory for an orphan until it is locked; then the next attempt creates
+            // another.
             match Self::make(parent) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {
                     std::fs::metadata(parent).map_err(failed)?;
@@ -83,24 +83,25 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(parent)? {
         let path = entry?.path();
         if is_ours(&path) {
-            // Another start may be removing it too; what cannot be removed is no reason not to start.
+            // Another start may be removing it too; an orphan that cannot be removed is no reason not to start.
             let _ = remove_orphan(&path);
         }
     }
     Ok(())
 }
 
-/// Removes the folder if nobody holds it.
+/// Removes a run directory unless its lock is held.
 fn remove_orphan(path: &Path) -> io::Result<()> {
     match File::open(path.join(LOCK)) {
         Ok(lock) => {
-            // Held until the folder is gone, so that nobody takes it meanwhile.
+            // Held until the directory is gone, so that no other start removes it too.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            // Folders that are not empty stay.
+            // Directories that are not empty remain.
             let _ = created_dirs::remove_recorded(path);
             remove(path)
         }
-        // Its supervisor was killed before there was a lock, so it is empty; a folder that is not is none of ours.
+        // A supervisor killed before it locked leaves an empty directory; any other one without a lock is not a run
+        // directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! Rows to BPF, built before anything is forked.
+//! Compiles rows to BPF, before anything is forked (seccomp(2)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,11 +10,11 @@ use seccompiler::{
 use crate::seccomp::rules::{Action, Comparison, Condition, LAST_KNOWN, Row};
 use crate::sys;
 
-/// A filter that is ready to install: one BPF program an answer, as a program has one answer.
+/// A compiled filter: one BPF program per action, as a program has a single action for all of its rules.
 #[derive(Clone, Debug)]
 pub struct Filter(Vec<Vec<libc::sock_filter>>);
 
-/// Why rows could not be compiled.
+/// Failure to compile rows.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot compile the system-call filter for this architecture")]
 pub struct CompileError(#[source] seccompiler::BackendError);
@@ -23,12 +23,12 @@ impl Filter {
     /// Compiles `rows`. A call through another architecture's table kills the process.
     ///
     /// # Errors
-    /// The architecture is none that seccompiler knows.
+    /// seccompiler does not support the architecture.
     pub fn compile<'r>(rows: impl Iterator<Item = &'r Row>) -> Result<Self, CompileError> {
         let mut actions: BTreeMap<Action, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
         for row in rows {
             let rules = actions.entry(row.action).or_default().entry(row.number).or_default();
-            // No rule at all means always.
+            // A system call without rules matches always.
             if !row.when.is_empty() {
                 let conditions = row.when.iter().map(condition).collect::<Result<_, _>>().map_err(CompileError)?;
                 rules.push(SeccompRule::new(conditions).map_err(CompileError)?);
@@ -38,8 +38,8 @@ impl Filter {
         Ok(Self(programs.collect::<Result<_, _>>().map_err(CompileError)?))
     }
 
-    /// Installs the filter for the calling thread and all that it starts. `no_new_privs` must be set, or the thread
-    /// privileged; the rows may refuse the second of two installations, so the programs go from last to first.
+    /// Installs the filter for the calling thread and all that it starts. Needs `no_new_privs` or CAP_SYS_ADMIN.
+    /// Programs are installed from last to first, as the first may refuse further installations.
     ///
     /// # Errors
     /// The kernel lacks seccomp filters.
@@ -47,10 +47,10 @@ impl Filter {
         self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::This))
     }
 
-    /// Installs the filter for every thread of the calling process.
+    /// Installs the filter for all threads of the calling process.
     ///
     /// # Errors
-    /// The kernel lacks seccomp filters, or a thread has a filter that the others have not.
+    /// The kernel lacks seccomp filters, or a thread already has a filter that the others have not.
     pub(crate) fn install_for_process(&self) -> io::Result<()> {
         self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::All))
     }
@@ -90,13 +90,13 @@ fn program(
     Ok(program)
 }
 
-/// Answers every number above [`LAST_KNOWN`] with ENOSYS, so that no call passes that the rows could not know.
+/// Returns ENOSYS for every number above [`LAST_KNOWN`], as the rows cannot know such calls.
 fn refuse_unknown(program: &mut Vec<libc::sock_filter>) {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    // `struct seccomp_data` begins with the number; everything jumps forward, and what jumps over the load (the
-    // architecture check) jumps to it, so two instructions behind it move no target.
+    // `struct seccomp_data` begins with the number. All jumps are forward, and those over the load (of the architecture
+    // check) end at it, so two instructions inserted behind it shift no target.
     let load_number = program.iter().position(|instruction| instruction.code == LOAD_WORD && instruction.k == 0);
     let behind = load_number.map_or(program.len(), |index| index + 1);
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };

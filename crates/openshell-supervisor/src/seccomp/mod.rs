@@ -1,4 +1,4 @@
-//! Which system calls the workload may make, and which the supervisor.
+//! System-call filters of the workload and of the supervisor.
 
 pub mod filter;
 pub mod options;

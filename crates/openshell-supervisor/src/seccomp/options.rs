@@ -1,17 +1,17 @@
-//! The socket options that a workload may set, by level. Every other one, and every other level, is refused by the rows in
-//! [`super::rules`]: what ordinary programs set is here, as traced from curl, wget, git, ssh, Python, Node.js, Java, `ip` and
-//! PostgreSQL, and as nginx, haproxy, Go, QUIC libraries and browsers document it.
+//! Socket options that a workload may set, by level. [`super::rules`] refuses every other option and level. The options
+//! are those that ordinary programs set: traced from curl, wget, git, ssh, Python, Node.js, Java, `ip` and PostgreSQL,
+//! and documented for nginx, haproxy, Go, QUIC libraries and browsers.
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, SOL_NETLINK, SOL_SOCKET, SOL_TCP, c_int};
 
-/// Options of one level.
+/// Allowed options of one level.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// Its name in the manual.
+    /// Name in the manual.
     pub name: &'static str,
-    /// Its number.
+    /// Number.
     pub number: c_int,
-    /// Name and number of each option that may be set.
+    /// Name and number of each allowed option.
     pub allowed: &'static [(&'static str, c_int)],
 }
 
@@ -19,7 +19,7 @@ macro_rules! options {
     ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
 
-/// Options of any socket: buffers, time-outs, keep-alive, reuse, timestamps, the interface.
+/// Options of any socket: buffers, timeouts, keep-alive, reuse, timestamps, interface (socket(7)).
 pub const SOCKET: Level = Level {
     name: "SOL_SOCKET",
     number: SOL_SOCKET,
@@ -29,7 +29,7 @@ pub const SOCKET: Level = Level {
         SO_INCOMING_CPU SO_PREFER_BUSY_POLL SO_BINDTOIFINDEX),
 };
 
-/// Options of TCP. Fast open and TCP_ULP are not among them.
+/// Options of TCP, without fast open and TCP_ULP (tcp(7)).
 pub const TCP: Level = Level {
     name: "SOL_TCP",
     number: SOL_TCP,
@@ -38,7 +38,7 @@ pub const TCP: Level = Level {
         TCP_USER_TIMEOUT TCP_TIMESTAMP TCP_NOTSENT_LOWAT TCP_SAVE_SYN),
 };
 
-/// Options of UDP: corking, and several datagrams at once as QUIC sends them.
+/// Options of UDP: corking, and segmentation offload as QUIC uses it (udp(7)).
 pub const UDP: Level = Level {
     name: "SOL_UDP",
     number: IPPROTO_UDP,
@@ -51,7 +51,7 @@ pub const UDP: Level = Level {
     ],
 };
 
-/// Options of IPv4: marking, time to live, path MTU, errors, multicast.
+/// Options of IPv4: marking, time to live, path MTU, errors, multicast (ip(7)).
 pub const IP: Level = Level {
     name: "SOL_IP",
     number: IPPROTO_IP,
@@ -60,7 +60,7 @@ pub const IP: Level = Level {
         MCAST_JOIN_GROUP MCAST_LEAVE_GROUP IP_MULTICAST_ALL IP_UNICAST_IF),
 };
 
-/// The same of IPv6, and whether a socket serves IPv4 too.
+/// Options of IPv6, as those of IPv4, and IPV6_V6ONLY (ipv6(7)).
 pub const IPV6: Level = Level {
     name: "SOL_IPV6",
     number: IPPROTO_IPV6,
@@ -70,7 +70,7 @@ pub const IPV6: Level = Level {
         IPV6_TCLASS IPV6_AUTOFLOWLABEL IPV6_ADDR_PREFERENCES IPV6_UNICAST_IF),
 };
 
-/// Options of netlink sockets, for `ip` and the like.
+/// Options of netlink sockets, for `ip` and the like (netlink(7)).
 pub const NETLINK: Level = Level {
     name: "SOL_NETLINK",
     number: SOL_NETLINK,
@@ -85,5 +85,5 @@ pub const NETLINK: Level = Level {
     ],
 };
 
-/// All levels of which options may be set.
+/// All levels with allowed options.
 pub const LEVELS: &[Level] = &[SOCKET, IP, TCP, UDP, IPV6, NETLINK];

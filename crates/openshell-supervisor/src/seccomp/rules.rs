@@ -1,29 +1,29 @@
-//! The filter as a table: system call, condition, answer, reason. What no row names is allowed.
+//! The filters as tables: system call, conditions, action, reason. Calls without a row are allowed.
 
 use libc::{c_int, c_long};
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::options::{self, Level};
 
-/// What a refused call returns; chosen so that programs fall back instead of failing.
+/// Result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// EPERM: not allowed to you.
+    /// EPERM: operation not permitted.
     NotPermitted,
-    /// ENOSYS: not in this kernel.
+    /// ENOSYS: system call not implemented.
     NotImplemented,
-    /// EPROTONOSUPPORT: a protocol that is not in this kernel.
+    /// EPROTONOSUPPORT: protocol not supported.
     NoProtocol,
-    /// ENOPROTOOPT: an option that is not in this kernel.
+    /// ENOPROTOOPT: option not available.
     NoOption,
-    /// EOPNOTSUPP: switched off.
+    /// EOPNOTSUPP: operation not supported.
     NotSupported,
-    /// Success, and nothing happens: for a caller that asks for what is so already, and takes a refusal for a fault.
+    /// Success without effect, for callers that treat a refusal of the state already in force as an error.
     NothingDone,
 }
 
 impl Action {
-    /// The error number that the caller gets; 0 for success.
+    /// Error number that the caller gets; 0 for success.
     #[must_use]
     pub fn errno(self) -> c_int {
         match self {
@@ -37,65 +37,65 @@ impl Action {
     }
 }
 
-/// A comparison with one argument's lower 32 bits. The upper ones are ignored, as the kernel ignores them for the
-/// arguments below, so that setting them changes nothing.
+/// A comparison with an argument. Except for [`Comparison::NotNull`] it ignores the upper 32 bits, as the kernel does
+/// for the arguments below, so that setting them does not evade a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Which argument, from 0.
+    /// Index of the argument, from 0.
     pub argument: u8,
-    /// How it is compared.
+    /// Comparison that must hold.
     pub comparison: Comparison,
 }
 
-/// How an argument is compared.
+/// Comparison of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// The same number.
+    /// Equal to this number.
     Equal(u32),
-    /// Another number.
+    /// Not equal to this number.
     Unequal(u32),
-    /// A pointer that is not null: all 64 bits count.
+    /// Not a null pointer; compares all 64 bits.
     NotNull,
-    /// Of the bits in the mask, exactly those in the value are set.
+    /// Equal to the value under the mask.
     Masked {
-        /// Which bits count.
+        /// Bits to compare.
         mask: u32,
-        /// What they are.
+        /// Their values.
         value: u32,
     },
 }
 
-/// One row of the filter.
+/// A row of a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name in the manual.
+    /// Name of the constant with the call's number.
     pub name: &'static str,
-    /// Its number on this architecture.
+    /// Number on this architecture.
     pub number: c_long,
-    /// Refused when all of these hold; always, if there are none.
+    /// Conditions that must all hold; always refused if empty.
     pub when: &'static [Condition],
-    /// What the caller gets.
+    /// Result for the caller.
     pub action: Action,
-    /// What it would let a workload do.
+    /// Harm that the call could do.
     pub reason: &'static str,
-    /// Programs that miss it, and their remedy; empty where none is known that does not fall back.
+    /// Programs that need the call, with their remedy; empty if all known ones fall back.
     pub breaks: &'static str,
 }
 
-/// The highest number that the table below was written with in mind (file_setattr, Linux 6.17; from 424 on the numbers are
-/// the same on every architecture). What a newer kernel adds is answered with ENOSYS until somebody has looked at it, and
-/// so is the x32 table of x86-64, whose numbers begin far above.
+/// Highest system-call number considered by these tables (file_setattr, Linux 6.17); from 424 on, numbers are the same
+/// on every architecture. Newer calls get ENOSYS until they are considered here, and so does the x32 table of x86-64,
+/// whose numbers begin far above.
 pub const LAST_KNOWN: u32 = 469;
 
 /// open_tree_attr(2), Linux 6.15.
 const SYS_OPEN_TREE_ATTR: c_long = 467;
 
-/// Which sockets there may be.
+/// Socket families available to the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sockets {
-    /// Local ones, internet ones, and netlink for reading the network's configuration.
+    /// Unix, internet, and netlink for reading the network configuration.
     Internet,
-    /// Local ones alone.
+    /// Unix only.
     Local,
 }
 
@@ -119,7 +119,7 @@ const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
     Condition { argument, comparison: Comparison::Masked { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
 }
 
-/// The rows of a workload's filter.
+/// Rows of the workload's filter.
 pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
     let local = match sockets {
         Sockets::Local => NO_INTERNET,
@@ -128,7 +128,7 @@ pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
     SHARED.iter().chain(WORKLOAD).chain(X86_64).chain(local)
 }
 
-/// The rows of the supervisor's own filter.
+/// Rows of the supervisor's filter.
 pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
     SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES)
 }
@@ -136,7 +136,7 @@ pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
 /// AF_INET (2) and AF_INET6 (10), which differ in one bit.
 const INTERNET: Condition = masked(0, !8, libc::AF_INET);
 
-/// Every option of `level` but those that may be set; `N` is one more than their number.
+/// Matches every option of `level` that is not allowed; `N` is one more than the number of allowed ones.
 const fn other_options<const N: usize>(level: Level) -> [Condition; N] {
     let mut conditions = [equal(1, level.number); N];
     let mut index = 1;
@@ -147,7 +147,7 @@ const fn other_options<const N: usize>(level: Level) -> [Condition; N] {
     conditions
 }
 
-/// Every level but those of [`options::LEVELS`].
+/// Matches every level outside [`options::LEVELS`].
 const fn other_levels() -> [Condition; options::LEVELS.len()] {
     let mut conditions = [equal(1, 0); options::LEVELS.len()];
     let mut index = 0;
@@ -181,11 +181,11 @@ macro_rules! other_options {
     }};
 }
 
-/// Why a thread never has a descriptor table of its own.
+/// Reason for refusing descriptor tables of single threads.
 const HIDDEN: &str =
     "a thread with descriptors of its own hides who holds a socket: /proc/PID/fd shows one table a process";
 
-/// Rows of every filter here: nobody who serves or runs a workload has a use for these.
+/// Rows of both filters.
 const SHARED: &[Row] = &[
     row!(
         SYS_ptrace,
@@ -262,7 +262,7 @@ const SHARED: &[Row] = &[
     ),
 ];
 
-/// Further rows of every workload.
+/// Further rows of the workload's filter.
 const WORKLOAD: &[Row] = &[
     row!(
         SYS_memfd_create,
@@ -372,7 +372,7 @@ const WORKLOAD: &[Row] = &[
         NoProtocol,
         "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the search for callers know none, and their code is rarely used"
     ),
-    // A protocol of 0 means the first one of the type, so types count too. Flags lie above the lower four bits.
+    // Protocol 0 selects the type's first protocol, so types are restricted too. Flags are above the lower four bits.
     row!(
         SYS_socket,
         &[INTERNET, masked(1, 0xf, libc::SOCK_RAW)],
@@ -409,7 +409,8 @@ const WORKLOAD: &[Row] = &[
     row!(
         SYS_personality,
         &[
-            // Asks; the default; what setarch and sanitizers set: 32 bits, an older version's number, no randomisation.
+            // Query; default; and the values that setarch and sanitizers set: 32 bits, an older version number, no
+            // randomisation.
             unequal(0, -1),
             unequal(0, 0),
             unequal(0, PER_LINUX32),
@@ -423,26 +424,27 @@ const WORKLOAD: &[Row] = &[
     ),
 ];
 
-/// personality(2): 32 bits, as `setarch` says them.
+/// 32-bit personality, as `setarch` sets it (personality(2)).
 const PER_LINUX32: c_int = 0x0008;
 
-/// personality(2): a version number that begins with 2.6.
+/// Version number that begins with 2.6 (personality(2)).
 const UNAME26: c_int = 0x0002_0000;
 
-/// Further rows where the processor has segments.
+/// Further rows for x86-64, whose processors have segments.
 #[cfg(target_arch = "x86_64")]
 const X86_64: &[Row] =
     &[row!(SYS_modify_ldt, &[], NotPermitted, "16-bit segments: rarely used kernel code", "16-bit programs in Wine")];
 #[cfg(not(target_arch = "x86_64"))]
 const X86_64: &[Row] = &[];
 
-/// Further rows where there is no network at all.
+/// Further rows for a workload without network.
 const NO_INTERNET: &[Row] = &[
     row!(SYS_socket, &[equal(0, libc::AF_INET)], NotPermitted, "the policy's mode is no network"),
     row!(SYS_socket, &[equal(0, libc::AF_INET6)], NotPermitted, "the policy's mode is no network"),
 ];
 
-/// Further rows of the supervisor, once init exists. It keeps setns, for the thread that opens sockets inside the sandbox.
+/// Further rows of the supervisor's filter, in force once init exists. It keeps setns for the thread that opens sockets
+/// inside the sandbox.
 const SUPERVISOR: &[Row] = &[
     row!(SYS_execve, &[], NotPermitted, "the supervisor starts nobody: init does"),
     row!(SYS_execveat, &[], NotPermitted, "as execve"),
@@ -452,7 +454,7 @@ const SUPERVISOR: &[Row] = &[
     row!(SYS_settimeofday, &[], NotPermitted, "the host's clock"),
 ];
 
-/// The older calls that make processes.
+/// Older calls that create processes.
 #[cfg(target_arch = "x86_64")]
 const OLD_CLONES: &[Row] =
     &[row!(SYS_fork, &[], NotPermitted, "as clone"), row!(SYS_vfork, &[], NotPermitted, "as clone")];

@@ -3,8 +3,8 @@ use crate::seccomp::options::LEVELS;
 use crate::seccomp::rules::{Comparison, LAST_KNOWN, Row, Sockets, rows, supervisor_rows};
 use crate::sys;
 
-/// Runs `work` on a thread of its own, under the filter or not: a filter is a thread's. The thread is root with every
-/// capability, so that nothing but the filter can refuse.
+/// Runs `work` on a thread of its own, with or without the filter, which is per thread. The thread is root with every
+/// capability, so that only the filter can refuse.
 fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -17,7 +17,8 @@ fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send)
     })
 }
 
-/// Arguments that meet the row's conditions and are otherwise wrong, so that nothing happens without the filter.
+/// Arguments that meet the row's conditions and are otherwise invalid, so that the call has no effect without the
+/// filter.
 fn arguments(row: &Row) -> [libc::c_long; 6] {
     let mut arguments = [-1; 6];
     for condition in row.when {
@@ -29,14 +30,14 @@ fn arguments(row: &Row) -> [libc::c_long; 6] {
             // Its lower half is zero, as that of a page at 4 GiB.
             Comparison::NotNull => 0x7fff_0000_0000_0000,
             Comparison::Masked { value, .. } => wide(value | harmless(row.number)),
-            // None of the families, protocols and options that a row leaves out.
+            // None of the families, protocols and options excepted by a row.
             Comparison::Unequal(_) => wide(0x7fff),
         };
     }
     arguments
 }
 
-/// Bits that no condition looks at and that make the kernel refuse what would have an effect.
+/// Bits that no condition compares and that make the kernel refuse calls that would have an effect.
 fn harmless(number: libc::c_long) -> u32 {
     match number {
         // A new user namespace that shares the file system; a thread that does not share its memory.
@@ -47,7 +48,7 @@ fn harmless(number: libc::c_long) -> u32 {
 
 #[test]
 fn scp_01_03_04_05_every_row_is_refused_with_its_answer() {
-    // Without a network the refusal of internet sockets comes before what else is wrong with them.
+    // Without a network, internet sockets are refused before their other defects count.
     let shared = rows(Sockets::Internet).count();
     for (index, row) in rows(Sockets::Local).enumerate() {
         let sockets = if index < shared { Sockets::Internet } else { Sockets::Local };
@@ -56,7 +57,7 @@ fn scp_01_03_04_05_every_row_is_refused_with_its_answer() {
     }
 }
 
-/// The result of a call that the row refuses.
+/// Expected result of a call that the row refuses.
 fn answer(row: &Row) -> Result<libc::c_long, i32> {
     match row.action.errno() {
         0 => Ok(0),
@@ -100,7 +101,7 @@ fn the_supervisor_gives_up_what_its_rows_say() {
         let result = as_supervisor(|| sys::call(row.number, arguments(row)));
         assert_eq!(result, Err(row.action.errno()), "{}: {}", row.name, row.reason);
     }
-    // A process, refused; without the filter the same flags are refused for another reason.
+    // Creating a process is refused; without the filter the same flags are refused for another reason.
     let no_thread = [0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND), -1, -1, -1, -1, -1];
     assert_eq!(as_supervisor(|| sys::call(libc::SYS_clone, no_thread)), Err(libc::EPERM));
     assert_eq!(on_thread(None, || sys::call(libc::SYS_clone, no_thread)), Err(libc::EINVAL));
@@ -126,7 +127,7 @@ fn x32_numbers_are_not_a_second_way_in() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn numbers_that_the_table_does_not_know_are_refused_right_behind_the_load_of_the_number() {
-    // This kernel may know none of them, and then answers ENOSYS by itself; the program shows that the filter would.
+    // This kernel may not know these calls and return ENOSYS itself; the program proves that the filter would.
     let filter = Filter::compile(rows(Sockets::Internet)).unwrap();
     for program in filter.programs() {
         let load = program.iter().position(|step| step.code == 0x20 && step.k == 0).unwrap();
@@ -143,7 +144,7 @@ fn every_row_has_a_reason() {
 #[test]
 fn every_option_that_may_be_set_passes_and_its_neighbours_do_not() {
     on_thread(Some(Sockets::Internet), || {
-        // Of no socket, so that the kernel answers EBADF to whatever passes the filter.
+        // Not a socket, so that the kernel returns EBADF for calls that pass the filter.
         let set = |level: i32, option: i32| sys::call(libc::SYS_setsockopt, [-1, level.into(), option.into(), 0, 0, 0]);
         for level in LEVELS {
             for (name, number) in level.allowed {
@@ -171,7 +172,7 @@ fn protocols_and_types_that_programs_need_are_open_and_no_others() {
                 assert!(open(family, kind, protocol).is_ok(), "{family} {kind} {protocol}");
             }
             for protocol in (2..300).filter(|number| ![6, 17, 58].contains(number)) {
-                // A type that does not exist, for which the kernel alone would answer EINVAL.
+                // A type that does not exist, for which the kernel itself would return EINVAL.
                 assert_eq!(open(family, 7, protocol), Err(libc::EPROTONOSUPPORT), "protocol {protocol}");
                 assert_eq!(open(family, stream, protocol), Err(libc::EPROTONOSUPPORT), "protocol {protocol}");
             }
@@ -194,7 +195,7 @@ fn personalities_that_programs_set_are_open() {
     });
 }
 
-/// The conditions of a row as the manual would say them.
+/// The conditions of a row in the words of the page.
 #[cfg(target_arch = "x86_64")]
 fn conditions(row: &Row) -> String {
     let condition = |condition: &crate::seccomp::rules::Condition| {
@@ -206,7 +207,7 @@ fn conditions(row: &Row) -> String {
             Comparison::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
         }
     };
-    // The long lists are those of options, which the page shows beside the table.
+    // The long lists are those of options, which the page shows in a table of its own.
     match row.when {
         [] => "always".to_owned(),
         [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.comparison, Comparison::Equal(_)) => {
@@ -216,7 +217,7 @@ fn conditions(row: &Row) -> String {
     }
 }
 
-// One row is of x86-64 alone.
+// One row exists on x86-64 only.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_page_of_system_calls_shows_every_row_and_every_option() {

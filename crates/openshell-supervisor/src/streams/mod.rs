@@ -1,4 +1,4 @@
-//! The standard streams that a command gets for those of the supervisor.
+//! Standard streams of a command, made from those of the supervisor.
 
 mod kind;
 mod relay;
@@ -15,10 +15,10 @@ use rustix::pipe::PipeFlags;
 use kind::{Kind, Treatment};
 use relay::{Direction, Relay};
 
-/// Names of the three in messages.
+/// Names of the streams in messages.
 const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
 
-/// A standard stream that cannot be handed to a command.
+/// Failure to pass a standard stream to a command.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum StreamError {
@@ -32,16 +32,16 @@ pub enum StreamError {
     Relay { stream: &'static str, source: io::Error },
 }
 
-/// The caller's standard streams, each with its treatment.
+/// The caller's standard streams with their treatment.
 #[derive(Debug)]
 pub struct Inspected<'s> {
     given: [(BorrowedFd<'s>, Treatment); 3],
 }
 
-/// Looks at the caller's standard `streams`: input, output, errors.
+/// Examines the caller's standard input, output and error.
 ///
 /// # Errors
-/// One of them is of a kind that no command may have.
+/// A stream cannot be examined, or is of a kind that no command may have.
 pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamError> {
     let mut given = streams.map(|stream| (stream, Treatment::Pass));
     for ((fd, treatment), stream) in given.iter_mut().zip(NAMES) {
@@ -54,12 +54,12 @@ pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamErro
     Ok(Inspected { given })
 }
 
-/// A command's standard stream.
+/// A standard stream of a command.
 #[derive(Debug)]
 enum Stream {
-    /// The caller's own.
+    /// Descriptor of the caller.
     Passed(OwnedFd),
-    /// The command's end of the relay with this index.
+    /// Command's end of the relay with this index.
     Relayed(usize),
 }
 
@@ -70,14 +70,16 @@ pub struct Streams {
     relays: Vec<Relay>,
 }
 
-/// Identity of a relay: streams of one open file get one relay, so that what is written to either keeps its order.
+/// Key of a relay: device, inode and direction. Streams of one open file share a relay, so that writes to either keep
+/// their order.
 type Source = (u64, u64, Direction);
 
 impl Inspected<'_> {
-    /// Makes what has to be relayed; to be called in the network namespace that the new sockets are to belong to.
+    /// Opens the streams and starts their relays. To be called in the network namespace to which the new sockets shall
+    /// belong.
     ///
     /// # Errors
-    /// No socket pair, pipe or thread can be made.
+    /// A descriptor cannot be duplicated, or a socket pair, pipe or thread cannot be created.
     pub fn open(self) -> Result<Streams, StreamError> {
         let mut relays: Vec<(Source, Relay)> = Vec::new();
         let mut open = |index: usize| {
@@ -95,7 +97,7 @@ impl Inspected<'_> {
     }
 }
 
-/// The index of the relay for `fd`, made if there is none yet.
+/// Returns the index of the relay for `fd`, and starts it if there is none yet.
 fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<usize> {
     let data = rustix::fs::fstat(fd)?;
     let source = (data.st_dev, data.st_ino, direction);
@@ -117,7 +119,7 @@ fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Di
     if direction != Direction::Both {
         set_nonblocking(ours.as_fd())?;
     }
-    // A command that expects not to wait for its stream does not wait for the relay either.
+    // A non-blocking stream stays non-blocking for the command.
     if rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
         set_nonblocking(command_end.as_fd())?;
     }
@@ -129,7 +131,7 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }
 
-/// The direction of a file: as it was opened, and by its place where it was opened for both.
+/// Returns the direction of a file: as it was opened, or that of the stream if it was opened for both.
 fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
     let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
     let is_inward = access == OFlags::RDONLY || (access == OFlags::RDWR && is_input);
@@ -137,7 +139,7 @@ fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
 }
 
 impl Streams {
-    /// The descriptors for a command: input, output, errors.
+    /// Descriptors for a command: standard input, output, error.
     #[must_use]
     pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
         [0, 1, 2].map(|index| match &self.streams[index] {
@@ -146,13 +148,13 @@ impl Streams {
         })
     }
 
-    /// Waits until everything that the sandbox wrote has been copied, up to `patience`; false if something is left. To be
-    /// called when no process of the sandbox is left.
+    /// Waits up to `patience` until everything that the sandbox wrote has been copied; returns false if something is
+    /// left. To be called when no process of the sandbox is left.
     #[must_use]
     pub fn finish(self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let flushing: Vec<_> = self.relays.into_iter().map(Relay::end).collect();
-        // Nothing is ever sent: what ends the wait is that the sender is gone.
+        // Nothing is ever sent; the channel disconnects when the relay is done.
         flushing.iter().all(|flushed| {
             let left = deadline.saturating_duration_since(Instant::now());
             flushed.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)

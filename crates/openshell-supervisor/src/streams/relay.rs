@@ -1,7 +1,7 @@
-//! Copies between a caller's descriptor and the end of a socket pair or pipe whose other end the command has.
+//! Relay between a caller's descriptor and the socket pair or pipe whose other end the command has.
 //!
-//! One thread a relay, which waits by poll and never blocks on either end. At most [`BUFFER_BYTES`] lie in it for each
-//! direction; a side that does not read stops the other one, as it would without a relay.
+//! Each relay is a thread that polls and never blocks on either end. It buffers at most [`BUFFER_BYTES`] per direction;
+//! a side that does not read blocks the other, as it would without a relay.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-/// Bytes under way in each direction, besides those in the kernel's buffers.
+/// Buffer per direction in bytes, besides the kernel's.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Directions that a relay copies.
+/// Direction of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Both, through a socket pair.
+    /// Both directions, through a socket pair.
     Both,
     /// From the caller's descriptor to the command.
     Inward,
@@ -49,21 +49,21 @@ impl End {
         }
     }
 
-    /// Passes on that no more is sent or taken. A pipe's end does so when it is closed.
+    /// Shuts a socket down; the end of a pipe is passed on by closing it.
     fn shut_down(&self, how: Shutdown) {
         if self.is_socket {
-            // It may be gone altogether.
+            // It may be closed already.
             let _ = rustix::net::shutdown(&*self.fd, how);
         }
     }
 }
 
-/// One direction.
+/// State of one direction.
 struct Flow {
     from: End,
     to: End,
     buffer: Vec<u8>,
-    /// The part of the buffer that is still to be written.
+    /// Part of the buffer that is still to be written.
     left: std::ops::Range<usize>,
 }
 
@@ -71,9 +71,9 @@ struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Goes,
-    /// The reading side has ended, and everything that it sent has been written.
+    /// The source has ended, and all of its bytes have been written.
     Ended,
-    /// The writing side takes no more.
+    /// The destination takes no more.
     Refused,
 }
 
@@ -82,7 +82,7 @@ impl Flow {
         Self { from: from.clone(), to: to.clone(), buffer: vec![0; BUFFER_BYTES], left: 0..0 }
     }
 
-    /// The descriptor that this direction waits for.
+    /// Descriptor and event that this direction waits for.
     fn waits_for(&self) -> PollFd<'_> {
         match self.left.is_empty() {
             true => PollFd::new(&*self.from.fd, PollFlags::IN),
@@ -90,7 +90,7 @@ impl Flow {
         }
     }
 
-    /// One read or one write.
+    /// Performs one read or one write.
     fn step(&mut self) -> Progress {
         if self.left.is_empty() {
             return match self.from.read(&mut self.buffer) {
@@ -99,7 +99,7 @@ impl Flow {
                     Progress::Goes
                 }
                 Err(Errno::AGAIN | Errno::INTR) => Progress::Goes,
-                // A connection that was reset has ended too.
+                // A reset connection has ended too.
                 Ok(_) | Err(_) => Progress::Ended,
             };
         }
@@ -114,21 +114,22 @@ impl Flow {
     }
 }
 
-/// A relay that runs.
+/// A running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// The command's end, held until the command has ended, so that an end of file comes from a shutdown alone.
+    /// The command's end, held open until the command has ended, so that until then an end of file comes from a
+    /// shutdown only.
     command_end: OwnedFd,
     has_ended: Arc<AtomicBool>,
-    /// Disconnected when nothing is left to be written to the caller's descriptor.
+    /// Disconnects when everything has been written to the caller's descriptor.
     flushed: mpsc::Receiver<()>,
 }
 
 impl Relay {
-    /// Starts copying between `outer`, the caller's descriptor, and `inner`, whose other end `commands` is.
+    /// Starts copying between `outer`, the caller's descriptor, and `inner`, the other end of `command_end`.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread cannot be created.
     pub(super) fn start(
         outer: OwnedFd,
         inner: OwnedFd,
@@ -147,13 +148,13 @@ impl Relay {
         Ok(Self { command_end, has_ended, flushed })
     }
 
-    /// The descriptor for the command.
+    /// Descriptor for the command.
     pub(super) fn command_end(&self) -> BorrowedFd<'_> {
         self.command_end.as_fd()
     }
 
-    /// Closes the command's end, which has to be the last one. Bytes that were written to it are still copied; the receiver is
-    /// disconnected when that is done.
+    /// Closes the command's end, which must be the last one. Bytes already written to it are still copied; the returned
+    /// receiver disconnects when that is done.
     pub(super) fn end(self) -> mpsc::Receiver<()> {
         self.has_ended.store(true, Ordering::Release);
         self.flushed
@@ -200,7 +201,7 @@ fn step_inward(mut flow: Flow) -> Option<Flow> {
     match flow.step() {
         Progress::Goes => return Some(flow),
         Progress::Ended => flow.to.shut_down(Shutdown::Write),
-        // The command has ended, or reads no more: bytes that come are left where they are.
+        // The command has ended or reads no more; incoming bytes stay where they are.
         Progress::Refused => {}
     }
     None
@@ -209,7 +210,7 @@ fn step_inward(mut flow: Flow) -> Option<Flow> {
 fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     match flow.step() {
         Progress::Goes => return Some(flow),
-        // At the command's end the caller's descriptor is left as it is: other processes may go on using it.
+        // After the command's end the caller's descriptor stays unchanged, as other processes may use it.
         Progress::Ended if has_ended.load(Ordering::Acquire) => {}
         Progress::Ended => flow.to.shut_down(command_shutdown(&flow.from)),
         // The command's next write fails as it would on the descriptor itself.
@@ -218,7 +219,7 @@ fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     None
 }
 
-/// The directions that the command has shut down: a socket whose other end is closed for both directions polls as hung up.
+/// Directions that the command has shut down: a socket whose peer is closed for both polls as hung up.
 fn command_shutdown(inner: &End) -> Shutdown {
     let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

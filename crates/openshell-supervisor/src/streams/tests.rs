@@ -18,7 +18,7 @@ fn socket(family: AddressFamily, kind: SocketType) -> OwnedFd {
     rustix::net::socket(family, kind, None).unwrap()
 }
 
-/// A connection to `listener` on which the other side sent `bytes`, and which it then reset.
+/// A connection to `listener` whose peer sent `bytes` and then reset it.
 fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let own = ours.local_addr().unwrap();
@@ -40,7 +40,7 @@ fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let mut text = [0; 16];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 0, "its end");
-    // Some writes may be taken before the relay meets the end. SIGPIPE is ignored here.
+    // Some writes may succeed before the relay meets the end. SIGPIPE is ignored here.
     let written = std::iter::repeat_with(|| rustix::io::write(output, b"x")).find_map(Result::err);
     assert!(matches!(written, Some(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET)), "{written:?}");
     assert!(streams.finish(std::time::Duration::from_secs(60)));
@@ -93,7 +93,7 @@ fn real_descriptors_of_each_kind_are_known() {
     for (fd, expected) in &kinds {
         assert_eq!(of(fd.as_fd()).unwrap(), *expected);
     }
-    // Where a container has neither, there is nothing to pass.
+    // A container may lack both.
     if let Ok(master) = rustix::fs::open("/dev/ptmx", OFlags::RDWR | OFlags::NOCTTY, Mode::empty()) {
         assert_eq!(of(master.as_fd()).unwrap(), Kind::TerminalMaster);
     }
@@ -139,10 +139,10 @@ fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
     assert!(streams.finish(std::time::Duration::from_secs(60)));
 }
 
-/// The file system of /proc.
+/// Magic number of procfs.
 const PROC: u64 = 0x9fa0;
 
-/// A descriptor's properties, made of any bytes.
+/// Properties of a descriptor, derived from arbitrary bytes.
 fn facts(bytes: &[u8]) -> Facts<'_> {
     let byte = |index: usize| u32::from(bytes.get(index).copied().unwrap_or_default());
     let families = [1, 2, 10, 16, 17, 38, 40, byte(8)];

@@ -1,4 +1,7 @@
-//! The only unsafe code: one system call a function, each safe to call.
+//! The only unsafe code: small functions over one system call each, safe to call.
+//!
+//! System calls go through rustix; libc is used for those that rustix lacks or restricts: clone, execve, _exit, close_range,
+//! seccomp, signals (sigprocmask, signal, sigaction, signalfd), and getpgid and getsid, whose 0 is no valid `Pid` of rustix.
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
 
@@ -10,24 +13,24 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
-/// What a process is after it was cloned.
+/// Result of [`clone_process`] in each process.
 pub(crate) enum Cloned {
-    /// The new process.
+    /// In the new process.
     Child,
-    /// The caller, with the new process.
+    /// In the caller.
     Parent {
-        /// Its number in the caller's PID namespace.
+        /// PID of the new process in the caller's PID namespace.
         pid: Pid,
-        /// A descriptor that refers to it alone, even when its number is used again.
+        /// Pidfd, which refers to this process even after its PID is reused.
         pidfd: OwnedFd,
     },
 }
 
-/// Clones the calling process as `fork(2)` does, with new namespaces as `namespaces` says (`CLONE_NEWPID`,
-/// `CLONE_NEWNS`, `CLONE_NEWIPC`).
+/// Clones the calling process as fork(2) does, into the new namespaces of `namespaces` (`CLONE_NEWPID`, `CLONE_NEWNS`,
+/// `CLONE_NEWIPC`).
 ///
 /// # Errors
-/// The calling process has more than one thread, or what clone(2) lists.
+/// The calling process has more than one thread, or an error of clone(2).
 pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -46,12 +49,12 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     let Some(pid) = i32::try_from(result).ok().and_then(Pid::from_raw) else {
         return Ok(Cloned::Child);
     };
-    // SAFETY: clone succeeded with CLONE_PIDFD, so the kernel stored a descriptor there that nobody else owns.
+    // SAFETY: clone succeeded with CLONE_PIDFD, so the kernel stored a descriptor there that has no other owner.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Cloned::Parent { pid, pidfd })
 }
 
-/// Replaces the program of the calling process; returns only if that failed.
+/// Executes a program (execve(2)); returns only on failure.
 pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -62,13 +65,13 @@ pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]
     io::Error::last_os_error()
 }
 
-/// Ends the calling process without running anything of its own.
+/// Ends the calling process without running destructors or exit handlers (_exit(2)).
 pub(crate) fn exit_now(status: libc::c_int) -> ! {
     // SAFETY: _exit takes any status and does not return.
     unsafe { libc::_exit(status) }
 }
 
-/// Marks every descriptor from `first` on to be closed by exec.
+/// Marks all descriptors from `first` on close-on-exec (close_range(2)).
 pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     // SAFETY: the call changes a flag of descriptors and touches no memory.
     let result = unsafe {
@@ -82,15 +85,15 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Closes every descriptor from 3 on but `kept`. For a process that has just been cloned and holds no other descriptor of
-/// its own: what else is open was inherited from whoever started the supervisor.
+/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just been cloned and owns no
+/// other descriptor: the rest was inherited from the supervisor's caller.
 pub(crate) fn close_all_but(kept: &OwnedFd) -> io::Result<()> {
     let kept = libc::c_uint::try_from(kept.as_raw_fd()).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
         if first > last {
             continue;
         }
-        // SAFETY: the call touches no memory, and by the caller's contract nobody owns the descriptors that it closes.
+        // SAFETY: the call touches no memory, and by the caller's contract the descriptors that it closes have no owner.
         if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -98,7 +101,7 @@ pub(crate) fn close_all_but(kept: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks every signal that can be blocked in the calling thread.
+/// Blocks all signals in the calling thread (sigprocmask(2)).
 pub(crate) fn block_signals() -> io::Result<()> {
     // SAFETY: an all-zero sigset_t is a valid value for sigfillset to overwrite, and sigprocmask only reads it.
     let result = unsafe {
@@ -109,8 +112,8 @@ pub(crate) fn block_signals() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives the calling process the signal state of a new one: nothing blocked, and SIGPIPE, which the Rust runtime
-/// ignores, back to its default. Other ignored signals stay ignored, as `nohup` relies on.
+/// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which the Rust runtime
+/// ignores, to its default action. Other ignored signals stay ignored, as `nohup` relies on.
 pub(crate) fn reset_signals() -> io::Result<()> {
     // SAFETY: SIG_DFL is a valid disposition for SIGPIPE; the set is initialised by sigemptyset before it is read.
     let result = unsafe {
@@ -122,57 +125,59 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives `signal` its default disposition in the calling process.
+/// Resets `signal` to its default action (signal(2)).
 pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_DFL is a valid disposition and runs no code; a number that is no signal is answered with an error.
     let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The process group of `pid`, 0 for this process; 0 where it lies outside of this PID namespace (getpgid(2)).
+/// Process group of `pid`, 0 meaning the calling process. Returns 0 for a group outside this PID namespace
+/// (getpgid(2)).
 pub(crate) fn process_group(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     // SAFETY: takes a number and returns one.
     let group = unsafe { libc::getpgid(pid) };
     if group < 0 { Err(io::Error::last_os_error()) } else { Ok(group) }
 }
 
-/// The session of `pid`, in the same way (getsid(2)).
+/// Session of `pid`, with the same meaning of 0 (getsid(2)).
 pub(crate) fn session(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     // SAFETY: takes a number and returns one.
     let session = unsafe { libc::getsid(pid) };
     if session < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
 }
 
-/// Ignores `signal` in the calling process.
+/// Ignores `signal` in the calling process (signal(2)).
 pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
     let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Write end of the pipe of [`hang_ups`]; -1 before there is one.
+/// Write end of the pipe of [`hang_ups`]; -1 before it exists.
 static HANG_UPS: AtomicI32 = AtomicI32::new(-1);
 
-/// Signal handler: writes whether the kernel sent the signal itself.
+/// Signal handler that writes 1 to the pipe if the kernel sent the signal, else 0.
 extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo_t. write(2) and the thread's errno are all that is used, both
     // async-signal-safe (signal-safety(7)), and errno is left as it was.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
-        // kill, tgkill and sigqueue have codes from 0 down (sigaction(2)).
+        // Signals of kill, tgkill and sigqueue have codes of at most 0 (sigaction(2)).
         let by_kernel = u8::from((*info).si_code > 0);
-        // The write fails where the pipe is full of earlier ones, which ask for the same.
+        // The write fails if the pipe is full of earlier signals, which have the same effect.
         libc::write(HANG_UPS.load(Ordering::Relaxed), (&raw const by_kernel).cast(), 1);
         *errno = before;
     }
 }
 
-/// Takes SIGHUP: a non-blocking pipe that gets one byte for each, 1 where the kernel sent it and 0 where a process did.
+/// Handles SIGHUP: returns a non-blocking pipe that receives one byte per signal, 1 from the kernel and 0 from a
+/// process.
 pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
     let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
     let (read, write) = rustix::pipe::pipe_with(flags)?;
-    // Stays open for as long as the handler is installed, which is until the process ends.
+    // The descriptor stays open as long as the handler, until the process ends.
     HANG_UPS.store(write.into_raw_fd(), Ordering::Relaxed);
     // SAFETY: an all-zero sigaction is valid; its handler has the signature that SA_SIGINFO asks for.
     let result = unsafe {
@@ -184,7 +189,7 @@ pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(read) }
 }
 
-/// A descriptor that becomes readable when a child of the calling process changes state. SIGCHLD must be blocked.
+/// Returns a signalfd(2) for SIGCHLD, which must be blocked.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is read.
     let fd = unsafe {
@@ -196,22 +201,22 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: signalfd succeeded, so the descriptor is open and nobody else owns it.
+    // SAFETY: signalfd succeeded, so the descriptor is open and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Moves the calling thread into a new network namespace.
+/// Moves the calling thread into a new network namespace (unshare(2)).
 pub(crate) fn unshare_network() -> io::Result<()> {
     // SAFETY: a network namespace shares no descriptor table, which is the one thing that makes unshare unsafe.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
-/// Which threads of the calling process a filter is for; what they start inherits it.
+/// Threads to install a filter for; threads that they start inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// The calling one.
+    /// The calling thread.
     This,
-    /// All of them.
+    /// All threads of the process (SECCOMP_FILTER_FLAG_TSYNC).
     All,
 }
 
@@ -228,12 +233,12 @@ pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads
     match result {
         0 => Ok(()),
         ..0 => Err(io::Error::last_os_error()),
-        // With TSYNC, the number of a thread that could not follow.
+        // With TSYNC, a positive result is the id of a thread that could not follow.
         _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
 }
 
-/// Makes a system call by number, for tests of the filter; its result, or the error number.
+/// Makes a system call by number, for tests of the filter; returns its result or the error number.
 #[cfg(test)]
 pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 6]) -> Result<libc::c_long, i32> {
     let [a, b, c, d, e, f] = arguments;
