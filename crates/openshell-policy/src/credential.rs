@@ -1,4 +1,4 @@
-//! Credentials: what stands for each inside, where the secret is, and where it may go.
+//! Credentials: placeholders, sources of secrets, and the hosts and paths that secrets are bound to.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -8,18 +8,18 @@ use crate::network::host::{Host, HostPattern};
 use crate::secret::Secret;
 use crate::violation::ViolationKind;
 
-/// What a placeholder begins with; a name follows.
+/// Prefix of every placeholder; the credential's name follows.
 pub const MARKER: &str = "openshell:resolve:env:";
 
-/// The name of a credential, and of the variable that holds its placeholder: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
+/// Name of a credential and of the variable that holds its placeholder: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CredentialName(String);
 
 impl CredentialName {
-    /// Characters of the longest.
+    /// Length limit in characters.
     pub const MAX: usize = 128;
 
-    /// Reads a name.
+    /// Parses a name.
     ///
     /// # Errors
     /// It is none.
@@ -33,13 +33,13 @@ impl CredentialName {
         }
     }
 
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What stands for the secret inside.
+    /// Returns the placeholder that stands for the secret in the sandbox.
     #[must_use]
     pub fn placeholder(&self) -> String {
         format!("{MARKER}{}", self.0)
@@ -52,20 +52,20 @@ impl fmt::Display for CredentialName {
     }
 }
 
-/// Bytes of the longest secret.
+/// Longest secret in bytes.
 pub const MAX_SECRET_BYTES: usize = 64 * 1024;
 
-/// Credentials of one sandbox.
+/// Limit of credentials per sandbox.
 pub const MAX_CREDENTIALS: usize = 1_000;
 
-/// A secret shorter than this is guessed, and found in answers by chance.
+/// Secrets shorter than this many bytes cause a warning: they can be guessed, and responses contain them by chance.
 pub const SHORT_SECRET_BYTES: usize = 8;
 
-/// Checks that `secret` can be one: neither empty nor too long, and nothing that could end a header line (CWE-113) or be
-/// taken for a placeholder.
+/// Checks that `secret` is neither empty nor too long, contains no byte that could end a header line (CWE-113), and no
+/// placeholder.
 ///
 /// # Errors
-/// It cannot.
+/// The condition that `secret` violates.
 pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
     if secret.is_empty() {
         return Err(ViolationKind::SecretEmpty);
@@ -82,41 +82,42 @@ pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
     Ok(())
 }
 
-/// Where a secret is.
+/// Source of a secret.
 #[derive(Debug)]
 pub enum Source {
-    /// In a variable of the supervisor, which the workload does not get.
+    /// A variable of the supervisor, which the workload does not get.
     Variable(String),
-    /// In a file, whose last newline is none of it.
+    /// A file; a newline at its end is not part of the secret.
     File(PathBuf),
-    /// In the document.
+    /// The document itself.
     Value(Secret),
 }
 
-/// Where a credential may go.
+/// Hosts and paths that a credential may be sent to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// To which hosts and ports; `None` for every one that the policy permits.
+    /// Permitted hosts and ports; `None` means all that the policy permits.
     pub hosts: Option<Vec<BoundHost>>,
-    /// For which paths.
+    /// Permitted paths; `None` means all.
     pub path: Option<PathPrefix>,
 }
 
 impl Binding {
-    /// Whether it may go to `host`, at whichever port.
+    /// Returns true if the credential may be sent to `host` at some port.
     #[must_use]
     pub fn includes_host(&self, host: &Host) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.pattern.is_simple_match(host)))
     }
 
-    /// Whether it may go to `host` at `port`.
+    /// Returns true if the credential may be sent to `host` at `port`.
     #[must_use]
     pub fn includes(&self, host: &Host, port: u16) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
     }
 }
 
-/// A host that a credential may go to: a name, an IP address, `*.NAME` (one label more) or `**.NAME` (any), and a port.
+/// Host and port that a credential may be sent to. The host is a name, an IP address, `*.NAME` (one more label) or
+/// `**.NAME` (one or more).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundHost {
     pattern: HostPattern,
@@ -124,13 +125,13 @@ pub struct BoundHost {
 }
 
 impl BoundHost {
-    /// Where no port is written.
+    /// Port if none is written.
     const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(443).unwrap();
 
-    /// Reads `PATTERN[:PORT]`; an IPv6 address stands in brackets where a port follows.
+    /// Parses `PATTERN[:PORT]`. An IPv6 address is written in brackets if a port follows.
     ///
     /// # Errors
-    /// As [`HostPattern::parse`]; a wildcard behind the first label; or a port that is none.
+    /// As [`HostPattern::parse`]; also a wildcard behind the first label, or an invalid port.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_bare_address = text.parse::<std::net::Ipv6Addr>().is_ok();
         let (host, port) = match text.rsplit_once(':').filter(|_| !is_bare_address && !text.ends_with(']')) {
@@ -144,19 +145,19 @@ impl BoundHost {
         Ok(Self { pattern, port })
     }
 
-    /// Whether `host` at `port` is one.
+    /// Returns true if `host` and `port` match.
     #[must_use]
     pub fn includes(&self, host: &Host, port: u16) -> bool {
         self.port.get() == port && self.pattern.is_simple_match(host)
     }
 }
 
-/// The beginning of the paths that a credential may be used for, up to a segment's end.
+/// Prefix of permitted paths, in whole segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPrefix(String);
 
 impl PathPrefix {
-    /// Reads a path in canonical form, as requests are judged by.
+    /// Parses a path in canonical form, in which requests are judged.
     ///
     /// # Errors
     /// It is none.
@@ -172,21 +173,21 @@ impl PathPrefix {
         Ok(Self(text.to_owned()))
     }
 
-    /// Whether `path`, in canonical form, begins with it.
+    /// Returns true if `path`, in canonical form, begins with the prefix.
     #[must_use]
     pub fn includes(&self, path: &str) -> bool {
         path.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || self.0.ends_with('/') || rest.starts_with('/'))
     }
 }
 
-/// A credential as it is configured.
+/// Configuration of a credential.
 #[derive(Debug)]
 pub struct CredentialSpec {
-    /// Its name.
+    /// Name.
     pub name: CredentialName,
-    /// Where the secret is.
+    /// Source of the secret.
     pub source: Source,
-    /// Where it may go.
+    /// Hosts and paths that it may be sent to.
     pub binding: Binding,
 }
 

@@ -1,4 +1,4 @@
-//! Read-only and read-write paths, the working directory, the baseline, and Landlock compatibility.
+//! Filesystem policy: read-only and read-write paths, the working directory, the baseline, Landlock compatibility.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,10 +9,10 @@ use crate::violation::ViolationKind;
 pub struct GrantedPath(PathBuf);
 
 impl GrantedPath {
-    /// Reads a path as a policy writes it.
+    /// Parses a path of a policy.
     ///
     /// # Errors
-    /// A relative path, `..`, or a NUL byte.
+    /// The path is relative, or has `..` or a NUL byte.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let path = Path::new(text);
         if !path.is_absolute() || text.contains('\0') {
@@ -24,23 +24,23 @@ impl GrantedPath {
         Ok(Self(path.components().collect()))
     }
 
-    /// The path itself.
+    /// The path.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.0
     }
 }
 
-/// What the workload may do with files.
+/// File access of the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filesystem {
-    /// Whether an explicit working directory is added to `read_write`.
+    /// True if an explicit working directory is added to `read_write`.
     pub include_workdir: bool,
-    /// Readable and executable.
+    /// Paths that may be read and executed.
     pub read_only: Vec<GrantedPath>,
-    /// Everything but execution of new device nodes; created when missing.
+    /// Paths with all rights but creating device nodes; created when missing.
     pub read_write: Vec<GrantedPath>,
-    /// What happens where the kernel lacks a right.
+    /// Handling of rights that the kernel lacks.
     pub compatibility: Compatibility,
 }
 
@@ -55,40 +55,40 @@ impl Default for Filesystem {
     }
 }
 
-/// What happens where the kernel lacks a Landlock right, or a listed path cannot be opened.
+/// Handling of Landlock rights that the kernel lacks, and of listed paths that cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
-    /// The right or path is given up and named at start.
+    /// Give the right or path up, and report it at the start.
     BestEffort,
-    /// The start fails.
+    /// Fail the start.
     HardRequirement,
 }
 
-/// What a path of the baseline may be used for.
+/// Access to a path of the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaselineAccess {
     /// Read and execute.
     ReadExecute,
-    /// Read files and list directories, never execute.
+    /// Read files and list directories, without executing.
     Read,
     /// Read and write, create and remove.
     ReadWrite,
-    /// A device or a directory of devices: read and write, no creation.
+    /// Read and write a device or the devices of a directory, without creating.
     Device,
-    /// As [`Self::Device`], with its ioctls: a terminal.
+    /// As [`Self::Device`], with ioctls: for terminals.
     Terminal,
-    /// List the directory, and nothing in it.
+    /// List the directory only.
     List,
 }
 
-/// One path that every sandbox gets where it exists.
+/// A path that every sandbox gets if it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Baseline {
     /// The path.
     pub path: &'static str,
-    /// What for.
+    /// Access to it.
     pub access: BaselineAccess,
-    /// Why programs cannot do without it.
+    /// Reason why programs need it.
     pub reason: &'static str,
 }
 
@@ -96,7 +96,7 @@ const fn row(path: &'static str, access: BaselineAccess, reason: &'static str) -
     Baseline { path, access, reason }
 }
 
-/// Always added where it exists; never weakens what the policy lists.
+/// Paths added to every policy if they exist; they never reduce a listed right.
 pub const BASELINE: &[Baseline] = &[
     row("/usr", BaselineAccess::ReadExecute, "programs and libraries"),
     row("/lib", BaselineAccess::ReadExecute, "the loader and libraries, where /usr is not merged"),

@@ -1,4 +1,4 @@
-//! Inference routes: which model answers which interface, and where.
+//! Inference routes: models, the interfaces that they serve, and their backends.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -8,16 +8,16 @@ use crate::network::host::Host;
 use crate::secret::Secret;
 use crate::violation::ViolationKind;
 
-/// The host at which the workload finds its models.
+/// Host name at which the workload reaches its models.
 pub const HOST: &str = "inference.local";
 
-/// The name of routes that are the system's own, and served to no workload.
+/// Name reserved for system routes, which no workload is served by.
 pub const SYSTEM_ROUTE: &str = "sandbox-system";
 
-/// Routes of one file.
+/// Limit of routes per file.
 pub const MAX_ROUTES: usize = 1_000;
 
-/// An interface of a model's.
+/// API of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "`as_str` is the documentation of each")]
 pub enum Interface {
@@ -39,7 +39,7 @@ impl Interface {
         Self::ModelDiscovery,
     ];
 
-    /// Reads a word, in any case and between blanks.
+    /// Parses a word, case-insensitively and without surrounding blanks.
     ///
     /// # Errors
     /// It is none.
@@ -52,7 +52,7 @@ impl Interface {
         })
     }
 
-    /// The word in route files and logs.
+    /// Word in route files and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Interface {
     }
 }
 
-/// How a backend wants its key. What is unknown is treated as most backends are.
+/// Authentication scheme of a backend. Unknown providers count as the most common one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
     /// `Authorization: Bearer`.
@@ -77,38 +77,38 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// The one that a file calls `word`.
+    /// Returns the scheme of the provider named `word`.
     #[must_use]
     pub fn named(word: &str) -> Self {
         if word.trim().eq_ignore_ascii_case("anthropic") { Self::Anthropic } else { Self::Bearer }
     }
 }
 
-/// Where a route leads.
+/// Backend of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// To a server.
+    /// A server.
     Server {
-        /// Whether inside TLS.
+        /// True for HTTPS.
         is_tls: bool,
-        /// Its name or address.
+        /// Name or address.
         host: Host,
-        /// Its port.
+        /// Port.
         port: u16,
-        /// What stands before the path of each request; empty, or from a slash on, without one at its end.
+        /// Prefix of each request's path: empty, or with a slash at its begin and none at its end.
         base: String,
     },
-    /// Nowhere: a fixed answer, for tests and demonstrations.
+    /// A fixed response, for tests and demonstrations.
     Mock,
 }
 
 impl Backend {
-    /// Reads `http://…`, `https://…` or `mock://…`.
+    /// Parses `http://…`, `https://…` or `mock://…`.
     ///
     /// # Errors
-    /// It is none of them, has no host, or says more than a host, a port and a path.
+    /// The scheme is another one, the host is missing, or there is more than host, port and path.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        // Who writes a password into it should not find it in a log.
+        // A password written into it must not appear in a log.
         let shown = if text.contains('@') { "an endpoint with user information" } else { text };
         let invalid = || ViolationKind::EndpointInvalid(shown.to_owned());
         let (scheme, rest) = text.trim().split_once("://").ok_or_else(invalid)?;
@@ -137,27 +137,27 @@ impl Backend {
     }
 }
 
-/// Where a route's key is.
+/// Source of a route's API key.
 #[derive(Debug)]
 pub enum KeySource {
-    /// In a variable of the supervisor, which the workload does not get.
+    /// A variable of the supervisor, which the workload does not get.
     Variable(String),
-    /// In a file, whose last newline is none of it.
+    /// A file; a newline at its end is not part of the key.
     File(PathBuf),
-    /// In the document.
+    /// The document itself.
     Value(Secret),
-    /// There is none, and none is needed.
+    /// No key is needed.
     None,
 }
 
-/// How long a backend may take, in seconds.
+/// Timeouts of a backend, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until it is connected.
+    /// Until the connection is established.
     pub connect: u64,
-    /// From then until its answer begins.
+    /// From then until the response begins.
     pub first_byte: u64,
-    /// Between parts of its answer. There is no limit on the whole.
+    /// Between parts of the response; the whole response has no limit.
     pub idle: u64,
 }
 
@@ -167,49 +167,49 @@ impl Default for Timeouts {
     }
 }
 
-/// How much of a route one run may use.
+/// Usage limits of a route per run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// Requests.
+    /// Limit of requests.
     pub max_requests: Option<NonZeroU64>,
-    /// Tokens in and out, as its answers tell. What is under way when they are reached is not cut off.
+    /// Limit of input and output tokens, as reported in responses. Requests under way when it is reached are completed.
     pub max_tokens: Option<NonZeroU64>,
 }
 
-/// A route as it is configured.
+/// Configuration of a route.
 #[derive(Debug)]
 pub struct RouteSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Where it leads.
+    /// Backend.
     pub backend: Backend,
-    /// The model that is asked there, whatever the workload asks for.
+    /// Model requested from the backend, whichever the workload requests.
     pub model: String,
-    /// How the backend wants its key.
+    /// Authentication scheme.
     pub provider: Provider,
-    /// The interfaces that it serves; at least one.
+    /// Served interfaces, at least one.
     pub interfaces: BTreeSet<Interface>,
-    /// Where its key is.
+    /// Source of the API key.
     pub key: KeySource,
-    /// How long the backend may take.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// How much one run may use.
+    /// Usage limits.
     pub budget: Budget,
 }
 
-/// A route file.
+/// Contents of a route file.
 #[derive(Debug)]
 pub struct RouteFile {
-    /// Its routes, in their order.
+    /// Routes in the order of the file.
     pub routes: Vec<RouteSpec>,
-    /// Bytes of the largest request.
+    /// Largest request in bytes.
     pub max_request_bytes: usize,
 }
 
-/// Bytes of a request, where the file does not say: enough for some images.
+/// Default of the largest request in bytes, enough for some images.
 pub const DEFAULT_REQUEST_BYTES: usize = 32 * 1024 * 1024;
 
-/// Bytes of a request that a file may permit.
+/// Upper bound of the largest request in bytes.
 pub const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What a sandbox may do, as validated data.
+//! Policies of sandboxes as validated data.
 //!
-//! The leaf of the workspace: no I/O, no async, no clock. Text becomes a type here once; nothing behind this crate
-//! validates a policy again.
+//! The leaf of the workspace: no I/O, no async, no clock. Text is parsed into types here once; other crates never
+//! validate it again.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The validated whole.
+//! The validated policy.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::network::{NetworkPolicies, PolicyName};
 use crate::process::RunAs;
 use crate::violation::{FieldPath, ViolationKind};
 
-/// Endpoints in one policy document; what more would cost in memory and decisions no author wants.
+/// Limit of endpoints per policy, which bounds the memory and the time of decisions.
 pub const MAX_ENDPOINTS: usize = 10_000;
 
-/// What one sandbox may do. Having one means that it is valid.
+/// Policy of one sandbox. A value of this type is always valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     filesystem: Filesystem,
@@ -20,10 +20,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Puts valid parts together.
+    /// Builds a policy from valid parts.
     ///
     /// # Errors
-    /// What is wrong between the parts, each with its place.
+    /// Every contradiction between the parts, with its path in the document.
     pub fn new(
         filesystem: Filesystem,
         run_as: RunAs,
@@ -44,32 +44,32 @@ impl Policy {
         Ok(Self { filesystem, run_as, network })
     }
 
-    /// The same network policies, with the parts of `other` that take effect at a start alone.
+    /// Returns its network policies with those parts of `other` that take effect only at a start.
     #[must_use]
     pub fn with_static_parts(self, other: &Self) -> Self {
         Self { filesystem: other.filesystem.clone(), run_as: other.run_as.clone(), network: self.network }
     }
 
-    /// What the workload may do with files.
+    /// File access of the workload.
     #[must_use]
     pub fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// Who it runs as.
+    /// User and group of the workload.
     #[must_use]
     pub fn run_as(&self) -> &RunAs {
         &self.run_as
     }
 
-    /// What it may reach under the proxy.
+    /// Network policies, enforced by the proxy.
     #[must_use]
     pub fn network(&self) -> &NetworkPolicies {
         &self.network
     }
 }
 
-/// The `tls: skip` endpoints with the host text and a port of an endpoint that is judged inside.
+/// Returns the `tls: skip` endpoints that share a host text and a port with an endpoint that has rules for requests.
 fn skipped_but_judged(network: &NetworkPolicies) -> Vec<(&PolicyName, usize)> {
     let key = |endpoint: &Endpoint| endpoint.host().map(ToString::to_string);
     let all = || network.iter().flat_map(|(name, policy)| policy.endpoints.iter().enumerate().map(move |e| (name, e)));

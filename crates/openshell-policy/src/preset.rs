@@ -1,4 +1,4 @@
-//! Expands `access: read-only | read-write | full` into rules.
+//! Presets of rules: `access: read-only | read-write | full`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Reads the word of a policy.
+    /// Parses the word of a policy.
     ///
     /// # Errors
     /// Any other word.
@@ -30,7 +30,7 @@ impl Access {
         }
     }
 
-    /// The rules that the word stands for.
+    /// Expands the preset into rules.
     #[must_use]
     pub fn rules(self) -> Vec<HttpRule> {
         let methods: &[&'static str] = match self {

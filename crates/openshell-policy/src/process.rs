@@ -1,22 +1,21 @@
-//! User and group that the workload runs as, by name or number, before any look-up.
+//! User and group of the workload, by name or number, not yet looked up.
 
 use crate::violation::ViolationKind;
 
-/// A user or group as the policy names it. Never root by word or number; that a name does not resolve to 0 is checked
-/// where it is looked up.
+/// A user or group of a policy. Never root by word or number; the look-up checks that names do not resolve to 0 either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// To be looked up in `/etc/passwd` or `/etc/group`.
+    /// Name in `/etc/passwd` or `/etc/group`.
     Name(String),
-    /// Needs no entry. Never 0, never `u32::MAX` (which system calls read as "leave as it is").
+    /// Number, which needs no entry. Never 0, never `u32::MAX`, which system calls read as "unchanged".
     Id(u32),
 }
 
 impl Identity {
-    /// Reads a name or a decimal number.
+    /// Parses a name or a decimal number.
     ///
     /// # Errors
-    /// `root`, 0, 4294967295, an empty name, or characters that no user database entry can hold.
+    /// `root`, 0, 4294967295, an empty name, or a character that no user database entry can contain.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return match text.parse::<u32>() {
@@ -36,12 +35,12 @@ impl Identity {
     }
 }
 
-/// Who the workload runs as.
+/// User and group of the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAs {
     /// The user.
     pub user: Identity,
-    /// The group; `None` means the user's primary group, or the user's number where it has no entry.
+    /// The group; `None` means the user's primary group, or the user's number if it has no entry.
     pub group: Option<Identity>,
 }
 

@@ -1,20 +1,20 @@
-//! Values that nobody is shown.
+//! Secret values.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Bytes that no log, error or answer may hold. `Debug` does not show them, and their memory is wiped when they are dropped.
+/// Secret bytes, which must not appear in logs, errors or responses. `Debug` redacts them; dropping wipes their memory.
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// Keeps `bytes`, of which no other copy should be left.
+    /// Wraps `bytes`, of which no other copy should remain.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The same, less one newline at its end, as editors leave it.
+    /// Removes one newline at the end, as editors add it.
     #[must_use]
     pub fn without_last_newline(mut self) -> Self {
         if self.0.last() == Some(&b'\n') {
@@ -23,13 +23,13 @@ impl Secret {
         self
     }
 
-    /// The bytes, for the one place that they are meant for.
+    /// Exposes the bytes.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether both are the same, in a time that tells their lengths alone.
+    /// Compares two secrets in a time that depends on their lengths only.
     #[must_use]
     pub fn ct_eq(&self, other: &Self) -> bool {
         let differs = self.0.iter().zip(other.0.iter()).fold(0, |differs, (one, other)| differs | (one ^ other));

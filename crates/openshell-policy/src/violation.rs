@@ -1,19 +1,19 @@
-//! Every way a policy can be invalid or doubtful, with its place in the document.
+//! Violations and warnings of policy documents, with their path and line.
 
 use std::fmt;
 
-/// A path into the policy document, such as `network_policies.github.endpoints[0].port`.
+/// Path of a value in a document, such as `network_policies.github.endpoints[0].port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath(String);
 
 impl FieldPath {
-    /// The document itself.
+    /// The root of the document.
     #[must_use]
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// The value of `key` inside this mapping.
+    /// The value of `key` in this mapping.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         if self.0.is_empty() {
@@ -35,29 +35,29 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// One reason why a policy cannot be used.
+/// A reason why a document is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Where in the document.
+    /// Path of the value.
     pub path: FieldPath,
-    /// Line in the text, from 1; `None` where the policy did not come from text.
+    /// Line in the text, from 1; `None` if the policy was not read from text.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// Kind of violation; its text is the message.
     pub kind: ViolationKind,
 }
 
-/// One thing in a valid policy that its author should look at.
+/// A doubtful value in a valid document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where in the document.
+    /// Path of the value.
     pub path: FieldPath,
-    /// Line in the text, from 1; `None` where the policy did not come from text.
+    /// Line in the text, from 1; `None` if the policy was not read from text.
     pub line: Option<u64>,
-    /// What is doubtful.
+    /// Kind of warning; its text is the message.
     pub kind: WarningKind,
 }
 
-/// All violations of one document, at least one.
+/// All violations of a document, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violations(pub Vec<Violation>);
 
@@ -92,7 +92,7 @@ fn located(f: &mut fmt::Formatter<'_>, path: &FieldPath, line: Option<u64>) -> f
     if *path == FieldPath::root() { Ok(()) } else { write!(f, "{path}: ") }
 }
 
-/// What is wrong with a policy.
+/// Kind of violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ViolationKind {
@@ -218,13 +218,13 @@ pub enum ViolationKind {
     AddressAlwaysBlocked(String),
 }
 
-/// What somebody meant by a key that other documents have.
+/// Suggestion for a key that other documents have.
 fn hint(key: &str) -> &'static str {
     if key == "route" { " (the name of a route is its `name`)" } else { "" }
 }
 
 impl ViolationKind {
-    /// Whether the fault concerns what is judged inside a connection.
+    /// Returns true if the violation concerns the inspection of connections.
     fn is_about_l7(&self) -> bool {
         matches!(
             self,
@@ -247,14 +247,14 @@ impl ViolationKind {
     }
 }
 
-/// A path of `read_only` that another grant makes writable, as grants on one path unite.
+/// A path of `read_only` that another grant makes writable, as grants on one path add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOnlyWritable {
     /// The path of `read_only`.
     pub path: String,
-    /// The path above it that may be written.
+    /// The writable path that contains it.
     pub writable: String,
-    /// Line of that path in `read_write`; `None` where every sandbox may write it.
+    /// Line of that path in `read_write`; `None` if it is writable in every sandbox.
     pub line: Option<u64>,
 }
 
@@ -272,7 +272,7 @@ impl fmt::Display for ReadOnlyWritable {
     }
 }
 
-/// What a policy's author should look at.
+/// Kind of warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum WarningKind {

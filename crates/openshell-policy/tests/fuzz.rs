@@ -1,4 +1,4 @@
-//! What reads the operator's files, over samples and what becomes of them when they are changed at random.
+//! Fuzz tests of the readers of the operator's files.
 
 use fuzz::fuzz;
 use openshell_policy::network::host::Host;
@@ -39,7 +39,7 @@ fn fuzzed_policies_are_read_or_refused_with_what_is_wrong() {
     fuzz("policies", &[POLICY], &WORDS, |input| {
         let Some(text) = text(input) else { return };
         match yaml::policy(text) {
-            // What was read once is read again, and the same.
+            // Reading is deterministic.
             Ok((policy, _)) => assert_eq!(format!("{:?}", yaml::policy(text).unwrap().0), format!("{policy:?}")),
             Err(violations) => assert!(!violations.to_string().is_empty()),
         }

@@ -1,5 +1,5 @@
-//! Which addresses are public, which are internal, and which are never reachable, seen through the notations that embed
-//! an IPv4 address in an IPv6 one.
+//! Classes of IP addresses: public, internal, never reachable. IPv6 notations that embed an IPv4 address are classed by
+//! that.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::violation::ViolationKind;
 
-/// What kind of network an address belongs to (IANA special-purpose address registries, RFC 6890).
+/// Class of an address (IANA special-purpose address registries, RFC 6890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressClass {
     /// Globally reachable.
@@ -31,7 +31,7 @@ pub enum AddressClass {
 }
 
 impl AddressClass {
-    /// The class of `address`, or of the IPv4 address that it embeds (mapped, compatible, NAT64, 6to4).
+    /// Returns the class of `address`, or of the IPv4 address that it embeds (mapped, compatible, NAT64, 6to4).
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -40,13 +40,13 @@ impl AddressClass {
         }
     }
 
-    /// Whether a host may resolve to it only where `allowed_ips` says so.
+    /// Returns true if hosts may only resolve to it by `allowed_ips`.
     #[must_use]
     pub fn is_internal(self) -> bool {
         self != Self::Public
     }
 
-    /// Whether no policy can make it reachable.
+    /// Returns true if no policy can make it reachable.
     #[must_use]
     pub fn is_always_blocked(self) -> bool {
         match self {
@@ -86,7 +86,7 @@ impl AddressClass {
             [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254 | 0x0023] => Self::Metadata,
             [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
             [first, ..] if first & 0xff00 == 0xff00 => Self::Multicast,
-            // A translator on this network may be anywhere, but never leads to what is never reachable.
+            // A local translator may be in any network, but must not lead to addresses that are never reachable.
             [0x0064, 0xff9b, 1, ..] => {
                 let blocked = translated(address).map(Self::of_v4).find(|class| class.is_always_blocked());
                 blocked.unwrap_or(Self::Special)
@@ -104,7 +104,7 @@ impl AddressClass {
     }
 }
 
-/// The IPv4 addresses that `address` is or may stand for, in the notations that embed one.
+/// Returns the IPv4 addresses that `address` is or embeds.
 #[must_use]
 pub fn ipv4_forms(address: IpAddr) -> Vec<Ipv4Addr> {
     match address {
@@ -114,8 +114,8 @@ pub fn ipv4_forms(address: IpAddr) -> Vec<Ipv4Addr> {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64
-/// (RFC 6052), 6to4 (RFC 3056).
+/// Returns the IPv4 address embedded in an IPv6 address: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64 (RFC
+/// 6052), 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let from = |high: u16, low: u16| {
         let [a, b] = high.to_be_bytes();
@@ -131,8 +131,9 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The IPv4 addresses that an address inside the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215) may stand for: the last 32 bits, or
-/// those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71 (RFC 6052 §2.2), where the address has anything there.
+/// Returns the IPv4 addresses that an address of the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215) may embed: the last
+/// 32 bits, or those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71 (RFC 6052 §2.2), if any of those are
+/// set.
 fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let [.., o6, o7, _, o9, o10, o11, o12, o13, o14, o15] = address.octets();
     let last = Ipv4Addr::new(o12, o13, o14, o15);
@@ -141,7 +142,7 @@ fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     earlier.into_iter().filter(is_anything).chain([last])
 }
 
-/// Names by which clouds serve their instances' metadata.
+/// Host names of cloud metadata services.
 const METADATA_NAMES: &[&str] = &[
     "instance-data",
     "instance-data.ec2.internal",
@@ -151,7 +152,7 @@ const METADATA_NAMES: &[&str] = &[
     "metadata.goog",
 ];
 
-/// The reason why no policy makes `host` reachable, where its text alone says so.
+/// Returns the reason why no policy can make `host` reachable, if its text alone tells.
 #[must_use]
 pub fn never_reachable(host: &str) -> Option<&'static str> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
@@ -165,16 +166,16 @@ pub fn never_reachable(host: &str) -> Option<&'static str> {
     class.filter(|class| class.is_always_blocked()).map(|_| "it is a link-local, multicast or unspecified address")
 }
 
-/// An entry of `allowed_ips`: an address or a CIDR range that holds no address that is never reachable. A range inside
-/// the IPv4-mapped prefix is kept as the IPv4 range it stands for.
+/// An entry of `allowed_ips`: an address or CIDR range without addresses that are never reachable. A range inside the
+/// IPv4-mapped prefix is kept as the IPv4 range that it embeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// Reads an address or a range.
+    /// Parses an address or a CIDR range.
     ///
     /// # Errors
-    /// Any other text, or an overlap with the addresses that are always blocked.
+    /// The text is neither, or overlaps addresses that are always blocked.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let range = match text.parse::<IpNet>() {
             Ok(range) => range.trunc(),
@@ -193,13 +194,13 @@ impl AddressRange {
         Ok(Self(range))
     }
 
-    /// Whether the range holds `address`, an IPv4-mapped one counting as the IPv4 address it stands for.
+    /// Returns true if the range contains `address`; an IPv4-mapped address counts as the IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 
-    /// Whether the range is wider than a /16.
+    /// Returns true if the prefix is shorter than 16 bits.
     #[must_use]
     pub fn is_broad(&self) -> bool {
         self.0.prefix_len() < 16

@@ -1,4 +1,4 @@
-//! Which executables a network policy speaks about.
+//! Patterns of executables in network policies.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use globset::GlobBuilder;
 
 use crate::violation::ViolationKind;
 
-/// An absolute path, or a glob over paths if it holds `*`. Compared to the executable of a caller and of its ancestors,
-/// never to its arguments.
+/// An absolute path, or a glob over paths if it contains `*`. Matched against the executables of a caller and of its
+/// ancestors, never against arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BinaryPattern(String);
 
 impl BinaryPattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// A relative path, or a glob that does not compile.
+    /// The path is relative, or the glob does not compile.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if text.contains('*') {
             glob(text)?;
@@ -32,7 +32,7 @@ impl fmt::Display for BinaryPattern {
     }
 }
 
-/// Checks that `text` is a glob that the policy engine can evaluate; a broken one would make every evaluation an error.
+/// Checks that the policy engine can evaluate the glob `text`; an invalid one would fail every evaluation.
 pub(crate) fn glob(text: &str) -> Result<(), ViolationKind> {
     let invalid = |problem: String| ViolationKind::GlobInvalid { glob: text.to_owned(), problem };
     if text.is_empty() || text.contains('\0') {

@@ -1,4 +1,4 @@
-//! Host pattern, ports, protocol, TLS mode, enforcement and allowed addresses.
+//! Endpoints: host pattern, ports, protocol, TLS mode, enforcement, allowed addresses.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -9,7 +9,7 @@ use crate::network::rule::{DenyRule, HttpRule};
 use crate::preset::Access;
 use crate::violation::ViolationKind;
 
-/// Something that may be reached.
+/// A permitted destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     host: Option<HostPattern>,
@@ -22,32 +22,32 @@ pub struct Endpoint {
     is_tcp: bool,
 }
 
-/// What is judged inside a connection.
+/// Rules for the requests of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L7 {
-    /// What the connection speaks.
+    /// Protocol of the connection.
     pub protocol: Protocol,
-    /// What happens to a request that no rule allows.
+    /// Handling of requests that no rule allows.
     pub enforcement: Enforcement,
-    /// A request is allowed if one of these matches…
+    /// Allow rules, of which one must match.
     pub rules: Vec<HttpRule>,
-    /// …and none of these.
+    /// Deny rules, of which none may match.
     pub deny_rules: Vec<DenyRule>,
 }
 
-/// Application protocols with rules.
+/// Protocol of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP, every request judged.
+    /// HTTP; every request is judged.
     Rest,
-    /// Relayed as bytes, audited as a connection.
+    /// SQL, relayed as bytes and audited per connection.
     Sql,
-    /// Bytes that are never looked into, TLS included.
+    /// Bytes that are never inspected, TLS included.
     Tcp,
 }
 
 impl Protocol {
-    /// Reads the word of a policy, in any case.
+    /// Parses the word of a policy, case-insensitively.
     ///
     /// # Errors
     /// Any other word.
@@ -60,7 +60,7 @@ impl Protocol {
         }
     }
 
-    /// The word of a policy.
+    /// Word in policies.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,17 +71,17 @@ impl Protocol {
     }
 }
 
-/// What happens to a request that no rule allows.
+/// Handling of requests that no rule allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// It is recorded and passes.
+    /// Record and pass them.
     Audit,
-    /// It is refused.
+    /// Refuse them.
     Enforce,
 }
 
 impl Enforcement {
-    /// Reads the word of a policy.
+    /// Parses the word of a policy.
     ///
     /// # Errors
     /// Any other word.
@@ -93,7 +93,7 @@ impl Enforcement {
         }
     }
 
-    /// The word of a policy.
+    /// Word in policies.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -103,16 +103,16 @@ impl Enforcement {
     }
 }
 
-/// What is done with TLS in a connection.
+/// Handling of TLS in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Opened where something has to be seen.
+    /// Terminate TLS if its content must be inspected.
     Automatic,
-    /// Never opened.
+    /// Never terminate TLS.
     Skip,
 }
 
-/// An endpoint as written, each part valid by itself.
+/// Parts of an endpoint, each valid by itself.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the names are those of the policy document")]
 pub struct EndpointParts {
@@ -153,50 +153,50 @@ impl Endpoint {
         })
     }
 
-    /// The hosts; `None` means any host whose addresses are all in [`Self::allowed_ips`].
+    /// Host pattern; `None` means any host whose addresses are all in [`Self::allowed_ips`].
     #[must_use]
     pub fn host(&self) -> Option<&HostPattern> {
         self.host.as_ref()
     }
 
-    /// The ports, at least one.
+    /// Ports, at least one.
     #[must_use]
     pub fn ports(&self) -> &BTreeSet<NonZeroU16> {
         &self.ports
     }
 
-    /// What is judged inside; `None` means that the connection is relayed as bytes.
+    /// Rules for requests; `None` means that connections are relayed as bytes.
     #[must_use]
     pub fn l7(&self) -> Option<&L7> {
         self.l7.as_ref()
     }
 
-    /// What is done with TLS.
+    /// Handling of TLS.
     #[must_use]
     pub fn tls(&self) -> TlsMode {
         self.tls
     }
 
-    /// Addresses that the host may have; empty means public ones.
+    /// Permitted addresses of the host; empty means public ones.
     #[must_use]
     pub fn allowed_ips(&self) -> &[AddressRange] {
         &self.allowed_ips
     }
 
-    /// Without a host: names that may be looked up to find out whether their addresses are listed.
+    /// Patterns of names that may be looked up if there is no host, to find out if their addresses are permitted.
     #[must_use]
     pub fn resolve(&self) -> &[HostPattern] {
         &self.resolve
     }
 
-    /// Whether the policy says that `%2F` may stand in a path.
+    /// Returns true if the policy permits `%2F` in paths explicitly.
     #[must_use]
     pub fn allow_encoded_slash(&self) -> bool {
         self.allow_encoded_slash
     }
 
-    /// Whether `%2F` may stand in a path: the policy says so, or its rules say nothing of paths, so that no path can be meant by
-    /// one reading of it and not by the other.
+    /// Returns true if `%2F` may occur in a path: the policy permits it, or its rules have no path patterns that could
+    /// match one reading of the path and not the other.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         let rules = |l7: &L7| {
@@ -205,7 +205,7 @@ impl Endpoint {
         self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
     }
 
-    /// Whether its connections are bytes that are never looked into.
+    /// Returns true if connections are bytes that are never inspected.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.is_tcp

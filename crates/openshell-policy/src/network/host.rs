@@ -1,4 +1,4 @@
-//! Normalised host names, and the patterns over them.
+//! Normalised host names and patterns of hosts.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::network::binary::glob;
 use crate::violation::ViolationKind;
 
-/// Why a text is not a host.
+/// Reason why a text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum InvalidHost {
@@ -22,7 +22,7 @@ pub enum InvalidHost {
     NumericNotAddress,
 }
 
-/// A DNS name in one spelling: lower case, no trailing dot, no IP address in any notation.
+/// A DNS name in normal form: lower case, no trailing dot, no IP address in any notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName(String);
 
@@ -30,9 +30,9 @@ impl HostName {
     /// Normalises `text`.
     ///
     /// # Errors
-    /// Whatever is not a name: empty or overlong labels, other characters than `[A-Za-z0-9_.-]`, and anything whose last
-    /// label is a number (`127.1`, `0x7f.1`, `2130706433`), which some resolvers would read as an address (URL
-    /// Standard, "ends in a number checker").
+    /// An empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a last label that is a number
+    /// (`127.1`, `0x7f.1`, `2130706433`), which some resolvers read as an address (URL Standard, "ends in a number
+    /// checker").
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if name.is_empty() {
@@ -72,17 +72,17 @@ fn is_number(label: &str) -> bool {
         || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Where a client wants to go: a name, or an address in canonical notation.
+/// Destination host of a client: a name, or an address in canonical notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
-    /// To be resolved.
+    /// A name to resolve.
     Name(HostName),
-    /// Written out by the client; an IPv4-mapped one is the IPv4 address that it stands for.
+    /// An address; an IPv4-mapped one is converted to IPv4.
     Address(IpAddr),
 }
 
 impl Host {
-    /// Reads a host as it stands in a request: a name, an IPv4 address, an IPv6 address with or without brackets.
+    /// Parses the host of a request: a name, an IPv4 address, or an IPv6 address with or without brackets.
     ///
     /// # Errors
     /// As [`HostName::parse`].
@@ -102,7 +102,7 @@ impl Host {
 }
 
 impl fmt::Display for Host {
-    /// As policies, log lines and refusals write it; IPv6 without brackets.
+    /// Writes the host as policies and log lines do; IPv6 without brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => name.fmt(f),
@@ -111,17 +111,17 @@ impl fmt::Display for Host {
     }
 }
 
-/// Which hosts an endpoint speaks about: a name, an IP address, or a glob that begins `*.` (one label) or `**.` (one or
-/// more). Lower case.
+/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.` (one or more). Lower
+/// case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPattern(String);
 
 impl HostPattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// A wildcard that matches every host or every host of a top-level domain, one in another place than the front, a
-    /// glob that does not compile, or a text that is neither a name nor an address.
+    /// A wildcard matches every host or every host of a top-level domain, or is not at the front; a glob does not
+    /// compile; or the text is neither a name nor an address.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.contains('*') {
             return match Host::parse(text) {
@@ -139,7 +139,7 @@ impl HostPattern {
         if labels.len() <= 2 {
             return Err(ViolationKind::HostTldWildcard(text.to_owned()));
         }
-        // A pattern that could match an IP address would make it an address that the policy names.
+        // A glob that matches an IP address would count as an address listed by the policy.
         if labels.last().is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{'])) {
             let problem = "its last label must be written out, and be no number".to_owned();
             return Err(ViolationKind::HostInvalid { host: text.to_owned(), problem });
@@ -150,13 +150,13 @@ impl HostPattern {
 }
 
 impl HostPattern {
-    /// Whether a wildcard, if there is one, stands for whole labels in front alone.
+    /// Returns true if the pattern has no wildcard but `*.` or `**.` at its beginning.
     #[must_use]
     pub fn is_simple(&self) -> bool {
         !self.parts().1.contains(['*', '?', '[', ']', '{', '}', '\\'])
     }
 
-    /// Whether `host` is meant by a pattern that [is simple](Self::is_simple).
+    /// Returns true if `host` matches; for patterns that [are simple](Self::is_simple).
     #[must_use]
     pub fn is_simple_match(&self, host: &Host) -> bool {
         let (wildcard, rest) = self.parts();
@@ -170,13 +170,13 @@ impl HostPattern {
         }
     }
 
-    /// The wildcard in front, with its dot, and the rest.
+    /// Splits off the leading wildcard with its dot.
     fn parts(&self) -> (&str, &str) {
         let wildcard = ["**.", "*."].into_iter().find(|wildcard| self.0.starts_with(wildcard)).unwrap_or_default();
         self.0.split_at(wildcard.len())
     }
 
-    /// Whether the pattern is `address`, written out.
+    /// Returns true if the pattern is this address.
     #[must_use]
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0.parse() == Ok(address)

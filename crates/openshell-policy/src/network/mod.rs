@@ -1,4 +1,4 @@
-//! What may be reached, and by whom.
+//! Network policies: permitted endpoints, and the programs that may reach them.
 
 pub mod binary;
 pub mod endpoint;
@@ -11,18 +11,18 @@ use crate::violation::ViolationKind;
 use binary::BinaryPattern;
 use endpoint::Endpoint;
 
-/// The policies of a document by name; empty means that nothing is reachable.
+/// Network policies by name; empty means that nothing is reachable.
 pub type NetworkPolicies = BTreeMap<PolicyName, NetworkPolicy>;
 
-/// The key of a network policy, its name in logs and refusals: 1 to 128 characters of `[A-Za-z0-9_.-]`.
+/// Key of a network policy and its name in logs: 1 to 128 characters of `[A-Za-z0-9_.-]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyName(String);
 
 impl PolicyName {
-    /// Reads a policy's key.
+    /// Parses a policy's key.
     ///
     /// # Errors
-    /// An empty name, more than 128 characters, or others than letters, digits, `_`, `.` and `-`.
+    /// The name is empty, too long, or has another character.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if text.is_empty() || text.len() > 128 || !text.bytes().all(allowed) {
@@ -38,13 +38,13 @@ impl PolicyName {
     }
 }
 
-/// Endpoints, and the programs that may reach them.
+/// Endpoints and the programs that may reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkPolicy {
-    /// For people; never used to decide or to log.
+    /// Name for people; never used in decisions or logs.
     pub display_name: Option<String>,
-    /// What may be reached.
+    /// Permitted endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// By whom; empty means by nobody.
+    /// Permitted programs; empty means none.
     pub binaries: Vec<BinaryPattern>,
 }

@@ -5,41 +5,41 @@ use std::collections::BTreeMap;
 use crate::network::binary::glob;
 use crate::violation::ViolationKind;
 
-/// One rule over HTTP requests; all of its parts must match.
+/// A rule for HTTP requests; all parts must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRule {
-    /// Which methods.
+    /// Methods.
     pub method: MethodPattern,
-    /// Which paths, over the canonical path.
+    /// Glob over canonical paths.
     pub path: Glob,
-    /// Query keys that must be present, and what each of their values must match.
+    /// Required query keys; all values of a key must match.
     pub query: BTreeMap<String, QueryMatcher>,
 }
 
-/// A rule that refuses. Servers differ in what they take for the same path, so its path matches every reading of a request's: in any
-/// letter case, with and without slashes at the end, percent-decoded, repeated slashes folded.
+/// A rule that denies requests. Servers differ in which paths they treat as the same, so it matches all readings of a
+/// path: in any letter case, with and without trailing slashes, percent-decoded, with repeated slashes folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenyRule {
-    /// What is refused.
+    /// Denied requests.
     pub rule: HttpRule,
-    /// Whether letter case counts after all.
+    /// True if letter case matters after all.
     pub case_sensitive: bool,
 }
 
-/// `*`, or one method, compared without regard to case. `GET` also permits `HEAD`.
+/// `*`, or one method, compared case-insensitively. `GET` also permits `HEAD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodPattern(String);
 
 impl MethodPattern {
-    /// A method, or `*`, that is known to be a token.
+    /// Creates a pattern from a literal that is `*` or a token.
     pub(crate) fn known(method: &'static str) -> Self {
         Self(method.to_owned())
     }
 
-    /// Reads `*` or a method token (RFC 9110 §5.6.2).
+    /// Parses `*` or a method token (RFC 9110 §5.6.2).
     ///
     /// # Errors
-    /// A text that is no token.
+    /// The text is not a token.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if text.is_empty() || !text.bytes().all(token) {
@@ -54,7 +54,7 @@ impl MethodPattern {
         &self.0
     }
 
-    /// Whether the method is `*` or registered (RFC 9110 §9, RFC 5789).
+    /// Returns true if the method is `*` or registered (RFC 9110 §9, RFC 5789).
     #[must_use]
     pub fn is_known(&self) -> bool {
         const KNOWN: &[&str] = &["*", "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -62,33 +62,33 @@ impl MethodPattern {
     }
 }
 
-/// A glob that compiles.
+/// A valid glob over paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
 
 impl Glob {
-    /// Every path.
+    /// Returns the glob that matches every path.
     #[must_use]
     pub fn everything() -> Self {
         Self("**".to_owned())
     }
 
-    /// Whether every path is meant.
+    /// Returns true if the glob matches every path.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self.0.as_str(), "**" | "/**")
     }
 
-    /// Reads a glob.
+    /// Parses a glob.
     ///
     /// # Errors
-    /// An empty or broken glob.
+    /// The glob is empty or does not compile.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         glob(text)?;
         Ok(Self(text.to_owned()))
     }
 
-    /// The glob, as text, that means `text` alone.
+    /// Returns the text of a glob that matches only `text`.
     #[must_use]
     pub fn literal(text: &str) -> String {
         let escape =
@@ -103,15 +103,15 @@ impl Glob {
     }
 }
 
-/// What every value of a query key must match: one of these globs, at least one.
+/// Alternatives of globs, one of which every value of a query key must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryMatcher(Vec<Glob>);
 
 impl QueryMatcher {
-    /// A matcher over alternatives.
+    /// Creates a matcher.
     ///
     /// # Errors
-    /// No alternative at all.
+    /// `globs` is empty.
     pub fn any(globs: Vec<Glob>) -> Result<Self, ViolationKind> {
         if globs.is_empty() {
             return Err(ViolationKind::MatcherAnyEmpty);

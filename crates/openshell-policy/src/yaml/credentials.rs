@@ -1,4 +1,4 @@
-//! The credentials file.
+//! Reader of credentials documents.
 
 use crate::credential::{
     Binding, BoundHost, CredentialName, CredentialSpec, MAX_CREDENTIALS, PathPrefix, SHORT_SECRET_BYTES, Source,
@@ -8,7 +8,7 @@ use crate::secret::Secret;
 use crate::violation::{ViolationKind, WarningKind};
 use crate::yaml::reader::{At, Reader};
 
-/// The credentials of a document; none may have a name that `is_taken`.
+/// Reads the credentials of a document; names that `is_taken` returns true for are rejected.
 pub(super) fn credentials(
     reader: &mut Reader,
     at: &At<'_>,

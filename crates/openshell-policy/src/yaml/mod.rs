@@ -1,4 +1,5 @@
-//! The YAML forms of a policy, of credentials and of inference routes, read strictly: every violation is found and carries its place and line.
+//! Strict readers of the YAML documents: policies, credentials, inference routes. Every violation is reported with its
+//! path and line.
 
 mod credentials;
 mod network;
@@ -18,13 +19,13 @@ use crate::violation::{FieldPath, ReadOnlyWritable, Violation, ViolationKind, Vi
 use node::{Node, Value};
 use reader::{At, Reader};
 
-/// Bytes of one document.
+/// Largest document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Reads a policy document. JSON is YAML, so it reads that too.
+/// Reads a policy document. JSON is accepted too, as a subset of YAML.
 ///
 /// # Errors
-/// All violations at once, in the order of the document; a syntax error hides the others.
+/// All violations in the order of the document; a syntax error hides the others.
 pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     read(document, |reader, at| {
         let mut fields =
@@ -47,10 +48,10 @@ pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     })
 }
 
-/// Reads a list of endpoints as they stand in a policy document.
+/// Reads a list of endpoints in the form of a policy document.
 ///
 /// # Errors
-/// All violations at once.
+/// All violations in the order of the document.
 pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     let (endpoints, _) = read(document, |reader, at| {
         let items = reader.sequence(at)?;
@@ -59,10 +60,11 @@ pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     Ok(endpoints)
 }
 
-/// Reads a credentials document, of which no copy is kept but the secrets themselves. A name that `is_taken` is no credential's.
+/// Reads a credentials document and wipes its parsed texts; only the secrets themselves remain. Names that `is_taken`
+/// returns true for are rejected.
 ///
 /// # Errors
-/// All violations at once.
+/// All violations in the order of the document.
 pub fn credentials(
     document: &str,
     is_taken: impl Fn(&str) -> bool,
@@ -73,7 +75,7 @@ pub fn credentials(
 /// Reads an inference route document.
 ///
 /// # Errors
-/// All violations at once.
+/// All violations in the order of the document.
 pub fn routes(document: &str) -> Result<RouteFile, Violations> {
     read(document, routes::routes).map(|(file, _)| file)
 }
@@ -133,7 +135,7 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
     }
 }
 
-/// The grant that makes `path` writable although `read_only` lists it.
+/// Returns the grant that makes `path` writable although `read_only` lists it.
 fn writable_parent(path: &GrantedPath, read_write: &[(GrantedPath, At<'_>)]) -> Option<ReadOnlyWritable> {
     let shown = |path: &Path| path.display().to_string();
     let listed = read_write.iter().find(|(writable, _)| path.as_path().starts_with(writable.as_path()));

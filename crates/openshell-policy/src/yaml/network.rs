@@ -1,4 +1,4 @@
-//! The part of a document that says what may be reached.
+//! Reader of network policies.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -50,7 +50,7 @@ fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
 }
 
 fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
-    // `harness` is an old flag without meaning.
+    // `harness` is an obsolete flag without effect.
     let mut fields = reader.mapping(at, &["path", "harness"])?;
     let Some(path) = fields.take("path") else {
         reader.reject(at, ViolationKind::Missing("path"));
@@ -104,11 +104,11 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     endpoint.filter(|_| reader.violation_count() == before)
 }
 
-/// Keys of one endpoint as they are read.
+/// Keys of an endpoint and their state.
 struct Keys<'n> {
     fields: Fields<'n>,
     written: Vec<&'static str>,
-    /// Those with a violation in their value.
+    /// Keys with an invalid value.
     invalid: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! A YAML document as a tree that remembers the line of each value.
+//! YAML documents as trees with the line of each value.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_saphyr::Spanned;
 use serde_saphyr::budget::BudgetBreach;
 use zeroize::Zeroize;
 
-/// One value of a document.
+/// A value of a document and its line.
 #[derive(Debug)]
 pub(super) struct Node(Spanned<Value>);
 
-/// What kind of value, with its content.
+/// Kind and content of a value.
 #[derive(Debug)]
 pub(super) enum Value {
     Null,
@@ -25,7 +25,7 @@ pub(super) enum Value {
 }
 
 impl Node {
-    /// Parses a document of one root value; the error is a line, if there is one, and the problem.
+    /// Parses a document with a single root value; the error is a line, if known, and a message.
     pub(super) fn parse(document: &str) -> Result<Self, (Option<u64>, String)> {
         let options = serde_saphyr::options! {
             strict_booleans: true,
@@ -41,7 +41,7 @@ impl Node {
         &self.0.value
     }
 
-    /// Overwrites every text, which could be a secret.
+    /// Overwrites all texts, any of which may be a secret.
     pub(super) fn wipe(&mut self) {
         match &mut self.0.value {
             Value::Text(text) => text.zeroize(),
@@ -51,13 +51,13 @@ impl Node {
         }
     }
 
-    /// From 1.
+    /// Line, from 1.
     pub(super) fn line(&self) -> u64 {
         self.0.referenced.line()
     }
 }
 
-/// A parse error for the document's author; its line is said before it.
+/// Message for a parse error, without its line.
 fn problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error as E;
     match error {
@@ -86,7 +86,7 @@ fn problem(error: &serde_saphyr::Error) -> String {
 }
 
 impl Value {
-    /// What a message calls it.
+    /// Name of the kind in messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",

@@ -1,4 +1,4 @@
-//! Walks a tree, turns its values into types, and collects what is wrong on the way.
+//! Converts values of a tree to types and collects violations and warnings.
 
 use crate::violation::{FieldPath, Violation, ViolationKind, Violations, Warning, WarningKind};
 use crate::yaml::node::{Node, Value};
@@ -6,7 +6,7 @@ use crate::yaml::node::{Node, Value};
 /// Largest text value in a document, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// A value and where it stands.
+/// A value and its path.
 #[derive(Clone)]
 pub(super) struct At<'n> {
     pub(super) node: &'n Node,
@@ -19,18 +19,18 @@ impl<'n> At<'n> {
     }
 }
 
-/// The fields of a mapping that are still to be read.
+/// Fields of a mapping that have not been read yet.
 pub(super) struct Fields<'n>(Vec<(&'n str, At<'n>)>);
 
 impl<'n> Fields<'n> {
-    /// The value of `key`, once.
+    /// Takes the value of `key`.
     pub(super) fn take(&mut self, key: &str) -> Option<At<'n>> {
         let index = self.0.iter().position(|(name, _)| *name == key)?;
         Some(self.0.swap_remove(index).1)
     }
 }
 
-/// What has been found so far.
+/// Violations and warnings found so far.
 #[derive(Default)]
 pub(super) struct Reader {
     violations: Vec<Violation>,
@@ -38,7 +38,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// How many violations there are so far.
+    /// Number of violations found so far.
     pub(super) fn violation_count(&self) -> usize {
         self.violations.len()
     }
@@ -51,7 +51,7 @@ impl Reader {
         self.violations.push(Violation { path: at.path.clone(), line: Some(at.node.line()), kind });
     }
 
-    /// A fault between parts that have been read already: the line is looked up by the place.
+    /// Rejects a combination of values that have been read already; the line is looked up by the path.
     pub(super) fn reject_at_path(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
         let line = line_of(root.node, &FieldPath::root(), &path);
         self.violations.push(Violation { path, line, kind });
@@ -61,7 +61,7 @@ impl Reader {
         self.warnings.push(Warning { path: at.path.clone(), line: Some(at.node.line()), kind });
     }
 
-    /// The value, or its fault noted.
+    /// Returns the value, or records its violation.
     pub(super) fn check<T>(&mut self, at: &At<'_>, result: Result<T, ViolationKind>) -> Option<T> {
         result.map_err(|kind| self.reject(at, kind)).ok()
     }

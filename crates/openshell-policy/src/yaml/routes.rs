@@ -1,4 +1,4 @@
-//! The inference route file.
+//! Reader of inference route documents.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -138,7 +138,7 @@ fn budget(reader: &mut Reader, at: &At<'_>) -> Option<Budget> {
     Some(Budget { max_requests: count(reader, "max_requests"), max_tokens: count(reader, "max_tokens") })
 }
 
-/// A whole number from 1 on.
+/// Reads a whole number of at least 1.
 fn number(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU64> {
     let number = match at.node.value() {
         Value::Integer(number) => u64::try_from(*number).ok().and_then(NonZeroU64::new),

@@ -1,6 +1,6 @@
 use super::policy;
 
-/// The messages that `document` is refused with; none if it loads.
+/// Returns the messages of the violations of `document`; none if it loads.
 fn messages(document: &str) -> Vec<String> {
     match policy(document) {
         Ok(_) => Vec::new(),
@@ -8,7 +8,7 @@ fn messages(document: &str) -> Vec<String> {
     }
 }
 
-/// `endpoint` in a policy of otherwise nothing.
+/// A policy of nothing but `endpoint`.
 fn with_endpoint(endpoint: &str) -> String {
     format!("network_policies:\n  web:\n    endpoints:\n      - {endpoint}\n    binaries: [{{path: /usr/bin/curl}}]\n")
 }
@@ -108,7 +108,7 @@ fn every_violation_of_an_endpoint_is_reported_at_once() {
     );
     check("{host: \"*\", port: 0, ports: [1], access: full}", &["matches all", "a port is", "needs a", "`port` and"]);
     check("{hosts: a.test, port: 1}", &["unknown key `hosts`", "an endpoint needs a `host`"]);
-    // Nothing is said to be missing that is written, and faulty.
+    // A key with an invalid value is not reported as missing.
     check("{host: \"*\", port: 1}", &["matches all hosts"]);
     check("{host: a.test, port: 0}", &["a port is"]);
     check("{host: a.test, port: 1, protocol: rest, access: fool}", &["`fool`"]);
