@@ -20,7 +20,7 @@ const REQUESTED: ABI = ABI::V9;
 
 /// Access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PathAccess {
+enum PathAccess {
     /// Read files, list directories.
     Read,
     /// Read files, list directories, execute.
@@ -37,13 +37,13 @@ pub enum PathAccess {
 
 /// A path and the access to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
+struct Grant {
     /// Path as written; it may go through symlinks.
-    pub path: PathBuf,
+    path: PathBuf,
     /// Access to the path and everything beneath it.
-    pub access: PathAccess,
+    access: PathAccess,
     /// True if the policy lists the path. Baseline paths that do not exist are skipped without notice.
-    pub listed: bool,
+    listed: bool,
 }
 
 /// A grant with its resolved path. To be resolved before paths are masked, which would hide the symlinks.
@@ -190,8 +190,7 @@ impl Request {
     }
 
     /// Returns true if the policy lists `path` or a path beneath it. False for the root, beneath which every path lies.
-    #[must_use]
-    pub fn lists_beneath(&self, path: &Path) -> bool {
+    pub(crate) fn lists_beneath(&self, path: &Path) -> bool {
         path != Path::new("/") && self.grants.iter().any(|grant| grant.listed && grant.path.starts_with(path))
     }
 

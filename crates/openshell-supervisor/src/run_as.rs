@@ -20,8 +20,7 @@ pub struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// Returns true if owner, group and mode let the user enter the folder `path` and all of its ancestors.
-    #[must_use]
-    pub fn may_enter(&self, path: &Path) -> bool {
+    fn may_enter(&self, path: &Path) -> bool {
         path.ancestors().all(|folder| self.has_mode(folder, 0o1))
     }
 
