@@ -35,7 +35,7 @@ impl Policy {
         if count > MAX_ENDPOINTS {
             violations.push((path.clone(), ViolationKind::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
         }
-        violations.extend(skipped_but_judged(&network).into_iter().map(|(name, index)| {
+        violations.extend(skipped_but_inspected(&network).into_iter().map(|(name, index)| {
             (path.key(name.as_str()).key("endpoints").index(index), ViolationKind::TlsSkipWithL7)
         }));
         if !violations.is_empty() {
@@ -70,7 +70,7 @@ impl Policy {
 }
 
 /// Returns the `tls: skip` endpoints that share a host text and a port with an endpoint that has rules for requests.
-fn skipped_but_judged(network: &NetworkPolicies) -> Vec<(&PolicyName, usize)> {
+fn skipped_but_inspected(network: &NetworkPolicies) -> Vec<(&PolicyName, usize)> {
     let key = |endpoint: &Endpoint| endpoint.host().map(ToString::to_string);
     let all = || network.iter().flat_map(|(name, policy)| policy.endpoints.iter().enumerate().map(move |e| (name, e)));
     let mut judged = BTreeMap::new();

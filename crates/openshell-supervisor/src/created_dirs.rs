@@ -102,8 +102,8 @@ impl Drop for CreatedDirs {
 
 /// Removes the directories recorded in `run_dir`, and the record; returns the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
-    let Some(place) = run_dir.parent() else { return Vec::new() };
-    let lock = lock(place);
+    let Some(parent) = run_dir.parent() else { return Vec::new() };
+    let lock = lock(parent);
     let mut made = paths(&run_dir.join(MADE));
     // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
     // with the run directory anyway.
@@ -115,7 +115,7 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     }
     // Children first.
     made.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
-    let others = others(place, run_dir);
+    let others = others(parent, run_dir);
     made.retain(|folder| match others.iter().find(|(_, uses)| uses.iter().any(|path| path.starts_with(folder))) {
         // Handed over to the sandbox that uses it.
         Some((other, _)) => record(other, folder).is_err(),
@@ -124,9 +124,9 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     made
 }
 
-/// The run directories in `place` except `own`, each with the paths that its sandbox uses.
-fn others(place: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
-    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+/// The run directories in `parent` except `own`, each with the paths that its sandbox uses.
+fn others(parent: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
+    let Ok(entries) = std::fs::read_dir(parent) else { return Vec::new() };
     let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let others = others.filter(|path| path != own && is_ours(path));
     others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
@@ -180,9 +180,9 @@ impl Drop for Lock {
     }
 }
 
-/// Locks `place`, a parent of run directories, against other sandboxes.
-fn lock(place: &Path) -> io::Result<Lock> {
-    let folder = File::open(place)?;
+/// Locks `parent`, a parent of run directories, against other sandboxes.
+fn lock(parent: &Path) -> io::Result<Lock> {
+    let folder = File::open(parent)?;
     if is_root_only(&folder.metadata()?) {
         wait_for(&folder, FlockOperation::NonBlockingLockExclusive)?;
         return Ok(Lock { _held: folder, file: None });
@@ -198,7 +198,7 @@ fn lock(place: &Path) -> io::Result<Lock> {
         }
         wait_for(&held, FlockOperation::NonBlockingLockExclusive)?;
         if held.metadata()?.nlink() > 0 {
-            return Ok(Lock { _held: held, file: Some(place.join(LOCK)) });
+            return Ok(Lock { _held: held, file: Some(parent.join(LOCK)) });
         }
     }
     Err(io::ErrorKind::WouldBlock.into())

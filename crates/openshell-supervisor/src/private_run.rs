@@ -40,7 +40,7 @@ struct KeptEntry {
     fd: OwnedFd,
     kind: FileType,
     /// Parents with their owner and mode, which keep deciding who may enter.
-    way: Vec<(PathBuf, std::fs::Metadata)>,
+    parents: Vec<(PathBuf, std::fs::Metadata)>,
 }
 
 /// Replaces /run by a tmpfs that shows only [`PROOF`] and the `visible` paths beneath /run.
@@ -74,12 +74,12 @@ fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != Path::new(RUN)).collect();
     let data = |folder: &&Path| Ok((folder.to_path_buf(), std::fs::symlink_metadata(folder)?));
-    let way = above.iter().rev().map(data).collect::<io::Result<_>>()?;
-    Ok(Some(KeptEntry { path: path.to_owned(), fd, kind, way }))
+    let parents = above.iter().rev().map(data).collect::<io::Result<_>>()?;
+    Ok(Some(KeptEntry { path: path.to_owned(), fd, kind, parents }))
 }
 
-fn restore(KeptEntry { path, fd, kind, way }: &KeptEntry) -> io::Result<()> {
-    for (folder, data) in way {
+fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> {
+    for (folder, data) in parents {
         if !folder.exists() {
             std::fs::create_dir(folder)?;
             std::os::unix::fs::chown(folder, Some(data.uid()), Some(data.gid()))?;

@@ -67,7 +67,7 @@ impl Subnet {
         Ipv4Addr::new(10, 200, self.third, 2)
     }
 
-    fn holds(self, address: Ipv4Addr) -> bool {
+    fn contains(self, address: Ipv4Addr) -> bool {
         address.octets()[..3] == [10, 200, self.third]
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn free_subnets(socket: &Socket) -> io::Result<impl Iterator<Item = S
     }
     // A route into 10.200.N.0/24 begins with that prefix. Wider routes (10.0.0.0/8) begin elsewhere, except
     // 10.200.0.0/16 itself, which counts as use of the first subnet.
-    Ok(Subnet::candidates().filter(move |subnet| !used.iter().any(|address| subnet.holds(*address))))
+    Ok(Subnet::candidates().filter(move |subnet| !used.iter().any(|address| subnet.contains(*address))))
 }
 
 /// Prefix of the names of host ends.
@@ -98,7 +98,7 @@ const NAME_PREFIX: &str = "os-";
 pub fn is_on_link(address: Ipv4Addr) -> bool {
     let [10, 200, third, _] = address.octets() else { return false };
     let subnet = Subnet { third };
-    sandbox_links().map_or(true, |links| links.into_iter().any(|link| subnet.holds(link)))
+    sandbox_links().map_or(true, |links| links.into_iter().any(|link| subnet.contains(link)))
 }
 
 /// Addresses of the host ends of all sandboxes' links.

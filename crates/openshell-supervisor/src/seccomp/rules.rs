@@ -19,7 +19,7 @@ pub enum Action {
     /// EOPNOTSUPP: operation not supported.
     NotSupported,
     /// Success without effect, for callers that treat a refusal of the state already in force as an error.
-    NothingDone,
+    NoOp,
 }
 
 impl Action {
@@ -32,7 +32,7 @@ impl Action {
             Self::NoProtocol => libc::EPROTONOSUPPORT,
             Self::NoOption => libc::ENOPROTOOPT,
             Self::NotSupported => libc::EOPNOTSUPP,
-            Self::NothingDone => 0,
+            Self::NoOp => 0,
         }
     }
 }
@@ -182,7 +182,7 @@ macro_rules! other_options {
 }
 
 /// Reason for refusing descriptor tables of single threads.
-const HIDDEN: &str =
+const PRIVATE_DESCRIPTORS: &str =
     "a thread with descriptors of its own hides who holds a socket: /proc/PID/fd shows one table a process";
 
 /// Rows of both filters.
@@ -298,9 +298,14 @@ const WORKLOAD: &[Row] = &[
         "a user namespace brings every capability back",
         "as unshare"
     ),
-    row!(SYS_unshare, &[bits(0, libc::CLONE_FILES)], NotPermitted, HIDDEN),
-    row!(SYS_clone, &[masked(0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)], NotPermitted, HIDDEN),
-    row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, HIDDEN),
+    row!(SYS_unshare, &[bits(0, libc::CLONE_FILES)], NotPermitted, PRIVATE_DESCRIPTORS),
+    row!(
+        SYS_clone,
+        &[masked(0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)],
+        NotPermitted,
+        PRIVATE_DESCRIPTORS
+    ),
+    row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, PRIVATE_DESCRIPTORS),
     row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
     row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
     row!(
@@ -327,14 +332,14 @@ const WORKLOAD: &[Row] = &[
     row!(
         SYS_setrlimit,
         &[equal(0, libc::RLIMIT_CORE as i32)],
-        NothingDone,
+        NoOp,
         "at any other value than 1 a crash runs the host's handler of core dumps as root",
         "core dumps, which are off whatever is set"
     ),
     row!(
         SYS_prlimit64,
         &[equal(1, libc::RLIMIT_CORE as i32), not_null(2)],
-        NothingDone,
+        NoOp,
         "as setrlimit",
         "core dumps, which are off whatever is set"
     ),

@@ -185,7 +185,7 @@ const KERNEL_OBJECTS: &[u64] = &[0x6e73_6673, 0x1980_0202, 0x444d_4142, 0x5345_4
 
 /// Magic numbers of further file systems whose files are kernel interfaces: configfs, efivarfs, selinuxfs, smackfs,
 /// pstore, binfmt_misc, resctrl, fusectl, nfsd, xenfs.
-const INTERFACES: &[u64] = &[
+const KERNEL_INTERFACES: &[u64] = &[
     0x6265_6570,
     0xde5e_81e4,
     0xf97c_ff8c,
@@ -251,7 +251,7 @@ fn of_file(facts: &Facts<'_>) -> Kind {
     if KERNEL_OBJECTS.contains(&facts.file_system) || !facts.name.starts_with(b"/") {
         return Kind::KernelObject;
     }
-    if [KERNEL_FILE_SYSTEMS, INTERFACES].iter().any(|list| list.contains(&facts.file_system)) {
+    if [KERNEL_FILE_SYSTEMS, KERNEL_INTERFACES].iter().any(|list| list.contains(&facts.file_system)) {
         let is_readable_alone = facts.flags & OFlags::RWMODE == OFlags::RDONLY;
         return if is_readable_alone { Kind::KernelText } else { Kind::KernelControl };
     }

@@ -148,11 +148,11 @@ impl Streams {
         })
     }
 
-    /// Waits up to `patience` until everything that the sandbox wrote has been copied; returns false if something is
+    /// Waits up to `timeout` until everything that the sandbox wrote has been copied; returns false if something is
     /// left. To be called when no process of the sandbox is left.
     #[must_use]
-    pub fn finish(self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub fn finish(self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let flushing: Vec<_> = self.relays.into_iter().map(Relay::end).collect();
         // Nothing is ever sent; the channel disconnects when the relay is done.
         flushing.iter().all(|flushed| {
