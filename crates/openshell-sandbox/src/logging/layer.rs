@@ -130,12 +130,12 @@ mod tests {
             connection.record("host", "a b.test");
             let _request = tracing::debug_span!(target: TARGET, "request", n = 2).entered();
             let _bare = tracing::debug_span!(target: TARGET, "send").entered();
-            tracing::debug!(target: TARGET, elapsed_ms = 1.5, host = "a\nb", "answered");
+            tracing::debug!(target: TARGET, elapsed_ms = 1.5, host = "a\nb\"", "answered");
             tracing::info!(target: TARGET, elapsed_ms = 1.5, "told");
             tracing::trace!(target: TARGET, "too verbose");
         });
         let expected = [
-            r"DEBUG openshell_proxy::test: connection{id=7 host=a\u{20}b.test}:request{n=2}:send: answered elapsed_ms=1.5 host=a\u{a}b sandbox=box-1",
+            r#"DEBUG openshell_proxy::test: connection{id=7 host="a b.test"}:request{n=2}:send: answered elapsed_ms=1.5 host=a\u{a}b\u{22} sandbox=box-1"#,
             "INFO openshell_proxy::test: told sandbox=box-1",
         ];
         assert_eq!(lines, expected);

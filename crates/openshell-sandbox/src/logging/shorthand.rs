@@ -64,12 +64,12 @@ fn write_line(line: &mut String, source: &Source<'_>, fields: &Fields) -> fmt::R
     }
 }
 
-/// Writes all fields but the message, each as one word.
+/// Writes all fields but the message.
 fn write_fields(line: &mut String, fields: &Fields) -> fmt::Result {
     fields
         .iter()
         .filter(|(name, _)| *name != "message")
-        .try_for_each(|(name, value)| write!(line, " {name}={}", Word::of(value)))
+        .try_for_each(|(name, value)| write!(line, " {name}={}", Value(value)))
 }
 
 fn http(line: &mut String, fields: &Fields) -> fmt::Result {
@@ -158,14 +158,14 @@ fn process(line: &mut String, fields: &Fields) -> fmt::Result {
 const WORD_BYTES: usize = 512;
 
 /// A name that the workload may have chosen, as one word: characters that end a field or reorder a line are escaped.
-pub(super) struct Word<'t> {
+struct Word<'t> {
     text: &'t str,
     /// Shows the mark of a redacted credential as it is.
     is_redacted: bool,
 }
 
 impl<'t> Word<'t> {
-    pub(super) fn of(text: &'t str) -> Self {
+    fn of(text: &'t str) -> Self {
         Self { text, is_redacted: false }
     }
 
@@ -198,6 +198,23 @@ impl fmt::Display for Word<'_> {
             (rest, left) = (behind, still);
         }
         Ok(())
+    }
+}
+
+/// The value of a field below `info`: one word, or words in quotes.
+pub(super) struct Value<'t>(pub(super) &'t str);
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.contains(' ') || self.0.len() > WORD_BYTES {
+            return Word::of(self.0).fmt(f);
+        }
+        let mut separator = '"';
+        for word in self.0.split(' ') {
+            write!(f, "{separator}{}", Word::of(word))?;
+            separator = ' ';
+        }
+        f.write_char('"')
     }
 }
 
