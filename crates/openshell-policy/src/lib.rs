@@ -19,5 +19,7 @@ pub mod proposal;
 
 pub mod address;
 pub mod denial;
+pub mod reason;
 pub mod secret;
 pub mod violation;
+pub mod words;

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::address::{AddressClass, never_reachable};
-use crate::denial::{DenialStage, DenialSummary};
+use crate::denial::DenialSummary;
 use crate::network::rule::Glob;
+use crate::reason::DenialStage;
 
 /// A rule that would have permitted what was refused, for somebody to look at.
 #[derive(Clone, Debug, PartialEq)]
@@ -265,7 +266,8 @@ mod tests {
     use std::net::IpAddr;
 
     use super::{Proposal, fragment, propose};
-    use crate::denial::{Denial, DenialSummary, ReasonCode};
+    use crate::denial::{Denial, DenialSummary};
+    use crate::reason::ReasonCode;
 
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
         let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 
-use openshell_policy::denial::{Denial, ReasonCode};
+use openshell_policy::denial::Denial;
+use openshell_policy::reason::ReasonCode;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

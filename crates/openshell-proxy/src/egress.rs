@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::decide::permit::Permit;
+use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
-use crate::refusal::Refusal;
 use crate::resolve::guard::{Destination, OwnAddresses};
 use crate::resolve::lookup::Resolver;
 use crate::resolve::resolve;
@@ -68,7 +68,7 @@ impl Egress {
     /// # Errors
     /// It has them all.
     pub fn reserve(&self, program: &str) -> Result<QuotaGuard, Refusal> {
-        self.quota.take(program).ok_or(Refusal::LimitReached("the program has too many connections at once"))
+        self.quota.take(program).ok_or(Refusal::limit_reached("the program has too many connections at once"))
     }
 
     /// Connects to `destination` for `program`.
@@ -88,8 +88,8 @@ impl Egress {
 /// None answered within `patience`, or all refused.
 pub async fn dial(destination: &Destination, patience: Duration) -> Result<(TcpStream, SocketAddr), Refusal> {
     let watch = Stopwatch::start();
-    let unreachable = |error: io::Error| Refusal::UpstreamUnreachable(error.to_string());
-    let raced = timeout(patience, race(destination.addresses())).await.map_err(|_| Refusal::UpstreamTimeout)?;
+    let unreachable = |error: io::Error| Refusal::upstream_unreachable(error.to_string());
+    let raced = timeout(patience, race(destination.addresses())).await.map_err(|_| Refusal::upstream_timeout())?;
     let (stream, address) = raced.map_err(unreachable)?;
     prepare(&stream).map_err(unreachable)?;
     debug!(%address, us = watch.micros(), "connected");

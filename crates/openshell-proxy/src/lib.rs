@@ -38,10 +38,10 @@ pub mod credentials;
 pub mod inference;
 
 pub mod bypass;
+pub mod denial;
 
 pub mod observe;
 pub mod record;
-pub mod refusal;
 
 pub mod memory;
 pub mod quota;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
-use crate::refusal::Refusal;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Memory {
         let Some(longest) = longest else { return Ok(None) };
         // Each byte with a mark of its own.
         let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
-        room.map(Some).ok_or(Refusal::LimitReached("too many answers at once that are searched for secrets"))
+        room.map(Some).ok_or(Refusal::limit_reached("too many answers at once that are searched for secrets"))
     }
 }
 

@@ -15,9 +15,10 @@ use tracing::debug;
 use crate::authorize::connection::Connection;
 use crate::credentials::body::{FirstBytes, misplaced};
 use crate::decide::permit::{Inspection, Permit};
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::detect::{Detected, Protocol, detect};
 use crate::egress::Dialed;
-use crate::http::reply;
 use crate::inference::serve::Models;
 use crate::ingress;
 use crate::ingress::door::{Connected, ModelsClient, Opened};
@@ -27,7 +28,6 @@ use crate::limits::Limits;
 use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::http1::{self, report_refused, report_revoked};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
@@ -37,7 +37,7 @@ use crate::relay::tunnel::HttpTunnel;
 use crate::target::Scheme;
 use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
-use openshell_policy::denial::DenialStage;
+use openshell_policy::reason::DenialStage;
 
 /// Serves one client: answers its requests, and relays a connection that was permitted until that ends.
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
@@ -88,7 +88,7 @@ async fn serve_models(proxy: &Proxy, client: TcpStream, surplus: Bytes, models: 
             Models { services, inference, caller, target }.serve(client, socket).await;
         }
         Ok((client, Some(other))) => {
-            http1::refuse(services, client, &Refusal::AuthorityMismatch(other), record).await;
+            http1::refuse(services, client, &Refusal::authority_mismatch(other), record).await;
         }
         Err(refusal) => record.finish(Outcome::Refused(&refusal)),
     }
@@ -216,7 +216,7 @@ where
         tunnel.serve_http1(client, socket, upstream, address).await;
         return Ok(());
     }
-    let too_many = Refusal::LimitReached("too many HTTP/2 connections at once");
+    let too_many = Refusal::limit_reached("too many HTTP/2 connections at once");
     let _slot = slot.or_else(|| proxy.interceptor.http2_slot()).ok_or(too_many)?;
     drop(socket);
     tunnel.serve_http2(client, upstream, address, speaks).await;
@@ -241,9 +241,9 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
 {
     let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
-    let refusal = Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) };
+    let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
     let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
-    let answer = reply::raw(&refusal, &record);
+    let answer = reply::raw(&refusal, record.subject());
     record.finish(Outcome::Refused(&refusal));
     // A client that has gone wants no answer.
     let mut client = Linger::new(client, Arc::default());

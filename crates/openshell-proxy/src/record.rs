@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::credentials::vault::Credential;
 use crate::decide::message::{Judged, MessagePermit};
 use crate::decide::permit::Permit;
+use crate::denial::refusal::{Refusal, Subject};
 use crate::inference::api::ApiCall;
 use crate::inference::usage::Usage;
 use crate::peer::{Caller, Callers};
 use crate::placeholder::redacted;
-use crate::refusal::Refusal;
 use crate::target::{Scheme, Target};
-use openshell_policy::denial::{Denial, DenialStage, ReasonCode};
+use openshell_policy::denial::Denial;
+use openshell_policy::reason::ReasonCode;
 
 /// The target of the events that are audit records; the binary's logging gives them their form.
 pub const AUDIT: &str = "ocsf";
@@ -26,11 +27,9 @@ pub trait Audit: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Record {
     audit: Arc<dyn Audit>,
-    request: String,
+    subject: Subject,
     /// The request, where one is judged and not a connection.
     http: Option<Http>,
-    target: Option<Target>,
-    caller: Option<Caller>,
     policy: Option<String>,
     /// How its request came to its leave.
     judged: Option<Judged>,
@@ -93,10 +92,8 @@ impl Record {
     pub fn new(audit: &Arc<dyn Audit>, request: String, target: Option<Target>) -> Self {
         Self {
             audit: Arc::clone(audit),
-            request,
+            subject: Subject { request, target, caller: None, is_inside: false },
             http: None,
-            target,
-            caller: None,
             policy: None,
             judged: None,
             observed: None,
@@ -118,9 +115,10 @@ impl Record {
     /// The same request as number `number` inside a connection to its target.
     #[must_use]
     pub fn inside(mut self, number: u64) -> Self {
-        if let (Some(http), Some(target)) = (&mut self.http, &self.target) {
+        if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target) {
             http.number = Some(number);
-            self.request = http.named(target);
+            self.subject.request = http.named(target);
+            self.subject.is_inside = true;
         }
         self
     }
@@ -133,27 +131,21 @@ impl Record {
         record
     }
 
-    /// What was asked for.
+    /// The request in words, such as `CONNECT example.com:443`.
     #[must_use]
     pub fn request(&self) -> &str {
-        &self.request
+        &self.subject.request
     }
 
-    /// Who asks, once that is known.
+    /// The connection or request that it is of.
     #[must_use]
-    pub fn caller(&self) -> Option<&Caller> {
-        self.caller.as_ref()
-    }
-
-    /// Where to.
-    #[must_use]
-    pub fn target(&self) -> Option<&Target> {
-        self.target.as_ref()
+    pub fn subject(&self) -> &Subject {
+        &self.subject
     }
 
     /// Notes who asks.
     pub fn called_by(&mut self, caller: Caller) {
-        self.caller = Some(caller);
+        self.subject.caller = Some(caller);
     }
 
     /// Notes that it was permitted, and by which policy.
@@ -164,11 +156,11 @@ impl Record {
 
     /// Notes which path is judged.
     pub fn asks_for(&mut self, path: &str) {
-        if let (Some(http), Some(target)) = (&mut self.http, &self.target)
+        if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
             && http.path != path
         {
             path.clone_into(&mut http.path);
-            self.request = http.named(target);
+            self.subject.request = http.named(target);
         }
     }
 
@@ -216,10 +208,10 @@ impl Record {
     /// What reports that its answer held one of the `watched` credentials.
     #[must_use]
     pub fn echo(&self, watched: &[Arc<Credential>]) -> LeakFinding {
-        let target = self.target.as_ref().map(ToString::to_string).unwrap_or_default();
+        let target = self.subject.target.as_ref().map(ToString::to_string).unwrap_or_default();
         let names: Vec<_> = watched.iter().map(|credential| credential.name()).collect();
         let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
-        LeakFinding { request: self.request.clone(), target, credentials }
+        LeakFinding { request: self.subject.request.clone(), target, credentials }
     }
 
     /// Notes that the connection is another one from here on.
@@ -227,12 +219,6 @@ impl Record {
         if let Some(http) = &mut self.http {
             http.is_upgrade = true;
         }
-    }
-
-    /// Whether it is about a request inside a connection.
-    #[must_use]
-    pub fn is_inside(&self) -> bool {
-        self.http.as_ref().is_some_and(|http| http.number.is_some())
     }
 
     /// Reports, and has what the policy refused counted.
@@ -245,30 +231,20 @@ impl Record {
         }
     }
 
-    /// What a policy could change. Malformed requests, limits, and upstreams that are not there it could not.
+    /// The denial to count, if another policy or the operator could permit what was refused.
     fn denial(&self, refusal: &Refusal) -> Option<Denial> {
-        let request = match refusal {
-            Refusal::Request { rule, .. } | Refusal::EncodedSlash { rule, .. } => Some(rule.clone()),
-            _ => None,
-        };
-        let is_policy_denial = request.is_some()
-            || matches!(
-                refusal.code().stage(),
-                DenialStage::L4 | DenialStage::Identity | DenialStage::Ssrf | DenialStage::Credential
-            )
-            // A variable of the program or `tls: skip` would help.
-            || refusal.code() == ReasonCode::ClientTlsFailed;
-        let target = self.target.as_ref().filter(|_| is_policy_denial)?;
-        let program = self.caller.as_ref().map(|caller| &caller.program);
+        let Subject { target, caller, .. } = &self.subject;
+        let target = target.as_ref().filter(|_| refusal.is_counted())?;
+        let program = caller.as_ref().map(|caller| &caller.program);
         Some(Denial {
             host: target.host.to_string(),
             port: target.port,
             binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
             ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
             code: refusal.code(),
-            reason: refusal.log_reason(),
-            fix: refusal.fix(target, self.caller.as_ref()).or_else(|| refusal.no_fix(target)),
-            request,
+            reason: refusal.reason().to_owned(),
+            fix: refusal.fix(target, caller.as_ref()).or_else(|| refusal.no_fix(target)),
+            request: refusal.allowable_request(),
         })
     }
 
@@ -279,15 +255,14 @@ impl Record {
             Outcome::Refused(refusal) => self.report_refused(refusal),
             Outcome::Revoked(refusal) => self.emit(&Event {
                 activity: "CLOSE",
-                // Somebody passed a permitted socket on to a program that may not have it.
-                severity: if refusal.code().stage() == DenialStage::Identity { "HIGH" } else { "MED" },
+                severity: refusal.code().stage().severity_of_closing().as_str(),
                 action: "DENIED",
                 policy: "-",
                 engine: "opa",
                 decision: "deny",
-                reason: &refusal.log_reason(),
+                reason: refusal.reason(),
                 code: refusal.code().as_str(),
-                message: &format!("{} closed", self.request),
+                message: &format!("{} closed", self.subject.request),
             }),
             // It may have been sent already, and done what it does.
             Outcome::Aborted if self.judged.is_some() || self.is_routed() => {
@@ -302,7 +277,7 @@ impl Record {
                 decision: "",
                 reason: "the connection ended before the decision",
                 code: "",
-                message: &format!("{} ended", self.request),
+                message: &format!("{} ended", self.subject.request),
             }),
         }
     }
@@ -319,22 +294,22 @@ impl Record {
             Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
             Some(Judged::Allowed) => ("l7", "allow", remark, ""),
             // No rule has seen it.
-            Some(Judged::Unjudged) if self.is_inside() => ("", "allow", remark, ""),
+            Some(Judged::Unjudged) if self.subject.is_inside => ("", "allow", remark, ""),
             Some(Judged::Unjudged) | None => ("opa", "allow", remark, ""),
         };
         let message = match &self.http {
             _ if let Some(Routed { call: Some(call), .. }) = &self.inference => format!(
                 "Intercepted inference request, routing locally: {} (protocol={}, kind={})",
-                self.request,
+                self.subject.request,
                 call.interface.as_str(),
                 call.kind
             ),
             Some(Http { number: Some(number), .. }) if engine.is_empty() => {
                 let is_injected = !self.credentials.is_empty();
-                format!("HTTP_REQUEST {} credentials_injected={is_injected} request_num={number}", self.request)
+                format!("HTTP_REQUEST {} credentials_injected={is_injected} request_num={number}", self.subject.request)
             }
-            Some(_) if engine == "l7" => format!("L7_REQUEST {decision} {} reason={reason}", self.request),
-            _ => format!("{} allowed", self.request),
+            Some(_) if engine == "l7" => format!("L7_REQUEST {decision} {} reason={reason}", self.subject.request),
+            _ => format!("{} allowed", self.subject.request),
         };
         self.emit(&Event {
             activity: "OPEN",
@@ -350,44 +325,21 @@ impl Record {
     }
 
     fn report_refused(&self, refusal: &Refusal) {
-        let policy = self.policy.as_deref().unwrap_or("-");
-        let stage = refusal.code().stage();
-        let (activity, severity, action, policy) = match stage {
-            // Permitted, but there was nobody there, or not who should be.
-            DenialStage::Upstream => ("FAIL", "LOW", "ALLOWED", policy),
-            DenialStage::Tls => ("FAIL", "MED", "DENIED", policy),
-            // Somebody takes a secret where it may not go.
-            DenialStage::Credential if refusal.code() == ReasonCode::CredentialEndpointMismatch => {
-                ("OPEN", "HIGH", "DENIED", policy)
-            }
-            DenialStage::Credential => ("OPEN", "MED", "DENIED", policy),
-            // The route was right, but its backend was not there.
-            DenialStage::Inference if self.is_routed() && refusal.status().is_server_error() => {
-                ("FAIL", "LOW", "ALLOWED", "-")
-            }
-            DenialStage::L7 => ("OPEN", "MED", "DENIED", refusal.nearest_rule().unwrap_or(policy)),
-            _ => ("OPEN", "MED", "DENIED", "-"),
-        };
-        if matches!(refusal, Refusal::UnsolicitedUpgrade) {
+        let (code, stage) = (refusal.code(), refusal.code().stage());
+        let policy = refusal.nearest_rule().or(self.policy.as_deref()).filter(|_| stage.names_policy());
+        if code == ReasonCode::UnsolicitedUpgrade {
             self.report_unsolicited();
         }
         self.emit(&Event {
-            activity,
-            severity,
-            action,
-            policy,
-            engine: match stage {
-                DenialStage::Ssrf => "ssrf",
-                DenialStage::L7 => "l7",
-                DenialStage::Tls => "tls",
-                DenialStage::Credential => "credential",
-                DenialStage::Inference => "inference",
-                _ => "opa",
-            },
+            activity: code.report().activity.as_str(),
+            severity: code.report().severity.as_str(),
+            action: code.report().action.as_str(),
+            policy: policy.unwrap_or("-"),
+            engine: stage.engine().as_str(),
             decision: "deny",
-            reason: &refusal.log_reason(),
-            code: refusal.code().as_str(),
-            message: &refusal.detail(self),
+            reason: refusal.reason(),
+            code: code.as_str(),
+            message: &refusal.detail(&self.subject),
         });
     }
 
@@ -400,18 +352,18 @@ impl Record {
             severity = "HIGH",
             title = "Unsolicited 101 Switching Protocols",
             confidence = "high",
-            "Unsolicited 101 upgrade blocked: {}", self.request
+            "Unsolicited 101 upgrade blocked: {}", self.subject.request
         );
     }
 
     fn emit(&self, event: &Event<'_>) {
-        let binary = match &self.caller {
+        let binary = match &self.subject.caller {
             Some(caller) => caller.program.executable.as_str(),
             None => "-",
         };
-        let pid = self.caller.as_ref().map_or(0, |caller| caller.pid);
-        let host = self.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
-        let port = self.target.as_ref().map_or(0, |target| target.port);
+        let pid = self.subject.caller.as_ref().map_or(0, |caller| caller.pid);
+        let host = self.subject.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
+        let port = self.subject.target.as_ref().map_or(0, |target| target.port);
         let (class, activity, path, scheme, number) = match &self.http {
             Some(Http { method, path, scheme, number, .. }) => {
                 ("HTTP", method.as_str(), path.as_str(), scheme.as_str(), number.unwrap_or(0))

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use openshell_policy::denial::{Denial, DenialStage, DenialSummary, Denials};
+use openshell_policy::denial::{Denial, DenialSummary, Denials};
 use openshell_policy::proposal;
+use openshell_policy::reason::DenialStage;
 use openshell_proxy::record::Audit;
 
 use crate::text;
@@ -81,7 +82,8 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::denial::{Denial, ReasonCode};
+    use openshell_policy::denial::Denial;
+    use openshell_policy::reason::ReasonCode;
     use openshell_proxy::record::Audit;
 
     use super::Refusals;

@@ -152,6 +152,9 @@ const METADATA_NAMES: &[&str] = &[
     "metadata.goog",
 ];
 
+/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
+pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
+
 /// Returns the reason why no policy can make `host` reachable, if its text alone tells.
 #[must_use]
 pub fn never_reachable(host: &str) -> Option<&'static str> {

@@ -12,6 +12,7 @@ use crate::decide::message::{self, MessagePermit};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
+use crate::denial::refusal::Refusal;
 use crate::identify::Identifier;
 use crate::identify::rescan::PendingRescans;
 use crate::identify::search::{GiveUp, Search};
@@ -19,7 +20,6 @@ use crate::limits::Limits;
 use crate::observe::Observations;
 use crate::peer::{Caller, Callers, Flow};
 use crate::record::Record;
-use crate::refusal::Refusal;
 use crate::resolve::guard::{Destination, OwnAddresses};
 use crate::target::Target;
 use crate::trace::Stopwatch;
@@ -98,11 +98,11 @@ impl Authorizer {
                 drop(slot);
                 Ok::<_, Refusal>((identified.callers().clone(), identified.unsearched(), permit))
             });
-            work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+            work.await.map_err(|error| Refusal::engine(error.to_string()))?
         };
         let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
         let (callers, unsearched, permit) =
-            decided.map_err(|_| Refusal::CallerUnknown("finding out who asks took too long".to_owned()))??;
+            decided.map_err(|_| Refusal::caller_unknown("finding out who asks took too long".to_owned()))??;
         record.called_by(callers.first().clone());
         let us = watch.micros();
         let permit = Arc::new(permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?);
@@ -174,7 +174,7 @@ impl Authorizer {
             let identifier = Arc::clone(&self.identifier);
             let start = Instant::now();
             let searched = tokio::task::spawn_blocking(move || identifier.sweep(&inodes)).await;
-            let mut searched = searched.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())));
+            let mut searched = searched.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())));
             for (inode, connection) in waiting {
                 let found = match &mut searched {
                     Ok(owners) => Ok(owners.remove(&inode).unwrap_or_default().into()),

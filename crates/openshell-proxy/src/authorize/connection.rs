@@ -11,9 +11,9 @@ use crate::authorize::authorizer::{Authorizer, Mode};
 use crate::decide::action::Message;
 use crate::decide::message;
 use crate::decide::permit::Permit;
+use crate::denial::refusal::Refusal;
 use crate::identify::rescan::Owners;
 use crate::peer::Callers;
-use crate::refusal::Refusal;
 use crate::resolve::guard;
 use crate::target::Target;
 
@@ -114,7 +114,7 @@ impl Connection {
         if permit.generation() == authorizer.policy.load().generation() {
             return Ok(permit);
         }
-        self.reauthorize(authorizer, None).await.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))
+        self.reauthorize(authorizer, None).await.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
     /// As [`Self::current_permit`], for a connection whose activity is `message` from now on.
@@ -180,7 +180,7 @@ impl Connection {
             (self.target.clone(), lock(&self.addresses).clone(), lock(&self.activities).clone());
         let (mode, own) = (authorizer.mode.clone(), Arc::clone(&authorizer.own));
         let slot = Arc::clone(&authorizer.slots).acquire_owned().await;
-        let slot = slot.map_err(|error| Refusal::Engine(error.to_string()))?;
+        let slot = slot.map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
             let _slot = slot;
             // In a run that is observed nobody has more to lose.
@@ -192,7 +192,7 @@ impl Connection {
             activities.permitted_by(&permit)?;
             Ok(Arc::new(permit))
         });
-        let permit = judged.await.unwrap_or_else(|error| Err(Refusal::Engine(error.to_string())))?;
+        let permit = judged.await.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
         // Another judgement may have ended meanwhile, and what it found is kept.
         let mut callers = lock(&self.callers);
         *callers = callers.with(new.into_iter());
@@ -212,7 +212,7 @@ impl Activities {
         }
         if self.is_opaque {
             let what = "there are rules now for what is inside, which is not looked at";
-            return Err(Refusal::UnsupportedProtocol { what, policy: permit.policy().map(str::to_owned) });
+            return Err(Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned)));
         }
         let mut messages = self.message.iter().chain(self.streams.values());
         messages.try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))

@@ -7,8 +7,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::authorize::authorizer::{Authorization, Authorizer};
 use crate::authorize::connection::Connection;
+use crate::denial::refusal::Refusal;
 use crate::identify::rescan::{Owners, RescanResult};
-use crate::refusal::Refusal;
 
 /// Watches over one authorized connection.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl RevocationWatch {
             }
         }
         let judged = self.connection.reauthorize(authorizer, None).await;
-        let permit = judged.map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
+        let permit = judged.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
         self.generation = permit.generation();
         Ok(())
     }
@@ -93,7 +93,7 @@ impl RevocationWatch {
 async fn receive(rescan: &mut Option<oneshot::Receiver<RescanResult>>) -> RescanResult {
     match rescan {
         Some(receiver) => receiver.await.unwrap_or_else(|_| {
-            Err(Refusal::CallerUnknown("the search for further owners of the socket was given up".to_owned()))
+            Err(Refusal::caller_unknown("the search for further owners of the socket was given up".to_owned()))
         }),
         None => std::future::pending().await,
     }

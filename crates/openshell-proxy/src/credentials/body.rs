@@ -12,11 +12,11 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 
 use crate::credentials::vault::Vault;
+use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::limits::Limits;
 use crate::placeholder::{self, is_in_header};
-use crate::refusal::{CredentialFault, Refusal};
 
 /// Looks for placeholders in what comes in parts.
 #[derive(Debug, Default)]
@@ -83,8 +83,7 @@ impl FirstBytes {
 #[must_use]
 pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
     let is_misplaced = error.get_ref().is_some_and(|inner| inner.is::<Misplaced>());
-    is_misplaced
-        .then_some(Refusal::Credential(CredentialFault::Misplaced { place: "the first bytes of the connection" }))
+    is_misplaced.then_some(Refusal::placeholder_misplaced("the first bytes of the connection"))
 }
 
 /// A placeholder stands where none is replaced.
@@ -170,7 +169,7 @@ impl From<Unsendable> for Refusal {
     fn from(error: Unsendable) -> Self {
         match error {
             Unsendable::Misplaced(_) => in_body(),
-            Unsendable::Broken(_) => Self::BadRequest("the body of the request is malformed, or ended before its end"),
+            Unsendable::Broken(_) => Self::bad_request("the body of the request is malformed, or ended before its end"),
         }
     }
 }
@@ -232,7 +231,7 @@ impl Scanned {
 /// The refusal for a placeholder in a body.
 #[must_use]
 pub fn in_body() -> Refusal {
-    Refusal::Credential(CredentialFault::Misplaced { place: "the body" })
+    Refusal::placeholder_misplaced("the body")
 }
 
 impl Body for Scanned {

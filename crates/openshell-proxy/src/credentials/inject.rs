@@ -11,11 +11,11 @@ use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
 
 use crate::credentials::vault::{Credential, Vault};
+use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::http::target::RequestTarget;
 use crate::limits::Limits;
 use crate::placeholder::{self, Coding};
-use crate::refusal::{CredentialFault, Refusal};
 use crate::target::{Origin, Scheme};
 
 /// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`inject`] makes one.
@@ -150,11 +150,11 @@ impl Injection<'_> {
         let written = Zeroizing::new([path, mark, query.unwrap_or_default()].concat());
         let too_long = |_| {
             let name = self.used.last().map(|used| used.name().to_owned()).unwrap_or_default();
-            Refusal::Credential(CredentialFault::Unsafe { name, why: "the target becomes too long" })
+            Refusal::credential_unsafe(&name, "the target becomes too long")
         };
         let mut parts = uri.clone().into_parts();
         parts.path_and_query = Some(PathAndQuery::try_from(written.as_slice()).map_err(too_long)?);
-        let malformed = |_| Refusal::BadRequest("the target has no form as a URI");
+        let malformed = |_| Refusal::bad_request("the target has no form as a URI");
         Uri::from_parts(parts).map(Some).map_err(malformed)
     }
 
@@ -185,12 +185,12 @@ impl Injection<'_> {
                 None => self.fill(value.as_bytes(), &HEADER)?,
             };
             if let Some(filled) = filled {
-                let none = |_| Refusal::Credential(CredentialFault::Misplaced { place: HEADER.name });
+                let none = |_| Refusal::placeholder_misplaced(HEADER.name);
                 *value = HeaderValue::from_bytes(&filled).map_err(none)?;
                 value.set_sensitive(true);
             }
             if placeholder::is_in_header(name, value) {
-                return Err(Refusal::Credential(CredentialFault::Misplaced { place: "the name of a header" }));
+                return Err(Refusal::placeholder_misplaced("the name of a header"));
             }
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Injection<'_> {
             refuse_any(kept, place.name)?;
             let credential = self.credential(&found.name)?;
             let secret = credential.secret().expose();
-            let why = |why| Refusal::Credential(CredentialFault::Unsafe { name: found.name.clone(), why });
+            let why = |why| Refusal::credential_unsafe(&found.name, why);
             (place.check)(secret).map_err(why)?;
             self.bytes += secret.len();
             if self.bytes > Limits::RELEASED_BYTES {
@@ -249,17 +249,16 @@ impl Injection<'_> {
     /// The credential `name`, if it may be used for this request.
     fn credential(&mut self, name: &str) -> Result<Arc<Credential>, Refusal> {
         let Some(credential) = self.vault.get(name) else {
-            return Err(Refusal::Credential(CredentialFault::Unknown { name: name.to_owned() }));
+            return Err(Refusal::credential_unknown(name.to_owned()));
         };
-        let why = |why| Refusal::Credential(CredentialFault::Unsafe { name: name.to_owned(), why });
+        let why = |why| Refusal::credential_unsafe(name, why);
         // Who names a host means the one that has its certificate.
         if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
             return Err(why("it would go to port 443 without TLS"));
         }
         let binding = credential.binding();
-        let elsewhere = |has_path| Refusal::Credential(CredentialFault::Elsewhere { name: name.to_owned(), has_path });
         if !binding.includes(&self.origin.target.host, self.origin.target.port) {
-            return Err(elsewhere(false));
+            return Err(Refusal::credential_for_other_hosts(name.to_owned()));
         }
         if let Some(prefix) = &binding.path {
             // A target without canonical form could be read in two ways, and no rule has seen to it here.
@@ -267,10 +266,11 @@ impl Injection<'_> {
                 target.to_uri().is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
             };
             let target = RequestTarget::canonical(&self.method, &self.uri, true).ok();
-            let target = target.filter(is_canonical).ok_or_else(|| elsewhere(true))?;
+            let target =
+                target.filter(is_canonical).ok_or_else(|| Refusal::credential_for_other_paths(name.to_owned()))?;
             let readings = [Some(target.path()), target.without_parameters()];
             if !readings.into_iter().flatten().all(|path| prefix.includes(path)) {
-                return Err(elsewhere(true));
+                return Err(Refusal::credential_for_other_paths(name.to_owned()));
             }
         }
         if !self.used.iter().any(|used| used.name() == name) {
@@ -286,7 +286,7 @@ impl Injection<'_> {
 /// Refuses a text in which a placeholder is left.
 fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     match placeholder::is_hidden_in(text) {
-        true => Err(Refusal::Credential(CredentialFault::Misplaced { place })),
+        true => Err(Refusal::placeholder_misplaced(place)),
         false => Ok(()),
     }
 }

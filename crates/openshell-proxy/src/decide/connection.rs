@@ -1,13 +1,13 @@
 //! Snapshot, callers and target to a permit, or to a refusal.
 
-use openshell_policy::denial::{DenialStage, ReasonCode};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
+use openshell_policy::reason::{DenialStage, ReasonCode};
 
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
-use crate::decide::snapshot::{CachedDecision, Matches, Nearest, Snapshot, Verdict};
+use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};
+use crate::denial::refusal::{Matches, Nearest, Refusal};
 use crate::peer::{Caller, Callers};
-use crate::refusal::Refusal;
 use crate::target::Target;
 
 /// Judges a connection of `callers` to `target`. Where a socket has several owners, the policy must say the same about
@@ -22,25 +22,25 @@ pub fn judge(
     verify: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<Permit, Refusal> {
     let verdict_on =
-        |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::Engine(error.to_string()));
+        |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()));
     let answer = verdict_on(callers.first())?;
     for other in callers.others() {
         // What foreign rules say about requests may depend on who asks.
         let is_judged_by_whom = answer.rules.is_some() && !snapshot.is_built_in();
         if is_judged_by_whom || !same(&answer.verdict, &verdict_on(other)?.verdict) {
             let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
-            return Err(Refusal::CallerAmbiguous(both));
+            return Err(Refusal::caller_ambiguous(both));
         }
     }
     match &answer.verdict {
         Verdict::Deny { nearest } => {
             let reason = snapshot.deny_reason(&callers.first().program, target);
-            let reason = reason.map_err(|error| Refusal::Engine(error.to_string()))?;
+            let reason = reason.map_err(|error| Refusal::engine(error.to_string()))?;
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
         Verdict::Allow { policy, endpoints } => {
             if endpoints.iter().any(Endpoint::is_tcp) {
-                return Err(Refusal::NotInThisBuild { what: "`protocol: tcp`", policy: policy.clone() });
+                return Err(Refusal::not_in_this_build("`protocol: tcp`", policy.clone()));
             }
             let inspection = inspection(&answer, policy.as_deref(), endpoints)?;
             verify()?;
@@ -93,7 +93,7 @@ fn inspection(decision: &CachedDecision, policy: Option<&str>, endpoints: &[Endp
     match &decision.rules {
         Some(_) if skips_tls => {
             let what = "one endpoint says `tls: skip`, and another has rules for what is inside";
-            Err(Refusal::UnsupportedProtocol { what, policy: policy.map(str::to_owned) })
+            Err(Refusal::unsupported_protocol(what, policy.map(str::to_owned)))
         }
         Some(rules) => Ok(Inspection::Judged(rules.clone())),
         None if skips_tls => Ok(Inspection::Passthrough),
@@ -137,5 +137,5 @@ fn refused(snapshot: &Snapshot, reason: String, nearest: Option<&Nearest>) -> Re
         _ if snapshot.policy().network().is_empty() => ReasonCode::NoNetworkPolicies,
         _ => ReasonCode::EndpointNotInPolicy,
     };
-    Refusal::NotInPolicy { code, reason, nearest: nearest.cloned() }
+    Refusal::not_in_policy(code, reason, nearest.cloned())
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use hyper::{Method, Uri};
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::reason::ReasonCode;
 use tokio::sync::Semaphore;
 
 use crate::decide::action::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
-use crate::refusal::Refusal;
+use crate::denial::refusal::{JudgedRequest, Refusal};
 
 /// Leave to send one message. Only [`judge`] makes one.
 #[derive(Debug)]
@@ -57,12 +57,12 @@ pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> 
     if let Some(rules) = permit.rules().filter(|rules| rules.is_slow_for(action)) {
         let (rules, action) = (Arc::clone(rules), action.clone());
         // An evaluation that has begun keeps its slot, also when its client gives up.
-        let slot = Arc::clone(slots).acquire_owned().await.map_err(|error| Refusal::Engine(error.to_string()))?;
+        let slot = Arc::clone(slots).acquire_owned().await.map_err(|error| Refusal::engine(error.to_string()))?;
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot = slot;
             rules.verdict(&action).map(drop)
         });
-        evaluated.await.map_err(|error| Refusal::Engine(error.to_string()))??;
+        evaluated.await.map_err(|error| Refusal::engine(error.to_string()))??;
     }
     judge_now(permit, action)
 }
@@ -72,8 +72,8 @@ pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> 
 /// # Errors
 /// As [`judge`], and that it is no request.
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit, Refusal> {
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::BadRequest("the method is no method"))?;
-    let uri: Uri = target.parse().map_err(|_| Refusal::BadRequest("the path is no path"))?;
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::bad_request("the method is no method"))?;
+    let uri: Uri = target.parse().map_err(|_| Refusal::bad_request("the path is no path"))?;
     judge_now(permit, &permit.action(&Message::Http { method, uri })?)
 }
 
@@ -87,11 +87,13 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
     };
     match &*rules.verdict(action)? {
         MessageVerdict::Allow { policy } => Ok(MessagePermit { policy: policy.clone(), judged: Judged::Allowed }),
-        MessageVerdict::Deny { code, policy, reason } if rules.are_enforced() && !permit.is_observed() => {
-            Err(Refusal::Request { code: *code, reason: reason.clone(), policy: policy.clone(), rule: action.rule() })
+        MessageVerdict::Deny { fault, policy, reason } if rules.are_enforced() && !permit.is_observed() => {
+            let (method, path) = action.rule();
+            let request = JudgedRequest { policy: policy.clone(), method, path, fault: *fault };
+            Err(Refusal::request(reason.clone(), request))
         }
-        MessageVerdict::Deny { code, policy, reason } => {
-            let judged = Judged::Audited { code: *code, reason: reason.clone() };
+        MessageVerdict::Deny { fault, policy, reason } => {
+            let judged = Judged::Audited { code: fault.code(), reason: reason.clone() };
             Ok(MessagePermit { policy: policy.clone(), judged })
         }
     }

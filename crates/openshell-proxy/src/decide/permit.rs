@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use openshell_policy::address::AddressRange;
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::reason::ReasonCode;
 
 use crate::decide::action::{Action, Message};
 use crate::decide::rules::Rules;
+use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::http::target::{RequestTarget, TargetError};
-use crate::refusal::Refusal;
 use crate::target::Target;
 
 /// Leave to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled without a
@@ -123,11 +123,13 @@ impl Permit {
         let Some(rules) = self.rules() else { return Ok(action(RequestTarget::as_written(uri))) };
         let takes_encoded_slash = rules.takes_encoded_slash() || self.is_observed;
         match RequestTarget::canonical(method, uri, takes_encoded_slash) {
-            Err(TargetError::EncodedSlash) => {
-                let target = RequestTarget::canonical(method, uri, true).map_err(Refusal::Target)?;
-                Err(Refusal::EncodedSlash { policy: self.policy.clone(), rule: action(target).rule() })
+            Err(error @ TargetError::EncodedSlash) => {
+                let target = RequestTarget::canonical(method, uri, true).map_err(Refusal::target)?;
+                let ((method, path), fault) = (action(target).rule(), RequestFault::EncodedSlash);
+                let request = JudgedRequest { policy: self.policy.clone(), method, path, fault };
+                Err(Refusal::request(error.to_string(), request))
             }
-            target => target.map(action).map_err(Refusal::Target),
+            target => target.map(action).map_err(Refusal::target),
         }
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -13,9 +12,9 @@ use serde_json::json;
 
 use crate::decide::action::Action;
 use crate::decide::engine::{Engine, EngineError, Query};
+use crate::denial::refusal::{Refusal, RequestFault};
 use crate::http::target::{RequestTarget, decoded, folded};
 use crate::limits::Limits;
-use crate::refusal::Refusal;
 
 /// The rules of one connection.
 pub struct Rules {
@@ -79,7 +78,7 @@ impl Weighter<MessageKey, Arc<MessageVerdict>> for MessageWeighter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
     Allow { policy: Option<String> },
-    Deny { code: ReasonCode, policy: Option<String>, reason: String },
+    Deny { fault: RequestFault, policy: Option<String>, reason: String },
 }
 
 /// Rules that are evaluated on the thread that serves the connection; more may take milliseconds.
@@ -140,11 +139,11 @@ impl Rules {
     pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
         let Action::Http { target, .. } = action;
         if self.reads_queries {
-            target.parameters().map_err(Refusal::Target)?;
+            target.parameters().map_err(Refusal::target)?;
         }
         let key = self.key(action);
         let verdict = self.cache.get_or_insert_with(&key, || self.evaluate(&key.action).map(Arc::new));
-        verdict.map_err(|error| Refusal::Engine(error.to_string()))
+        verdict.map_err(|error| Refusal::engine(error.to_string()))
     }
 
     fn key(&self, action: &Action) -> MessageKey {
@@ -188,8 +187,8 @@ impl Rules {
         let reason = session.ask_text(Query::RequestDenyReason)?;
         let mut reason = reason.unwrap_or_else(|| "request denied by policy".to_owned());
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
-        let code = if denying.is_some() { ReasonCode::RequestInDenyRules } else { ReasonCode::RequestNotInRules };
-        Ok(MessageVerdict::Deny { code, policy: named(denying), reason })
+        let fault = if denying.is_some() { RequestFault::DenyRule } else { RequestFault::NoRule };
+        Ok(MessageVerdict::Deny { fault, policy: named(denying), reason })
     }
 }
 

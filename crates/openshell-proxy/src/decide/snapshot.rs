@@ -16,6 +16,7 @@ use serde_json::{Value as Json, json};
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
 use crate::decide::rego_data::{Links, rego_data, static_data};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice, judges};
+use crate::denial::refusal::{Matches, Nearest};
 use crate::limits::Limits;
 use crate::peer::Program;
 use crate::target::Target;
@@ -85,28 +86,6 @@ pub(super) enum Verdict {
     Allow { policy: Option<String>, endpoints: Vec<Endpoint> },
     /// Refused.
     Deny { nearest: Option<Nearest> },
-}
-
-/// The policy that comes nearest to permitting a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nearest {
-    /// Its key.
-    pub name: String,
-    /// The part of it that matches.
-    pub matches: Matches,
-}
-
-/// The part of a policy that matches a connection which it does not permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matches {
-    /// Host and port, not the program.
-    Endpoint,
-    /// Host and program, not the port.
-    HostAndBinary,
-    /// The program.
-    Binary,
-    /// The host.
-    Host,
 }
 
 impl Snapshot {

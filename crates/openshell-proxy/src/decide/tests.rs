@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hyper::Method;
-use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
+use openshell_policy::reason::ReasonCode;
 use serde_json::{Value, json};
 
 use super::action::Message;
@@ -13,8 +13,8 @@ use super::message::{self, Judged};
 use super::permit::Permit;
 use super::rego_data::rego_data;
 use super::snapshot::{LoadError, Snapshot};
+use crate::denial::refusal::Refusal;
 use crate::peer::{Caller, Callers, Program};
-use crate::refusal::Refusal;
 use crate::target::Target;
 
 fn snapshot(policies: &str) -> Snapshot {
@@ -55,7 +55,7 @@ fn check(policies: &str, to: &str, expected: Result<&str, ReasonCode>) {
 }
 
 fn reason(result: Result<Permit, Refusal>) -> String {
-    result.unwrap_err().log_reason()
+    result.unwrap_err().reason().to_owned()
 }
 
 const CURL: &str = "binaries: [{path: /usr/bin/curl}]";
@@ -454,7 +454,7 @@ fn owners_that_are_judged_differently_are_refused() {
 fn tof_02_who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
     let callers = Callers::new(vec![caller("/usr/bin/curl", &[])]).unwrap();
-    let changed = || Err(Refusal::CallerChanged("another file".to_owned()));
+    let changed = || Err(Refusal::caller_changed("another file".to_owned()));
     let refusal = judge(&snapshot, &callers, &target("a.test:1"), changed).unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::CallerChanged);
     let unread = || panic!("a program that the policy refuses was hashed");
@@ -504,7 +504,7 @@ fn an_evaluation_that_takes_too_long_refuses() {
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
-    assert!(refusal.log_reason().starts_with("policy evaluation error"), "{}", refusal.log_reason());
+    assert!(refusal.reason().starts_with("policy evaluation error"), "{}", refusal.reason());
 }
 
 #[test]

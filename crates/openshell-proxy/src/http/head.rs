@@ -10,9 +10,9 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Uri, Version};
 use openshell_policy::network::host::Host;
 
+use crate::denial::refusal::Refusal;
 use crate::http::target::{RequestTarget, TargetError};
 use crate::limits::Limits;
-use crate::refusal::Refusal;
 use crate::target::{Origin, Target, port};
 
 /// Checks that the body of a request has one length, whoever reads it. What else could be read in two ways the HTTP library
@@ -24,7 +24,7 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
     if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
-        return Err(Refusal::BadRequest("the only transfer coding of a request is chunked"));
+        return Err(Refusal::bad_request("the only transfer coding of a request is chunked"));
     }
     Ok(())
 }
@@ -38,7 +38,7 @@ pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
     if headers.values().all(is_text) {
         Ok(())
     } else {
-        Err(Refusal::BadRequest("a header of the request is not UTF-8"))
+        Err(Refusal::bad_request("a header of the request is not UTF-8"))
     }
 }
 
@@ -53,15 +53,15 @@ pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> R
         (None, _) if request.version == Version::HTTP_10 => None,
         // Its `:authority` says it (RFC 9113 §8.3.1).
         (None, _) if request.version == Version::HTTP_2 && request.uri.authority().is_some() => None,
-        (None, _) => return Err(Refusal::BadRequest("the request has no Host")),
-        (Some(_), Some(_)) => return Err(Refusal::BadRequest("the request has more than one Host")),
+        (None, _) => return Err(Refusal::bad_request("the request has no Host")),
+        (Some(_), Some(_)) => return Err(Refusal::bad_request("the request has more than one Host")),
     };
     if let Some(host) = host {
-        let host = host.to_str().map_err(|_| Refusal::BadRequest("the Host of the request is no host"))?;
+        let host = host.to_str().map_err(|_| Refusal::bad_request("the Host of the request is no host"))?;
         agrees(host, target)?;
     }
     if let Some(other) = request.uri.scheme_str().filter(|written| !written.eq_ignore_ascii_case(scheme.as_str())) {
-        return Err(Refusal::AuthorityMismatch(format!("{other}: inside a connection for {}", scheme.as_str())));
+        return Err(Refusal::authority_mismatch(format!("{other}: inside a connection for {}", scheme.as_str())));
     }
     request.uri.authority().map_or(Ok(()), |authority| agrees(authority.as_str(), target))
 }
@@ -76,7 +76,7 @@ fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
     };
     let is_host = Host::parse(host).as_ref() == Ok(&target.host);
     let is_port = number.is_none_or(|number| number.is_empty() || port(number) == Some(target.port));
-    if is_host && is_port { Ok(()) } else { Err(Refusal::AuthorityMismatch(shown(written))) }
+    if is_host && is_port { Ok(()) } else { Err(Refusal::authority_mismatch(shown(written))) }
 }
 
 /// What may stand in a log of what is no host.
@@ -94,9 +94,9 @@ const METHOD_BYTES: usize = 64;
 /// It is longer than any; or it asks a connection for another one.
 pub fn check_method(method: &Method) -> Result<(), Refusal> {
     if method.as_str().len() > METHOD_BYTES {
-        Err(Refusal::BadRequest("the method of the request is too long"))
+        Err(Refusal::bad_request("the method of the request is too long"))
     } else if *method == Method::CONNECT {
-        Err(Refusal::BadRequest("inside a connection there is no CONNECT"))
+        Err(Refusal::bad_request("inside a connection there is no CONNECT"))
     } else {
         Ok(())
     }
@@ -116,7 +116,11 @@ pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
 pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     let is_large = bytes(&request.uri, &request.headers) > Limits::INSPECTED_HEAD_BYTES;
     let has_many = request.headers.len() > Limits::HEAD_LINES;
-    if request.version == Version::HTTP_2 && (is_large || has_many) { Err(Refusal::RequestTooLarge) } else { Ok(()) }
+    if request.version == Version::HTTP_2 && (is_large || has_many) {
+        Err(Refusal::request_too_large())
+    } else {
+        Ok(())
+    }
 }
 
 /// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
@@ -207,7 +211,7 @@ pub fn in_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B
     parts.scheme = origin.scheme.as_str().parse().ok();
     parts.authority = host.and_then(|host| host.to_str().ok()?.parse().ok());
     // `*` has no other form that the library knows.
-    let uri = Uri::from_parts(parts).map_err(|_| Refusal::BadRequest("the target has no form in HTTP/2"))?;
+    let uri = Uri::from_parts(parts).map_err(|_| Refusal::bad_request("the target has no form in HTTP/2"))?;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     Ok(request)

@@ -12,9 +12,9 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
+use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::peer::{Caller, Callers, Flow};
-use crate::refusal::Refusal;
 use fingerprint::{Executable, Fingerprints, Untrusted};
 pub use proc::Processes;
 use proc::{Described, ProcError};
@@ -45,7 +45,7 @@ impl Identifier {
     /// # Errors
     /// Nobody is found, or a look-up fails: each a refusal.
     pub fn identify(&self, flow: Flow, search: &Search) -> Result<Identified, Refusal> {
-        let unknown = |what: String| Refusal::CallerUnknown(format!("failed to resolve peer binary: {what}"));
+        let unknown = |what: String| Refusal::caller_unknown(format!("failed to resolve peer binary: {what}"));
         let inode = self
             .sockets
             .inode(flow)
@@ -78,7 +78,7 @@ impl Identifier {
     /// # Errors
     /// /proc cannot be read, or a process that holds one cannot be described: each a refusal of them all.
     pub fn sweep(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
-        let unknown = |error: ProcError| Refusal::CallerUnknown(format!("failed to look at all processes: {error}"));
+        let unknown = |error: ProcError| Refusal::caller_unknown(format!("failed to look at all processes: {error}"));
         let mut found: HashMap<u32, Vec<Owner>> = HashMap::new();
         let search = Search::new(Limits::SWEPT_DESCRIPTORS, Limits::SWEEP_DEADLINE);
         for (owner, inode) in self.processes.sweep(inodes, &search).map_err(unknown)? {
@@ -145,11 +145,11 @@ impl Identifier {
     fn verify_all(&self, executables: &[Executable]) -> Result<(), Refusal> {
         for (level, executable) in executables.iter().enumerate() {
             self.fingerprints.verify(executable).map_err(|problem| match (problem, level) {
-                (Untrusted::Full, _) => Refusal::LimitReached("too many programs to remember"),
-                (problem, 0) => Refusal::CallerChanged(format!("binary integrity check failed: {problem}")),
+                (Untrusted::Full, _) => Refusal::limit_reached("too many programs to remember"),
+                (problem, 0) => Refusal::caller_changed(format!("binary integrity check failed: {problem}")),
                 (problem, _) => {
                     let path = &executable.path;
-                    Refusal::CallerChanged(format!("ancestor integrity check failed for {path}: {problem}"))
+                    Refusal::caller_changed(format!("ancestor integrity check failed for {path}: {problem}"))
                 }
             })?;
         }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::denial::refusal::Refusal;
 use crate::identify::fingerprint::Executable;
 use crate::limits::Limits;
 use crate::peer::Caller;
-use crate::refusal::Refusal;
 
 /// Sockets whose further owners have still to be looked for.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::authorize::connection::Connection;
 use crate::credentials::body::{RequestBody, whole};
 use crate::credentials::vault::Vault;
+use crate::denial::refusal::Refusal;
 use crate::egress::dial;
 use crate::http::body::ResponseBody;
 use crate::http::head;
@@ -23,7 +24,6 @@ use crate::inference::model::{self, BodyError};
 use crate::inference::route::Route;
 use crate::limits::Limits;
 use crate::record::Record;
-use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::exchange::{ExchangeError, Remedy, Secrets, UpstreamSource};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
@@ -54,7 +54,7 @@ pub async fn connect(
     upstream: &mut Upstream,
 ) -> Result<(), String> {
     let (backend, limit) = (&origin.target, route.timeouts.connect);
-    let failed = |refusal: Refusal| format!("{backend}: {}", refusal.log_reason());
+    let failed = |refusal: Refusal| format!("{backend}: {}", refusal.reason());
     let connected = async {
         let addresses = services.egress.resolver.addresses(&backend.host.to_string()).await;
         let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, backend.port)).collect();
@@ -116,7 +116,7 @@ impl UpstreamSource for BackendSource<'_> {
         self.is_reused = !retry && self.upstream.is_open_to(&self.origin);
         if !self.is_reused {
             let connected = connect(self.services, self.route, &self.origin, self.upstream).await;
-            connected.map_err(|why| ExchangeError::Unreachable(Refusal::UpstreamUnreachable(why)))?;
+            connected.map_err(|why| ExchangeError::Unreachable(Refusal::upstream_unreachable(why)))?;
         }
         Ok(AuthorizedRequest { target: RequestTarget::as_written(&parts.uri), upgrade: None })
     }
@@ -174,12 +174,12 @@ impl BackendRequest<'_> {
             0..=Limits::REWRITTEN_BYTES => model::with_model(body, &model),
             _ => {
                 let work = tokio::task::spawn_blocking(move || model::with_model(body, &model));
-                work.await.map_err(|error| Refusal::Engine(error.to_string()))?
+                work.await.map_err(|error| Refusal::engine(error.to_string()))?
             }
         };
         rewritten.map_err(|error| match error {
-            BodyError::NotJson => Refusal::Inference(InferenceFault::Encoding),
-            BodyError::Ambiguous => Refusal::BadRequest("the body asks for more than one model"),
+            BodyError::NotJson => Refusal::unsupported_encoding(),
+            BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
         })
     }
 

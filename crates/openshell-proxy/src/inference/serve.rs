@@ -17,9 +17,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::http::body::{ResponseBody, boxed, full};
+use crate::http::head;
 use crate::http::target::RequestTarget;
-use crate::http::{head, reply};
 use crate::inference::api::{self, ApiCall};
 use crate::inference::backend::{BackendRequest, BackendSource, connect, origin};
 use crate::inference::mock;
@@ -30,7 +32,6 @@ use crate::inference::usage::Meter;
 use crate::limits::Limits;
 use crate::peer::Caller;
 use crate::record::{Outcome, Record};
-use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 use crate::relay::http1::{self, Session};
 use crate::relay::services::Services;
@@ -167,17 +168,17 @@ impl Models<'_> {
         let (call, target) = self.call(&parts, record)?;
         let table = self.inference.table();
         if table.is_empty() {
-            return Err(Refusal::Inference(InferenceFault::NoRoutes));
+            return Err(Refusal::inference_without_routes());
         }
         if table.serving(call.interface).next().is_none() {
-            return Err(Refusal::Inference(InferenceFault::NoRoute));
+            return Err(Refusal::inference_no_route());
         }
         let (body, held) = match call.method() {
-            Method::GET if !body.is_end_stream() => return Err(Refusal::BadRequest("a GET has no body")),
+            Method::GET if !body.is_end_stream() => return Err(Refusal::bad_request("a GET has no body")),
             Method::GET => (Bytes::new(), None),
             _ => {
                 let read = timeout(Limits::INFERENCE_BODY, self.read(body, table.max_request_bytes)).await;
-                read.map_err(|_| Refusal::BadRequest(LATE))??
+                read.map_err(|_| Refusal::bad_request(LATE))??
             }
         };
         let mut unreachable = None;
@@ -191,34 +192,33 @@ impl Models<'_> {
                 }
                 Err(RouteError::Failed(refusal)) => return Err(refusal),
                 Err(RouteError::Unreachable(refusal)) => {
-                    tracing::warn!("inference route {}: {}", route.name, refusal.log_reason());
+                    tracing::warn!("inference route {}: {}", route.name, refusal.reason());
                     unreachable = Some(refusal);
                 }
             }
         }
-        Err(unreachable.unwrap_or(Refusal::Inference(InferenceFault::NoRoute)))
+        Err(unreachable.unwrap_or(Refusal::inference_no_route()))
     }
 
     /// The call that the head of a request makes, and its target.
     fn call(&self, parts: &Parts, record: &mut Record) -> Result<(ApiCall, RequestTarget), Refusal> {
         head::check_method(&parts.method)?;
         head::check_framing(&parts.headers)?;
-        let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::Target)?;
+        let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::target)?;
         record.asks_for(target.path());
-        let refused = |fault| Err(Refusal::Inference(fault));
         let Some(call) = api::call(&parts.method, target.path()) else {
             let is_upgrade = parts.headers.contains_key(UPGRADE) && api::call(&Method::POST, target.path()).is_some();
-            return refused(if is_upgrade { InferenceFault::Upgrade } else { InferenceFault::NoCall });
+            return Err(if is_upgrade { Refusal::upgrade_refused() } else { Refusal::inference_path_not_allowed() });
         };
         if !parts.headers.get_all(CONTENT_TYPE).iter().all(|kind| model::is_utf8(kind.as_bytes())) {
-            return refused(InferenceFault::Encoding);
+            return Err(Refusal::unsupported_encoding());
         }
         Ok((call, target))
     }
 
     /// Reads the body of a request, as much as one may have, and as all together may.
     async fn read(&self, mut body: Incoming, most: usize) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
-        let too_large = || Refusal::Inference(InferenceFault::TooLarge { most });
+        let too_large = || Refusal::inference_request_too_large(most);
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
@@ -229,10 +229,10 @@ impl Models<'_> {
         let (mut held, mut read) = (permit.ok_or_else(too_many)?, BytesMut::with_capacity(room));
         loop {
             let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Refusal::BadRequest(LATE))? else {
+            let Some(frame) = frame.map_err(|_| Refusal::bad_request(LATE))? else {
                 break;
             };
-            let malformed = |_| Refusal::BadRequest("the body of the request is malformed, or ended before its end");
+            let malformed = |_| Refusal::bad_request("the body of the request is malformed, or ended before its end");
             let Ok(data) = frame.map_err(malformed)?.into_data() else { continue };
             if read.len() + data.len() > most {
                 return Err(too_large());
@@ -260,14 +260,12 @@ impl Models<'_> {
         // The estimate is taken back by the same measure.
         let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
-        route.spend(cost).map_err(|what| {
-            RouteError::Failed(Refusal::Inference(InferenceFault::Budget { route: route.name.clone(), what }))
-        })?;
+        route.spend(cost).map_err(|what| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, what)))?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
             return Ok(RouteResponse::Mock(mock::answer(request.call.interface, &route.model, streams)));
         };
-        let failed = |why: String| RouteError::Failed(Refusal::Inference(InferenceFault::Failed(why)));
+        let failed = |why: String| RouteError::Failed(Refusal::inference_failed(&why));
         let outbound = Outbound::own(request.build(&origin, base, body).map_err(failed)?);
         let mut kept = session.upstream.lock().await;
         let mut source = BackendSource::new(self.services, route, origin, &mut kept.upstream);
@@ -288,25 +286,23 @@ impl Models<'_> {
 impl BackendSource<'_> {
     /// `error` as that of a route.
     fn error(&self, error: ExchangeError) -> RouteError {
-        let unavailable = |why| Refusal::Inference(InferenceFault::Unavailable(why));
+        let unavailable = Refusal::inference_unavailable;
         match error {
             ExchangeError::Refused(refusal) => RouteError::Failed(refusal),
-            ExchangeError::Unreachable(refusal) => RouteError::Unreachable(unavailable(refusal.log_reason())),
+            ExchangeError::Unreachable(refusal) => RouteError::Unreachable(unavailable(refusal.reason())),
             ExchangeError::Lost | ExchangeError::NotSent => {
-                RouteError::Unreachable(unavailable(format!("{}: it closed at once", self.backend())))
+                RouteError::Unreachable(unavailable(&format!("{}: it closed at once", self.backend())))
             }
-            ExchangeError::Failed(refusal) => {
-                RouteError::Failed(Refusal::Inference(InferenceFault::Failed(refusal.log_reason())))
-            }
+            ExchangeError::Failed(refusal) => RouteError::Failed(Refusal::inference_failed(refusal.reason())),
             ExchangeError::TimedOut(limit) => {
-                RouteError::Failed(unavailable(format!("no answer began within {limit:?}")))
+                RouteError::Failed(unavailable(&format!("no answer began within {limit:?}")))
             }
         }
     }
 }
 
 fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
-    let response = reply::refused(refusal, &record).map(full);
+    let response = reply::refused(refusal, record.subject()).map(full);
     record.finish(Outcome::Refused(refusal));
     response
 }
@@ -324,5 +320,5 @@ fn request_tokens(bytes: usize) -> u64 {
 }
 
 fn too_many() -> Refusal {
-    Refusal::LimitReached("too many requests for models at once")
+    Refusal::limit_reached("too many requests for models at once")
 }

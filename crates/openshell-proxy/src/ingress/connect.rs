@@ -8,18 +8,18 @@ use openshell_policy::network::host::Host;
 
 use crate::authorize::revocation::RevocationWatch;
 use crate::decide::permit::Inspection;
+use crate::denial::refusal::Refusal;
 use crate::http::body::{ResponseBody, full};
 use crate::http::reply;
 use crate::ingress::door::{Door, ModelsClient, Opened};
 use crate::record::{Audit, Record};
-use crate::refusal::{InferenceFault, Refusal};
 use crate::target::{Target, port};
 
 /// The target of `request`, a CONNECT, or the refusal of one without host and port; and its record.
 pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Target, Refusal>) {
     match target(request.uri()) {
         Ok(target) => (Record::new(audit, format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
-        Err(problem) => (Record::new(audit, "CONNECT".to_owned(), None), Err(Refusal::BadRequest(problem))),
+        Err(problem) => (Record::new(audit, "CONNECT".to_owned(), None), Err(Refusal::bad_request(problem))),
     }
 }
 
@@ -73,7 +73,7 @@ impl Door<'_> {
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
         record.intercepted();
         if self.proxy.inference.is_none() {
-            return Err(Refusal::Inference(InferenceFault::NotConfigured));
+            return Err(Refusal::inference_not_configured());
         }
         self.proxy.interceptor.authority()?;
         let program = caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());

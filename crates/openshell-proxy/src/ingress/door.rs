@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
+use crate::denial::refusal::Refusal;
 use crate::egress::Dialed;
 use crate::peer::{Caller, Flow};
 use crate::proxy::Proxy;
 use crate::quota::QuotaGuard;
 use crate::record::Record;
-use crate::refusal::Refusal;
 use crate::relay::http1::Session;
 use crate::resolve::guard::Destination;
 use crate::target::Target;

@@ -10,11 +10,11 @@ use openshell_policy::network::host::Host;
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
 use crate::decide::action::Message;
+use crate::denial::refusal::Refusal;
 use crate::http::body::ResponseBody;
 use crate::http::head;
 use crate::ingress::door::Door;
 use crate::record::{Audit, Record};
-use crate::refusal::Refusal;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
 use crate::relay::inspect::{AuthorizedRequest, authorize_request};
@@ -26,7 +26,7 @@ use crate::target::{Origin, Scheme, Target, port};
 /// TLS, as some clients leave that to their proxy.
 pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Origin, Refusal>) {
     let (method, uri) = (request.method(), request.uri());
-    let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::BadRequest(what)));
+    let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::bad_request(what)));
     let Some(authority) = uri.authority() else {
         return refused("this is a proxy: send CONNECT host:port, or a request with an absolute http URL");
     };

@@ -15,8 +15,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, debug_span};
 
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
-use crate::http::reply;
 use crate::inference;
 use crate::inference::serve::Models;
 use crate::io::lingering::Linger;
@@ -24,7 +25,6 @@ use crate::limits::Limits;
 use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
-use crate::refusal::{InferenceFault, Refusal};
 use crate::relay::http1::connection;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Door};
@@ -53,7 +53,7 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: TcpStream) {
             Method::CONNECT => connect::intake(&services.audit, &request).0,
             _ => forward::intake(&services.audit, &request).0,
         };
-        Some(refuse(&Refusal::LimitReached("too many connections at once"), record))
+        Some(refuse(&Refusal::limit_reached("too many connections at once"), record))
     };
     let (session, driver) = connection(None);
     let _ = driver.serve(services, &session, client, &protocol(), answer).await;
@@ -119,13 +119,13 @@ impl<'p> Door<'p> {
         let caller = services.authorizer.identify(self.flow).await;
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
         let inference = self.proxy.inference.as_deref();
-        let inference = inference.ok_or(Refusal::Inference(InferenceFault::NotConfigured))?;
+        let inference = inference.ok_or(Refusal::inference_not_configured())?;
         Ok(Models { services, inference, caller, target })
     }
 }
 
 fn refuse(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
-    let response = reply::refused(refusal, &record).map(full);
+    let response = reply::refused(refusal, record.subject()).map(full);
     record.finish(Outcome::Refused(refusal));
     response
 }

@@ -19,12 +19,12 @@ use crate::credentials::body::{self, Held, LeakReport, RequestBody};
 use crate::credentials::inject::inject;
 use crate::credentials::redact::redact;
 use crate::credentials::vault::{Credential, CurrentVault, Vault};
+use crate::denial::refusal::Refusal;
 use crate::http::body::{ResponseBody, boxed};
 use crate::http::head;
 use crate::io::complete_body::CompleteBody;
 use crate::io::tasks::ConnectionTasks;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
@@ -114,8 +114,8 @@ impl ExchangeError {
     pub fn into_refusal(self) -> Refusal {
         match self {
             Self::Refused(refusal) | Self::Unreachable(refusal) | Self::Failed(refusal) => refusal,
-            Self::TimedOut(_) => Refusal::UpstreamTimeout,
-            Self::Lost | Self::NotSent => Refusal::UpstreamUnreachable("it closed at once".to_owned()),
+            Self::TimedOut(_) => Refusal::upstream_timeout(),
+            Self::Lost | Self::NotSent => Refusal::upstream_unreachable("it closed at once".to_owned()),
         }
     }
 }
@@ -209,10 +209,10 @@ impl Exchange<'_> {
                 }
                 Unsent::Replay(body) => body,
             };
-            let program = record.caller().map_or("-", |caller| caller.program.executable.as_str());
+            let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
             let room = self.services.memory.searching(program, longest(&watched))?;
             let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());
-            let mut request = request.map_err(Refusal::Target)?;
+            let mut request = request.map_err(Refusal::target)?;
             if source.upstream().is_shared() {
                 request = head::in_http2(request, source.origin())?;
             }
@@ -311,11 +311,11 @@ mod tests {
     use crate::authorize::connection::Connection;
     use crate::credentials::body::whole;
     use crate::credentials::vault::Vault;
+    use crate::denial::refusal::Refusal;
     use crate::http::body::ResponseBody;
     use crate::http::target::RequestTarget;
     use crate::io::tasks::ConnectionTasks;
     use crate::record::{Outcome, Record};
-    use crate::refusal::Refusal;
     use crate::relay::inspect::AuthorizedRequest;
     use crate::relay::upstream::Upstream;
     use crate::target::{Origin, Scheme};
@@ -380,7 +380,7 @@ mod tests {
             _: &mut Record,
             _: bool,
         ) -> Result<AuthorizedRequest, ExchangeError> {
-            Err(Refusal::BadRequest("refused").into())
+            Err(Refusal::bad_request("refused").into())
         }
 
         fn upstream(&mut self) -> &mut Upstream {
@@ -437,7 +437,9 @@ mod tests {
     #[tokio::test]
     async fn a_refused_request_reaches_no_upstream_and_its_body_is_not_read() {
         let exchanged = post(Refusing, &ConnectionTasks::default(), "secret").await;
-        assert!(matches!(exchanged, Err(ExchangeError::Refused(Refusal::BadRequest("refused")))));
+        assert!(
+            matches!(exchanged, Err(ExchangeError::Refused(refusal)) if refusal == Refusal::bad_request("refused"))
+        );
     }
 
     #[tokio::test]

@@ -18,15 +18,15 @@ use tokio::sync::{Mutex, mpsc};
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
 use crate::credentials::body::{FirstBytes, misplaced};
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
-use crate::http::reply;
 use crate::io::lingering::Linger;
 use crate::io::prefixed::Prefixed;
 use crate::io::tasks::ConnectionTasks;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::exchange::Upgraded;
 use crate::relay::opaque;
 use crate::relay::services::Services;
@@ -170,7 +170,7 @@ impl Driver {
             () = &mut revoked => return Ok(()),
             gone = gone(state, socket.as_ref()) => return match gone {
                 Gone::Closed => Ok(()),
-                Gone::Stuck => Err(Refusal::BadRequest("the head of the request did not arrive in time")),
+                Gone::Stuck => Err(Refusal::bad_request("the head of the request did not arrive in time")),
             },
         }
         if let Ok(upgraded) = upgrades.try_recv() {
@@ -264,11 +264,11 @@ where
 /// Reason for which the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
 fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
-        Some(Refusal::RequestTooLarge)
+        Some(Refusal::request_too_large())
     } else if error.is_parse() {
-        Some(Refusal::BadRequest("the request is not HTTP/1.1"))
+        Some(Refusal::bad_request("the request is not HTTP/1.1"))
     } else if error.is_timeout() {
-        Some(Refusal::BadRequest("the head of the request did not arrive in time"))
+        Some(Refusal::bad_request("the head of the request did not arrive in time"))
     } else {
         None
     }
@@ -279,7 +279,7 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let response = reply::refused(refusal, &record);
+    let response = reply::refused(refusal, record.subject());
     record.finish(Outcome::Refused(refusal));
     let (session, driver) = connection(None);
     let answer = |_| {

@@ -7,11 +7,11 @@ use openshell_policy::network::endpoint::Protocol;
 use crate::authorize::authorizer::Authorizer;
 use crate::decide::action::{Action, Message};
 use crate::decide::permit::{Inspection, Permit};
+use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::http::target::RequestTarget;
 use crate::peer::Callers;
 use crate::record::Record;
-use crate::refusal::Refusal;
 
 /// A request that may be sent.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ impl Inspector {
             Inspection::Passthrough | Inspection::Unjudged => Ok(Self::Unjudged),
             Inspection::Judged(rules) => match rules.protocol() {
                 Protocol::Rest => Ok(Self::Rest),
-                Protocol::Sql | Protocol::Tcp => Err(Refusal::UnsupportedProtocol {
-                    what: "the policy has rules for a protocol that is not HTTP",
-                    policy: permit.policy().map(str::to_owned),
-                }),
+                Protocol::Sql | Protocol::Tcp => Err(Refusal::unsupported_protocol(
+                    "the policy has rules for a protocol that is not HTTP",
+                    permit.policy().map(str::to_owned),
+                )),
             },
         }
     }

@@ -6,10 +6,10 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::authorize::connection::Connection;
+use crate::denial::refusal::Refusal;
 use crate::detect::Protocol;
 use crate::io::prefixed::Prefixed;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::services::Services;
 use crate::relay::{http1, http2};
@@ -115,7 +115,7 @@ async fn handshakes(
     };
     let (client, other_host) = terminated?;
     let upstream = match (other_host, early) {
-        (Some(other), _) => Err(Refusal::AuthorityMismatch(other)),
+        (Some(other), _) => Err(Refusal::authority_mismatch(other)),
         (None, Some(upstream)) => upstream,
         (None, None) => originated.await,
     };

@@ -14,12 +14,13 @@ use tracing::{Instrument as _, debug_span};
 use crate::authorize::connection::{Connection, StreamId};
 use crate::decide::action::Message;
 use crate::decide::permit::Permit;
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::egress::dial;
 use crate::http::body::{ResponseBody, full};
-use crate::http::{head, reply};
+use crate::http::head;
 use crate::limits::Limits;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::{self, Session, report_refused};
 use crate::relay::inspect::{AuthorizedRequest, authorize_request};
@@ -85,7 +86,7 @@ impl HttpTunnel {
             }
             Err(error) => {
                 let refusal = error.into_refusal();
-                let response = reply::refused(&refusal, &record).map(full);
+                let response = reply::refused(&refusal, record.subject()).map(full);
                 record.finish(Outcome::Refused(&refusal));
                 Some(response)
             }
@@ -131,7 +132,7 @@ impl TunnelSource<'_> {
         if let Some(address) = self.dialed {
             // The policy may have changed while the address was dialled.
             guard::check(&services.authorizer.own, &permit, vec![address])
-                .map_err(|refusal| Refusal::PolicyChanged(refusal.log_reason()))?;
+                .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
         }
         Ok(permit)
     }
@@ -171,7 +172,7 @@ impl UpstreamSource for TunnelSource<'_> {
                     continue;
                 }
                 if head::is_grpc(&parts.headers) && !self.upstream.is_shared() {
-                    return Err(Refusal::UpstreamWithoutHttp2.into());
+                    return Err(Refusal::upstream_without_http2().into());
                 }
             }
             if must_dial {

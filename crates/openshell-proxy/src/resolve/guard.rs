@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use openshell_policy::address::{AddressClass, ipv4_forms};
-use openshell_policy::denial::ReasonCode;
+use openshell_policy::address::{AddressClass, CONTROL_PLANE_PORTS, ipv4_forms};
+use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
-use crate::refusal::Refusal;
+use crate::denial::refusal::{AddressFault, Refusal};
 
 /// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one for a
 /// workload.
@@ -28,9 +28,6 @@ impl Destination {
         &self.addresses
     }
 }
-
-/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
-pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
 /// The supervisor's own addresses, which no policy makes reachable: what listens there is for the sandbox it was made for alone.
 #[derive(Clone, Debug)]
@@ -57,20 +54,21 @@ pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Res
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
-    let refuse =
-        |code, reason| Err(Refusal::Address { code, reason, has_list, policy: permit.policy().map(str::to_owned) });
+    let refuse = |code, reason, fault| Err(Refusal::address(code, reason, fault, permit.policy().map(str::to_owned)));
     if addresses.is_empty() {
-        return refuse(ReasonCode::DnsFailed, format!("DNS resolution of {host} returned no addresses"));
+        let reason = format!("DNS resolution of {host} returned no addresses");
+        return refuse(ReasonCode::DnsFailed, reason, AddressFault::Other);
     }
     if CONTROL_PLANE_PORTS.contains(&port) {
         let reason = format!("port {port} is a blocked control-plane port, connection rejected");
-        return refuse(ReasonCode::ControlPlanePort, reason);
+        return refuse(ReasonCode::ControlPlanePort, reason, AddressFault::Other);
     }
     for address in &addresses {
         let class = AddressClass::of(*address);
         if class.is_always_blocked() || own.contain(*address, port) {
             let reason = format!("{host} resolves to always-blocked address {address}, connection rejected");
-            return refuse(ReasonCode::AlwaysBlockedAddress, reason);
+            let refused = refuse(ReasonCode::AlwaysBlockedAddress, reason, AddressFault::NeverReachable);
+            return if has_list { refused.map_err(Refusal::under_allowed_ips) } else { refused };
         }
         let listed =
             permitted.literal == Some(*address) || permitted.listed.iter().any(|range| range.contains(*address));
@@ -79,10 +77,10 @@ pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Res
         }
         if has_list {
             let reason = format!("{host} resolves to {address} which is not in allowed_ips, connection rejected");
-            return refuse(ReasonCode::AddressNotInAllowedIps, reason);
+            return refuse(ReasonCode::AddressNotInAllowedIps, reason, AddressFault::Unlisted);
         }
         let reason = format!("{host} resolves to internal address {address}, connection rejected");
-        return refuse(ReasonCode::InternalAddress, reason);
+        return refuse(ReasonCode::InternalAddress, reason, AddressFault::Unlisted);
     }
     Ok(Destination { addresses: addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect() })
 }

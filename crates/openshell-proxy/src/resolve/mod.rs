@@ -3,11 +3,11 @@
 pub mod guard;
 pub mod lookup;
 
-use openshell_policy::denial::ReasonCode;
 use openshell_policy::network::host::Host;
+use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
-use crate::refusal::Refusal;
+use crate::denial::refusal::{AddressFault, Refusal};
 use guard::{Destination, OwnAddresses};
 use lookup::Resolver;
 
@@ -18,11 +18,9 @@ use lookup::Resolver;
 pub async fn resolve(resolver: &Resolver, own: &OwnAddresses, permit: &Permit) -> Result<Destination, Refusal> {
     let addresses = match &permit.target().host {
         Host::Address(address) => vec![*address],
-        Host::Name(name) => resolver.lookup(name).await.map_err(|reason| Refusal::Address {
-            code: ReasonCode::DnsFailed,
-            reason,
-            has_list: false,
-            policy: permit.policy().map(str::to_owned),
+        Host::Name(name) => resolver.lookup(name).await.map_err(|reason| {
+            let policy = permit.policy().map(str::to_owned);
+            Refusal::address(ReasonCode::DnsFailed, reason, AddressFault::Other, policy)
         })?,
     };
     guard::check(own, permit, addresses)

@@ -1,15 +1,13 @@
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use openshell_policy::denial::{Denial, ReasonCode};
 use openshell_policy::network::host::Host;
+use openshell_policy::reason::ReasonCode;
 
 use super::guard::{Destination, OwnAddresses, check};
 use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
+use crate::denial::refusal::{Refusal, Subject};
 use crate::peer::{Caller, Callers, Program};
-use crate::record::{Audit, Outcome, Record};
-use crate::refusal::Refusal;
 use crate::target::Target;
 
 /// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
@@ -28,24 +26,15 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     check(&own, &permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
 }
 
-/// Counts nothing.
-#[derive(Debug)]
-struct Nobody;
-
-impl Audit for Nobody {
-    fn denied(&self, _: Denial) {}
-}
-
 #[track_caller]
 fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tail: &str) {
     let refusal = guard(endpoint, host, 8080, addresses).unwrap_err();
     assert_eq!(refusal.code(), code, "{endpoint} {addresses:?}");
-    let audit: Arc<dyn Audit> = Arc::new(Nobody);
-    let record = Record::new(&audit, "CONNECT x:1".to_owned(), None);
-    let detail = refusal.detail(&record);
-    record.finish(Outcome::Refused(&refusal));
-    assert!(detail.ends_with(tail), "{detail}");
     let target = Target { host: Host::parse(host).unwrap(), port: 8080 };
+    let subject =
+        Subject { request: format!("CONNECT {target}"), target: Some(target.clone()), caller: None, is_inside: false };
+    let detail = refusal.detail(&subject);
+    assert!(detail.ends_with(tail), "{detail}");
     let told = format!("{detail}{:?}", refusal.fix(&target, None));
     assert!(addresses.iter().all(|address| host == *address || !told.contains(address)), "{told}");
 }

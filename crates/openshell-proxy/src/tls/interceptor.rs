@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
-use crate::refusal::Refusal;
 use crate::tls::authority::Authority;
 
 /// Means to intercept TLS.
@@ -29,7 +29,7 @@ impl Interceptor {
     /// # Errors
     /// There is none.
     pub fn authority(&self) -> Result<&Authority, Refusal> {
-        self.authority.as_ref().ok_or(Refusal::AuthorityUnavailable)
+        self.authority.as_ref().ok_or(Refusal::authority_unavailable())
     }
 
     /// A slot for an HTTP/2 connection, if one is free.

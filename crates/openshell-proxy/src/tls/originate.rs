@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::denial::refusal::Refusal;
 use crate::io::read_ahead::ReadAhead;
 use crate::limits::Limits;
-use crate::refusal::Refusal;
 use crate::tls::authority::{HTTP1, HTTP2, VERSIONS, provider};
 use crate::tls::trust::certificates;
 
@@ -68,7 +68,7 @@ impl UpstreamRoots {
     /// # Errors
     /// The upstream is not who it should be, speaks no TLS, or takes too long.
     pub async fn open(&self, host: &Host, stream: TcpStream, may_be_http2: bool) -> Result<UpstreamTls, Refusal> {
-        let invalid = |why: String| Refusal::UpstreamTlsInvalid(why);
+        let invalid = |why: String| Refusal::upstream_tls_invalid(why);
         let configs = self.config().map_err(|error| invalid(error.to_string()))?;
         let config = if may_be_http2 { configs.http2 } else { configs.http1 };
         let name = match host {
@@ -82,7 +82,7 @@ impl UpstreamRoots {
                 Ok(stream)
             }
             Ok(Err(error)) => Err(invalid(said(&error))),
-            Err(_) => Err(Refusal::UpstreamTimeout),
+            Err(_) => Err(Refusal::upstream_timeout()),
         }
     }
 }

@@ -10,9 +10,9 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
+use crate::denial::refusal::Refusal;
 use crate::io::read_ahead::ReadAhead;
 use crate::limits::Limits;
-use crate::refusal::Refusal;
 use crate::tls::authority::{Authority, HTTP1, HTTP2};
 
 /// A client whose TLS is terminated.
@@ -87,8 +87,8 @@ pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
 
 async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Refusal> {
     match timeout(Limits::HEAD_DEADLINE, step).await {
-        Ok(done) => done.map_err(|error| Refusal::ClientTlsFailed(said(&error))),
-        Err(_) => Err(Refusal::ClientTlsFailed("the handshake took too long".to_owned())),
+        Ok(done) => done.map_err(|error| Refusal::client_tls_failed(said(&error))),
+        Err(_) => Err(Refusal::client_tls_failed("the handshake took too long".to_owned())),
     }
 }
 

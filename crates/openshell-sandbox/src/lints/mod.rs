@@ -4,11 +4,11 @@ pub(crate) mod files;
 mod findings;
 mod programs;
 
+use openshell_policy::address::CONTROL_PLANE_PORTS;
 use openshell_policy::address::never_reachable;
 use openshell_policy::network::NetworkPolicy;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
-use openshell_proxy::resolve::guard::CONTROL_PLANE_PORTS;
 
 use findings::Findings;
 

@@ -6,9 +6,9 @@ use openshell_policy::network::host::Host;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message::{self, Judged, MessagePermit};
 use openshell_proxy::decide::permit::Permit;
+use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::inference::is_target;
 use openshell_proxy::peer::{Caller, Callers, Program};
-use openshell_proxy::refusal::Refusal;
 use openshell_proxy::resolve::guard::{Destination, OwnAddresses};
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
@@ -71,7 +71,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn destination(permit: &Permit) -> Result<Destination, Refusal> {
-    let resolver = Resolver::from_system().map_err(|error| Refusal::Engine(error.to_string()))?;
+    let resolver = Resolver::from_system().map_err(|error| Refusal::engine(error.to_string()))?;
     let own = OwnAddresses { listeners: Vec::new(), is_on_link: netns::is_on_link };
     resolve(&resolver, &own, permit).await
 }
@@ -91,7 +91,7 @@ fn print_allowed(subject: &str, Allowed { permit, destination, request }: &Allow
 
 fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Caller) {
     print_line(&format!("refused: {subject}: {}", refusal.code().as_str()));
-    let reason = refusal.log_reason();
+    let reason = refusal.reason();
     let lines = [
         Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
         refusal.nearest_rule().map(|rule| format!("nearest rule: {rule}")),

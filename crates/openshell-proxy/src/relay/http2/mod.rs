@@ -21,15 +21,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::http::body::full;
-use crate::http::{head, reply};
+use crate::http::head;
 use crate::io::complete_body::CompleteBody;
 use crate::io::lingering::Linger;
 use crate::io::tasks::{ConnectionTasks, Spawner};
 use crate::limits::Limits;
 use crate::memory::Windows;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::http1::report_refused;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
@@ -176,7 +177,7 @@ async fn idle(client: &Client) {
     }
 }
 
-const FLOODED: Refusal = Refusal::LimitReached("the client floods its HTTP/2 connection");
+const FLOODED: Refusal = Refusal::limit_reached("the client floods its HTTP/2 connection");
 
 /// Reason for which the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
@@ -186,7 +187,7 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
             return match error.reason() {
                 _ if !error.is_library() => None,
                 Some(Reason::ENHANCE_YOUR_CALM) => Some(FLOODED),
-                _ => Some(Refusal::BadRequest("the client does not keep to HTTP/2")),
+                _ => Some(Refusal::bad_request("the client does not keep to HTTP/2")),
             };
         }
         cause = error.source();
@@ -199,7 +200,7 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (plain, call) = (reply::refused(refusal, &record), reply::refused_call(refusal, &record));
+    let (plain, call) = (reply::refused(refusal, record.subject()), reply::refused_call(refusal, record.subject()));
     record.finish(Outcome::Refused(refusal));
     let (has_answered, answered) = (AtomicBool::new(false), Notify::new());
     let tasks = ConnectionTasks::default();

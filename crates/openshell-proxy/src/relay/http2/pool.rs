@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
+use crate::denial::refusal::Refusal;
 use crate::egress::Egress;
 use crate::io::tasks::ConnectionTasks;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
-use crate::refusal::Refusal;
 use crate::relay::http1::KeptUpstream;
 use crate::relay::upstream::Upstream;
 
@@ -65,7 +65,7 @@ impl UpstreamPool {
             if let Some(confirmed) = &self.confirmed {
                 let mut confirmed = confirmed.clone();
                 let said = timeout(Limits::CONNECT_DEADLINE, confirmed.wait_for(|is_http2| *is_http2)).await;
-                said.map_err(|_| Refusal::UpstreamTimeout)?.map_err(|_| Refusal::UpstreamWithoutHttp2)?;
+                said.map_err(|_| Refusal::upstream_timeout())?.map_err(|_| Refusal::upstream_without_http2())?;
             }
             return Ok(PooledConnection { upstream, quota: None, slot: None, pool: Arc::clone(self) });
         }

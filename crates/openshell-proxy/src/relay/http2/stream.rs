@@ -16,12 +16,13 @@ use super::client::Client;
 use super::pool::PooledConnection;
 use crate::authorize::connection::StreamId;
 use crate::credentials::body::Held;
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
 use crate::http::body::{ResponseBody, boxed, full};
-use crate::http::{head, reply};
+use crate::http::head;
 use crate::io::complete_body::CompleteBody;
 use crate::limits::Limits;
 use crate::record::{Outcome, Record};
-use crate::refusal::Refusal;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 
 /// A stream, until both its request and its response have ended.
@@ -148,15 +149,15 @@ pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> R
             return Ok(response.map(|body| boxed(StreamBody { body, stream: Some(stream) })));
         }
         Err(ExchangeError::NotSent) => {
-            let refusal = Refusal::UpstreamUnreachable("it takes no more requests on its connection".to_owned());
+            let refusal = Refusal::upstream_unreachable("it takes no more requests on its connection".to_owned());
             record.finish(Outcome::Refused(&refusal));
             return Err(NotSent(Reason::REFUSED_STREAM.into()));
         }
         Err(error) => error.into_refusal(),
     };
     let response = match is_grpc {
-        true => reply::refused_call(&refusal, &record),
-        false => reply::refused(&refusal, &record),
+        true => reply::refused_call(&refusal, record.subject()),
+        false => reply::refused(&refusal, record.subject()),
     };
     record.finish(Outcome::Refused(&refusal));
     Ok(response.map(full))
@@ -170,11 +171,11 @@ async fn exchange(
 ) -> Result<Response<ResponseBody>, ExchangeError> {
     let client = &stream.client;
     let (services, tasks) = (&client.tunnel.services, client.pool.tasks());
-    let program = record.caller().map_or("-", |caller| caller.program.executable.as_str()).to_owned();
+    let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str()).to_owned();
     let bytes = head::bytes(request.uri(), request.headers());
     let acquired = match services.memory.head(&program, bytes) {
         Some(room) => client.pool.acquire(&services.egress, &program).await.map(|connection| (connection, room)),
-        None => Err(Refusal::LimitReached("too many requests wait for their answers")),
+        None => Err(Refusal::limit_reached("too many requests wait for their answers")),
     };
     let (mut connection, _room) = match acquired {
         Ok(acquired) => acquired,

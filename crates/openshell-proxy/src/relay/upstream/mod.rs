@@ -18,11 +18,11 @@ use tokio::sync::oneshot;
 
 use crate::credentials::body::{RequestBody, Unsendable};
 use crate::credentials::inject::CredentialedRequest;
+use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::tasks::{AbortOnDrop, ConnectionTasks};
 use crate::limits::Limits;
 use crate::memory::Windows;
-use crate::refusal::Refusal;
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme};
 use crate::tls::originate::UpstreamRoots;
@@ -251,7 +251,7 @@ impl Upstream {
         let headers = response.headers_mut();
         if headers.get_all(TRANSFER_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
             let what = "the answer has a transfer coding besides chunked".to_owned();
-            return Err(SendError::Failed(Refusal::UpstreamUnreachable(what)));
+            return Err(SendError::Failed(Refusal::upstream_unreachable(what)));
         }
         // Where both say how long a message is, the coding does (RFC 9112 §6.3).
         if headers.contains_key(TRANSFER_ENCODING) {
@@ -267,7 +267,7 @@ impl Upstream {
             let is_websocket = asked.is_some_and(head::is_websocket);
             let is_answered = !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
             if !is_answered || !asked.zip(switched.as_ref()).is_some_and(agrees) {
-                return Err(SendError::Failed(Refusal::UnsolicitedUpgrade));
+                return Err(SendError::Failed(Refusal::unsolicited_upgrade()));
             }
         }
         *response.version_mut() = Version::HTTP_11;
@@ -276,7 +276,7 @@ impl Upstream {
 }
 
 fn failed(error: hyper::Error) -> Refusal {
-    Refusal::UpstreamUnreachable(error.to_string())
+    Refusal::upstream_unreachable(error.to_string())
 }
 
 fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
@@ -285,13 +285,13 @@ fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
         None => match error.into_error() {
             // What the client sends is ours to give.
             error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
-                SendError::Failed(Refusal::BadRequest("the body of the request is malformed, or ended before its end"))
+                SendError::Failed(Refusal::bad_request("the body of the request is malformed, or ended before its end"))
             }
             error if is_refused_stream(&error) => SendError::Refused,
             // The library has let go of it, such as one that waited for its stream when the upstream said that it goes. Whether its
             // head left all the same nobody says.
             error if error.is_user() => {
-                SendError::Failed(Refusal::UpstreamUnreachable("it ended its connection".to_owned()))
+                SendError::Failed(Refusal::upstream_unreachable("it ended its connection".to_owned()))
             }
             error => SendError::Failed(failed(error)),
         },

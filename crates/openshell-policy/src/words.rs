@@ -1,0 +1,67 @@
+//! The words of events: closed sets, one variant each.
+
+/// Defines a set, with the word of each variant.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "the words are the documentation of each")]
+        pub enum $name {
+            $($variant,)+
+        }
+
+        impl $name {
+            /// The word in logs.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// Urgency of an event.
+    Severity {
+        Info = "INFO",
+        Low = "LOW",
+        Medium = "MED",
+        High = "HIGH",
+    }
+}
+
+words! {
+    /// Progress of a connection that an event is about.
+    Activity {
+        Open = "OPEN",
+        Fail = "FAIL",
+        Close = "CLOSE",
+        Refuse = "REFUSE",
+    }
+}
+
+words! {
+    /// Effect of a decision.
+    Action {
+        Allowed = "ALLOWED",
+        Denied = "DENIED",
+        Other = "OTHER",
+    }
+}
+
+words! {
+    /// Part of the sandbox that decided.
+    Engine {
+        Policy = "opa",
+        Address = "ssrf",
+        Tls = "tls",
+        Rules = "l7",
+        Credential = "credential",
+        Inference = "inference",
+        Observation = "observe",
+        Firewall = "nftables",
+        Undecided = "-",
+    }
+}

@@ -1,0 +1,222 @@
+//! Explanations of refusals: the detail that the workload is told, and the line of policy that would help.
+
+use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
+use openshell_policy::network::rule::Glob;
+use openshell_policy::proposal::is_one_program;
+
+use crate::denial::refusal::{AddressFault, Facts, JudgedRequest, Matches, Nearest, Refusal, RequestFault, Subject};
+use crate::peer::Caller;
+use crate::target::Target;
+
+impl Refusal {
+    /// The detail for people, of what `subject` is.
+    #[must_use]
+    pub fn detail(&self, subject: &Subject) -> String {
+        let mut detail = String::new();
+        let mut rest = self.template(subject.is_inside);
+        while let Some((text, behind)) = rest.split_once('{') {
+            let (field, behind) = behind.split_once('}').unwrap_or((behind, ""));
+            detail.push_str(text);
+            detail.push_str(&self.field(field, subject));
+            rest = behind;
+        }
+        detail + rest
+    }
+
+    /// The fact that a template names.
+    fn field(&self, name: &str, subject: &Subject) -> String {
+        match name {
+            "request" => subject.request.clone(),
+            "method" => subject.request.split(' ').next().unwrap_or_default().to_owned(),
+            "target" => subject.target.as_ref().map(ToString::to_string).unwrap_or_default(),
+            "named" => match self.facts() {
+                Facts::Authority(named) => named.clone(),
+                _ => String::new(),
+            },
+            _ => self.reason().to_owned(),
+        }
+    }
+
+    /// The line of policy that would permit `target` to `caller`.
+    #[must_use]
+    pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
+        match self.facts() {
+            Facts::Nearest(_) if self.no_fix(target).is_some() => None,
+            Facts::Nearest(nearest) => {
+                // A rule could not name it without naming others.
+                let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
+                Some(policy_line(nearest.as_ref(), target, caller))
+            }
+            Facts::Addresses(policy, AddressFault::Unlisted) => {
+                let endpoints = endpoints(policy.as_deref());
+                Some(format!("{endpoints}: add `allowed_ips` to {target}; the address is in the log"))
+            }
+            Facts::Request(request) => Some(rule_line(request, target)),
+            Facts::NoCredential(name) => Some(format!("credentials: add {name} (the file of --credentials)")),
+            Facts::CredentialHost(name) => {
+                let host = flow_text(&target.to_string());
+                Some(format!("credentials.{name}.hosts: add {host} (the file of --credentials)"))
+            }
+            Facts::CredentialPath(name) => {
+                Some(format!("credentials.{name}.path: shorten or remove it (the file of --credentials)"))
+            }
+            Facts::Placeholder => Some(
+                "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
+                    .to_owned(),
+            ),
+            Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
+            | Facts::None
+            | Facts::Policy(_)
+            | Facts::Authority(_)
+            | Facts::Model(_) => None,
+        }
+    }
+
+    /// The cause why no line of policy would permit `target`, where that is so.
+    #[must_use]
+    pub fn no_fix(&self, target: &Target) -> Option<String> {
+        let is_never_reachable = match self.facts() {
+            // A port that is never reachable is said of a host without an address too.
+            Facts::Addresses(_, AddressFault::Unlisted | AddressFault::Other) => {
+                return is_control_plane(target).then(|| never(target, CONTROL_PLANE));
+            }
+            Facts::Addresses(_, AddressFault::NeverReachable) => true,
+            Facts::Nearest(_) => false,
+            Facts::None
+            | Facts::Policy(_)
+            | Facts::Request(_)
+            | Facts::Authority(_)
+            | Facts::NoCredential(_)
+            | Facts::CredentialHost(_)
+            | Facts::CredentialPath(_)
+            | Facts::Placeholder
+            | Facts::Model(_) => return None,
+        };
+        let host = target.host.to_string();
+        let is_own = || rustix::system::uname().nodename().to_bytes().eq_ignore_ascii_case(host.as_bytes());
+        let why = match never_reachable(&host) {
+            _ if is_control_plane(target) => CONTROL_PLANE,
+            Some(why) => why,
+            None if is_own() => "it is the host itself",
+            None if is_never_reachable => "its address is never reachable",
+            None => return None,
+        };
+        Some(never(target, why))
+    }
+}
+
+const CONTROL_PLANE: &str = "a control plane may listen at this port";
+
+fn is_control_plane(target: &Target) -> bool {
+    CONTROL_PLANE_PORTS.contains(&target.port)
+}
+
+fn never(target: &Target, why: &str) -> String {
+    format!("no policy permits {target}: {why}")
+}
+
+/// The end of the path of a request by which git fetches (gitprotocol-http(5), Smart Service git-upload-pack).
+const GIT_FETCH: &str = "/git-upload-pack";
+
+/// The list of endpoints of `policy`.
+fn endpoints(policy: Option<&str>) -> String {
+    policy.map_or_else(|| "endpoints".to_owned(), |key| format!("network_policies.{key}.endpoints"))
+}
+
+fn policy_line(nearest: Option<&Nearest>, target: &Target, caller: &Caller) -> String {
+    let binary = flow_text(&caller.program.executable);
+    let endpoint = format!("{{host: {}, port: {}}}", flow_text(&target.host.to_string()), target.port);
+    match nearest {
+        Some(Nearest { name, matches: Matches::Endpoint }) => {
+            format!("network_policies.{name}.binaries: add `- {{path: {binary}}}`")
+        }
+        Some(Nearest { name, matches: Matches::HostAndBinary | Matches::Binary }) => {
+            format!("network_policies.{name}.endpoints: add `- {endpoint}`")
+        }
+        Some(Nearest { matches: Matches::Host, .. }) | None => {
+            format!("network_policies: add `NAME: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}`")
+        }
+    }
+}
+
+fn rule_line(request: &JudgedRequest, target: &Target) -> String {
+    let JudgedRequest { policy, method, path, fault } = request;
+    let endpoints = endpoints(policy.as_deref());
+    let (literal_method, literal_path) = (flow_text(method), flow_text(&Glob::literal(path)));
+    match fault {
+        RequestFault::EncodedSlash => {
+            format!("{endpoints}: add `allow_encoded_slash: true` to each of {target} that has rules")
+        }
+        RequestFault::DenyRule => {
+            format!(
+                "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and win over any rule"
+            )
+        }
+        RequestFault::NoRule if method == "POST" && path.ends_with(GIT_FETCH) => format!(
+            "{endpoints}: git fetches by POST; add to the `rules` of {target} `- allow: {{method: POST, path: \"/**{GIT_FETCH}\"}}`, \
+             beside `- allow: {{method: GET, path: \"**\"}}` in place of `access: read-only`"
+        ),
+        RequestFault::NoRule => format!(
+            "{endpoints}: add to the `rules` of {target} (or in place of its `access`) `- allow: {{method: {literal_method}, path: {literal_path}}}`"
+        ),
+    }
+}
+
+/// A text as it may stand inside braces in YAML: quoted unless it is plain.
+fn flow_text(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');
+    if text.bytes().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::network::host::Host;
+    use openshell_policy::reason::ReasonCode;
+
+    use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault, Subject};
+    use crate::target::Target;
+
+    fn subject(is_inside: bool) -> Subject {
+        let target = Target { host: Host::parse("web.test").unwrap(), port: 443 };
+        Subject { request: "GET /a".to_owned(), target: Some(target), caller: None, is_inside }
+    }
+
+    #[test]
+    fn facts_are_put_into_a_detail_once_whatever_they_hold() {
+        let refusal = Refusal::authority_mismatch("{target}{".to_owned());
+        let expected = "the request is for {target}{, and its connection is to web.test:443";
+        assert_eq!(refusal.detail(&subject(true)), expected);
+        let refusal = Refusal::upstream_tls_invalid("{".to_owned());
+        assert_eq!(refusal.detail(&subject(true)), "connection to web.test:443 failed: {");
+    }
+
+    #[test]
+    fn a_refusal_says_what_its_code_does_unless_it_was_made_with_a_text_of_its_own() {
+        let [head, model] = [Refusal::request_too_large(), Refusal::inference_request_too_large(7)];
+        assert_eq!([head.code(), model.code()], [ReasonCode::RequestTooLarge; 2]);
+        assert_eq!([head.status(), model.status()], [431, 413]);
+        assert_eq!(head.detail(&subject(true)), "the head of the request is too large");
+        assert_eq!(model.detail(&subject(true)), "a request for a model has at most 7 bytes");
+    }
+
+    #[test]
+    fn requests_are_counted_for_a_proposal_unless_a_rule_denies_them() {
+        let of = |fault| {
+            let request = JudgedRequest { policy: None, method: "GET".to_owned(), path: "/a".to_owned(), fault };
+            Refusal::request("the reason".to_owned(), request)
+        };
+        let asked = Some(("GET".to_owned(), "/a".to_owned()));
+        let cases = [
+            (RequestFault::NoRule, asked.clone()),
+            (RequestFault::EncodedSlash, asked),
+            (RequestFault::DenyRule, None),
+        ];
+        for (fault, allowable) in cases {
+            assert!(of(fault).is_counted(), "{fault:?}");
+            assert_eq!(of(fault).allowable_request(), allowable, "{fault:?}");
+        }
+        assert!(!Refusal::bad_request("no rule would help").is_counted());
+        assert_eq!(of(RequestFault::NoRule).detail(&subject(true)), "the reason");
+        assert_eq!(of(RequestFault::NoRule).detail(&subject(false)), "GET /a denied by L7 policy");
+    }
+}

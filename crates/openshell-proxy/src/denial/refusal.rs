@@ -1,0 +1,456 @@
+//! Refusals as data: the code, the cause and the facts that an explanation needs.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use openshell_policy::reason::{Counted, ReasonCode};
+
+use crate::peer::Caller;
+use crate::target::Target;
+
+/// An expected answer of no. The workload is told its code and its [`Self::detail`]; an address that a name has, or an internal
+/// error, is in [`Self::reason`], which only the log may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    code: ReasonCode,
+    reason: Cow<'static, str>,
+    /// The detail instead of the code's.
+    detail: Option<&'static str>,
+    /// The HTTP status instead of the code's.
+    status: Option<u16>,
+    facts: Facts,
+}
+
+/// Facts that a fix or an answer names, beyond code and cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Facts {
+    /// No further ones.
+    None,
+    /// The policy that comes nearest to permitting the connection.
+    Nearest(Option<Nearest>),
+    /// The policy that permits the connection, and cannot permit this.
+    Policy(Option<String>),
+    /// The addresses of a host, and the policy that permits the connection.
+    Addresses(Option<String>, AddressFault),
+    /// A judged request.
+    Request(Box<JudgedRequest>),
+    /// The authority that a request names instead of its connection's.
+    Authority(String),
+    /// The name of a credential that there is not.
+    NoCredential(String),
+    /// The name of a credential that is bound to other hosts or ports.
+    CredentialHost(String),
+    /// The name of a credential that is bound to other paths.
+    CredentialPath(String),
+    /// A placeholder stands where none is replaced.
+    Placeholder,
+    /// A request for a model, whose clients read an answer of their own form; and the command that would help.
+    Model(Option<&'static str>),
+}
+
+/// A fault of a host's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFault {
+    /// `allowed_ips` lacks one.
+    Unlisted,
+    /// One is never reachable.
+    NeverReachable,
+    /// They are unknown, or their port is a control plane's.
+    Other,
+}
+
+/// A request that was judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JudgedRequest {
+    /// The policy whose endpoint has the rules.
+    pub policy: Option<String>,
+    /// Its method.
+    pub method: String,
+    /// Its canonical path.
+    pub path: String,
+    /// The fault.
+    pub fault: RequestFault,
+}
+
+/// A fault of a judged request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestFault {
+    /// No rule allows it.
+    NoRule,
+    /// A rule denies it.
+    DenyRule,
+    /// Its path holds an encoded slash.
+    EncodedSlash,
+}
+
+impl RequestFault {
+    /// Its reason code.
+    #[must_use]
+    pub fn code(self) -> ReasonCode {
+        match self {
+            Self::NoRule => ReasonCode::RequestNotInRules,
+            Self::DenyRule => ReasonCode::RequestInDenyRules,
+            Self::EncodedSlash => ReasonCode::BadRequest,
+        }
+    }
+}
+
+/// The policy that comes nearest to permitting a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its key.
+    pub name: String,
+    /// The part of it that matches.
+    pub matches: Matches,
+}
+
+/// The part of a policy that matches a connection that it does not permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matches {
+    /// Host and port, not the program.
+    Endpoint,
+    /// Host and program, not the port.
+    HostAndBinary,
+    /// The program.
+    Binary,
+    /// The host.
+    Host,
+}
+
+/// The connection or request that a refusal is about.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The request, such as `CONNECT example.com:443`.
+    pub request: String,
+    /// Its target, if it has one.
+    pub target: Option<Target>,
+    /// Its caller, once that is known.
+    pub caller: Option<Caller>,
+    /// Whether it is a request inside a connection.
+    pub is_inside: bool,
+}
+
+impl Refusal {
+    const fn new(code: ReasonCode, reason: &'static str) -> Self {
+        Self { code, reason: Cow::Borrowed(reason), detail: None, status: None, facts: Facts::None }
+    }
+
+    fn because(code: ReasonCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into(), ..Self::new(code, "") }
+    }
+
+    fn with(mut self, facts: Facts) -> Self {
+        self.facts = facts;
+        self
+    }
+
+    /// No policy permits the connection.
+    #[must_use]
+    pub fn not_in_policy(code: ReasonCode, reason: String, nearest: Option<Nearest>) -> Self {
+        Self::because(code, reason).with(Facts::Nearest(nearest))
+    }
+
+    /// A new policy does not permit what the one before did.
+    #[must_use]
+    pub fn policy_changed(reason: String) -> Self {
+        Self::because(ReasonCode::PolicyChanged, reason)
+    }
+
+    /// The policy demands a feature that this build lacks.
+    #[must_use]
+    pub fn not_in_this_build(feature: &'static str, policy: Option<String>) -> Self {
+        let reason = format!("{feature} is not in this build");
+        Self::because(ReasonCode::NotInThisBuild, reason).with(Facts::Policy(policy))
+    }
+
+    /// The program cannot be found out.
+    #[must_use]
+    pub fn caller_unknown(reason: String) -> Self {
+        Self::because(ReasonCode::CallerUnknown, reason)
+    }
+
+    /// The program is not the one that it was.
+    #[must_use]
+    pub fn caller_changed(reason: String) -> Self {
+        Self::because(ReasonCode::CallerChanged, reason)
+    }
+
+    /// Two programs hold the socket, and the policy does not say the same about both.
+    #[must_use]
+    pub fn caller_ambiguous([one, other]: [String; 2]) -> Self {
+        let reason = format!("{one} and {other} hold the socket and are judged differently");
+        Self::because(ReasonCode::CallerAmbiguous, reason)
+    }
+
+    /// The host has no address that may be connected to.
+    #[must_use]
+    pub fn address(code: ReasonCode, reason: String, fault: AddressFault, policy: Option<String>) -> Self {
+        Self::because(code, reason).with(Facts::Addresses(policy, fault))
+    }
+
+    /// The sandbox has no certificate authority that programs trust.
+    #[must_use]
+    pub const fn authority_unavailable() -> Self {
+        Self::new(ReasonCode::AuthorityUnavailable, "the trust files could not be written")
+    }
+
+    /// The client's TLS handshake failed.
+    #[must_use]
+    pub fn client_tls_failed(reason: String) -> Self {
+        Self::because(ReasonCode::ClientTlsFailed, reason)
+    }
+
+    /// The upstream's TLS handshake failed, or its certificate is not valid.
+    #[must_use]
+    pub fn upstream_tls_invalid(reason: String) -> Self {
+        Self::because(ReasonCode::UpstreamTlsInvalid, reason)
+    }
+
+    /// The request names another authority than its connection's.
+    #[must_use]
+    pub fn authority_mismatch(named: String) -> Self {
+        let reason = format!("the request names {named}");
+        Self::because(ReasonCode::AuthorityMismatch, reason).with(Facts::Authority(named))
+    }
+
+    /// The rules do not allow the request.
+    #[must_use]
+    pub fn request(reason: String, request: JudgedRequest) -> Self {
+        Self::because(request.fault.code(), reason).with(Facts::Request(Box::new(request)))
+    }
+
+    /// The connection has rules that cannot be applied to it.
+    #[must_use]
+    pub fn unsupported_protocol(reason: &'static str, policy: Option<String>) -> Self {
+        Self::new(ReasonCode::UnsupportedL7Protocol, reason).with(Facts::Policy(policy))
+    }
+
+    /// The upstream switched protocols, which the client did not ask for.
+    #[must_use]
+    pub const fn unsolicited_upgrade() -> Self {
+        Self::new(ReasonCode::UnsolicitedUpgrade, "101 Switching Protocols that nobody asked for")
+    }
+
+    /// There is no credential `name`.
+    #[must_use]
+    pub fn credential_unknown(name: String) -> Self {
+        let reason = format!("there is no credential {name}");
+        Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
+    }
+
+    /// The secret of the credential `name` cannot stand where its placeholder does.
+    #[must_use]
+    pub fn credential_unsafe(name: &str, why: &'static str) -> Self {
+        Self::because(ReasonCode::CredentialUnsafe, format!("credential {name}: {why}"))
+    }
+
+    /// A placeholder stands in `place`, where none is replaced.
+    #[must_use]
+    pub fn placeholder_misplaced(place: &'static str) -> Self {
+        let reason = format!("a placeholder in {place}, where none is replaced");
+        Self::because(ReasonCode::CredentialNotReplaceable, reason).with(Facts::Placeholder)
+    }
+
+    /// The credential `name` is bound to other hosts or ports.
+    #[must_use]
+    pub fn credential_for_other_hosts(name: String) -> Self {
+        let reason = format!("credential {name} is not for this host and port");
+        Self::because(ReasonCode::CredentialEndpointMismatch, reason).with(Facts::CredentialHost(name))
+    }
+
+    /// The credential `name` is bound to other paths.
+    #[must_use]
+    pub fn credential_for_other_paths(name: String) -> Self {
+        let reason = format!("credential {name} is not for this path");
+        Self::because(ReasonCode::CredentialEndpointMismatch, reason).with(Facts::CredentialPath(name))
+    }
+
+    /// The sandbox was started without models.
+    #[must_use]
+    pub const fn inference_not_configured() -> Self {
+        Self::new(ReasonCode::InferenceNotConfigured, "no models are configured: --inference-routes names them")
+    }
+
+    /// There are no models so far.
+    #[must_use]
+    pub fn inference_without_routes() -> Self {
+        Self::new(ReasonCode::InferenceNotConfigured, "cluster inference is not configured")
+            .with(Facts::Model(Some("run: openshell cluster inference set --help")))
+    }
+
+    /// The request is none of a model's interface.
+    #[must_use]
+    pub fn inference_path_not_allowed() -> Self {
+        Self::new(ReasonCode::InferencePathNotAllowed, "connection not allowed by policy").with(Facts::Model(None))
+    }
+
+    /// No model serves the request.
+    #[must_use]
+    pub fn inference_no_route() -> Self {
+        Self::new(ReasonCode::InferenceNoRoute, "no compatible inference route available").with(Facts::Model(None))
+    }
+
+    /// The body of the request is not JSON in UTF-8.
+    #[must_use]
+    pub fn unsupported_encoding() -> Self {
+        Self::new(ReasonCode::UnsupportedEncoding, "the body of a request for a model is JSON in UTF-8")
+            .with(Facts::Model(None))
+    }
+
+    /// The request asks a model for a WebSocket.
+    #[must_use]
+    pub fn upgrade_refused() -> Self {
+        Self::new(ReasonCode::UpgradeRefused, "models have no WebSocket; send the request over HTTP")
+            .with(Facts::Model(None))
+    }
+
+    /// The request for a model has more than `most` bytes.
+    #[must_use]
+    pub fn inference_request_too_large(most: usize) -> Self {
+        let reason = format!("a request for a model has at most {most} bytes");
+        let refusal = Self::because(ReasonCode::RequestTooLarge, reason).with(Facts::Model(None));
+        Self { detail: Some("{reason}"), status: Some(413), ..refusal }
+    }
+
+    /// The run has used up a `limit` of `route`.
+    #[must_use]
+    pub fn inference_budget_exhausted(route: &str, limit: &str) -> Self {
+        let reason = format!("the {limit} of route {route} are used up for this run");
+        Self::because(ReasonCode::InferenceBudgetExhausted, reason).with(Facts::Model(None))
+    }
+
+    /// The backend of a model cannot be reached, or does not begin to answer.
+    #[must_use]
+    pub fn inference_unavailable(why: &str) -> Self {
+        Self::because(ReasonCode::InferenceUnavailable, format!("inference service unavailable: {why}"))
+            .with(Facts::Model(None))
+    }
+
+    /// The backend of a model does not answer as one.
+    #[must_use]
+    pub fn inference_failed(why: &str) -> Self {
+        Self::because(ReasonCode::InferenceError, format!("inference service error: {why}")).with(Facts::Model(None))
+    }
+
+    /// The request is malformed.
+    #[must_use]
+    pub const fn bad_request(reason: &'static str) -> Self {
+        Self::new(ReasonCode::BadRequest, reason)
+    }
+
+    /// The target of the request has no canonical form.
+    #[must_use]
+    pub fn target(error: impl Display) -> Self {
+        Self::because(ReasonCode::BadRequest, error.to_string())
+    }
+
+    /// The head of the request is too large.
+    #[must_use]
+    pub const fn request_too_large() -> Self {
+        Self::new(ReasonCode::RequestTooLarge, "request head too large")
+    }
+
+    /// The policy could not be evaluated.
+    #[must_use]
+    pub fn engine(error: String) -> Self {
+        Self::because(ReasonCode::PolicyEngineError, error)
+    }
+
+    /// A bound is reached.
+    #[must_use]
+    pub const fn limit_reached(reason: &'static str) -> Self {
+        Self::new(ReasonCode::LimitReached, reason)
+    }
+
+    /// The upstream cannot be connected to, or broke off.
+    #[must_use]
+    pub fn upstream_unreachable(error: String) -> Self {
+        Self::because(ReasonCode::UpstreamUnreachable, error)
+    }
+
+    /// The upstream speaks no HTTP/2.
+    #[must_use]
+    pub fn upstream_without_http2() -> Self {
+        let reason = "the upstream speaks no HTTP/2, which gRPC needs";
+        Self { detail: Some("{request} failed: {reason}"), ..Self::new(ReasonCode::UpstreamUnreachable, reason) }
+    }
+
+    /// The upstream did not answer in time.
+    #[must_use]
+    pub const fn upstream_timeout() -> Self {
+        Self::new(ReasonCode::UpstreamTimeout, "the upstream did not answer")
+    }
+
+    /// The same refusal, as an endpoint that has `allowed_ips` gives it.
+    #[must_use]
+    pub fn under_allowed_ips(self) -> Self {
+        Self { detail: Some(ReasonCode::AddressNotInAllowedIps.detail(false)), ..self }
+    }
+
+    /// The reason, in one word.
+    #[must_use]
+    pub fn code(&self) -> ReasonCode {
+        self.code
+    }
+
+    /// The cause, for the operator.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// The status of the HTTP answer.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status.unwrap_or(self.code.status())
+    }
+
+    /// The template of the detail that the workload is told.
+    #[must_use]
+    pub fn template(&self, is_inside: bool) -> &'static str {
+        self.detail.unwrap_or(self.code.detail(is_inside))
+    }
+
+    /// The facts beyond code and cause.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Whether another policy, or the operator, could permit it, so that the summary of a run counts it.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        match self.code.counted() {
+            Counted::Denial | Counted::Failure => true,
+            Counted::No => matches!(self.facts, Facts::Request(_)),
+        }
+    }
+
+    /// Method and path of the request, if another rule could allow it.
+    #[must_use]
+    pub fn allowable_request(&self) -> Option<(String, String)> {
+        match &self.facts {
+            Facts::Request(request) if request.fault != RequestFault::DenyRule => {
+                Some((request.method.clone(), request.path.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The policy that came nearest to permitting it.
+    #[must_use]
+    pub fn nearest_rule(&self) -> Option<&str> {
+        match &self.facts {
+            Facts::Nearest(nearest) => nearest.as_ref().map(|nearest| nearest.name.as_str()),
+            Facts::Policy(policy) | Facts::Addresses(policy, _) => policy.as_deref(),
+            Facts::Request(request) => request.policy.as_deref(),
+            Facts::None
+            | Facts::Authority(_)
+            | Facts::NoCredential(_)
+            | Facts::CredentialHost(_)
+            | Facts::CredentialPath(_)
+            | Facts::Placeholder
+            | Facts::Model(_) => None,
+        }
+    }
+}

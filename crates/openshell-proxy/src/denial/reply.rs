@@ -1,0 +1,161 @@
+//! Refusals as answers: JSON over HTTP, a gRPC status, or the bytes of an HTTP/1.1 response.
+
+use bytes::Bytes;
+use hyper::ext::ReasonPhrase;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::http::response::Parts;
+use hyper::{Response, StatusCode};
+use openshell_policy::reason::Connection;
+use serde::Serialize;
+
+use crate::denial::refusal::{Facts, JudgedRequest, Refusal, RequestFault, Subject};
+
+/// The body of a refusal; unknown facts are left out.
+#[derive(Serialize)]
+struct Content<'r> {
+    error: &'static str,
+    detail: String,
+    reason_code: &'static str,
+    layer: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nearest_rule: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+/// The answer to a refused request; the connection ends with it.
+#[must_use]
+pub fn refused(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
+    let (head, body) = content(refusal, subject);
+    Response::from_parts(head, body)
+}
+
+/// The body of a refusal as clients of models read it.
+#[derive(Serialize)]
+struct ModelContent {
+    error: String,
+    reason_code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'static str>,
+}
+
+fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
+    let (code, detail, target) = (refusal.code(), refusal.detail(subject), subject.target.as_ref());
+    let content = match refusal.facts() {
+        Facts::Model(hint) => {
+            serde_json::to_vec(&ModelContent { error: detail, reason_code: code.as_str(), hint: *hint })
+        }
+        _ => serde_json::to_vec(&Content {
+            policy: ruled(refusal).and_then(|request| request.policy.as_deref()),
+            rule: ruled(refusal).map(|request| format!("{} {}", request.method, request.path)),
+            method: ruled(refusal).map(|request| request.method.as_str()),
+            path: ruled(refusal).map(|request| request.path.as_str()),
+            error: code.error(),
+            detail,
+            reason_code: code.as_str(),
+            layer: code.stage().as_str(),
+            host: target.map(|target| target.host.to_string()),
+            port: target.map(|target| target.port),
+            binary: subject.caller.as_ref().map(|caller| caller.program.executable.as_str()),
+            nearest_rule: refusal.nearest_rule(),
+            fix: target.and_then(|target| refusal.fix(target, subject.caller.as_ref())),
+            hint: target.and_then(|target| refusal.no_fix(target)),
+        }),
+    };
+    // Texts and numbers always have a JSON form.
+    message(refusal, content.unwrap_or_default())
+}
+
+/// The request that rules denied.
+fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
+    match refusal.facts() {
+        Facts::Request(request) if request.fault != RequestFault::EncodedSlash => Some(request),
+        _ => None,
+    }
+}
+
+fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
+    // A terminal that shows it goes on in a line of its own.
+    content.push(b'\n');
+    let mut response = Response::new(Bytes::from(content));
+    *response.status_mut() = status(refusal);
+    // Clients that show nothing of the body show the status line.
+    response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A key of a policy is always a field value.
+    let policy = ruled(refusal).and_then(|request| request.policy.as_deref());
+    if let Some(Ok(policy)) = policy.map(HeaderValue::from_str) {
+        response.headers_mut().insert("X-OpenShell-Policy", policy);
+    }
+    match refusal.code().connection() {
+        Connection::Ends => {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Connection::Stays => {}
+    }
+    response.into_parts()
+}
+
+fn status(refusal: &Refusal) -> StatusCode {
+    StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The answer to a refused gRPC call, in one head without a body: of any other its clients show the status alone (gRPC over
+/// HTTP/2, Trailers-Only).
+#[must_use]
+pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
+    let status = match status(refusal) {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
+        _ => PERMISSION_DENIED,
+    };
+    let fix = subject.target.as_ref().and_then(|target| refusal.fix(target, subject.caller.as_ref()));
+    let fix = fix.map(|fix| format!("; {fix}")).unwrap_or_default();
+    let message = format!("{}: {}{fix}", refusal.code().as_str(), refusal.detail(subject));
+    let escape = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    let mut response = refused(refusal, subject).map(|_| Bytes::new());
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(status));
+    // What is escaped is a field value.
+    if let Ok(message) = HeaderValue::try_from(message.bytes().map(escape).collect::<String>()) {
+        headers.insert("grpc-message", message);
+    }
+    response
+}
+
+/// Status codes of gRPC.
+const PERMISSION_DENIED: &str = "7";
+const UNAVAILABLE: &str = "14";
+
+/// The same for a connection that is no HTTP to the HTTP library.
+#[must_use]
+pub fn raw(refusal: &Refusal, subject: &Subject) -> Vec<u8> {
+    let (head, body) = content(refusal, subject);
+    let mut answer = format!("HTTP/1.1 {} {}\r\n", head.status.as_u16(), refusal.code().as_str()).into_bytes();
+    for (name, value) in &head.headers {
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    answer.extend(format!("content-length: {}\r\n\r\n", body.len()).into_bytes());
+    answer.extend(body);
+    answer
+}
