@@ -19,6 +19,7 @@ pub mod proposal;
 
 pub mod address;
 pub mod denial;
+pub mod event;
 pub mod reason;
 pub mod secret;
 pub mod violation;

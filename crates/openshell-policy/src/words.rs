@@ -29,6 +29,7 @@ words! {
         Low = "LOW",
         Medium = "MED",
         High = "HIGH",
+        Critical = "CRIT",
     }
 }
 
@@ -63,5 +64,62 @@ words! {
         Observation = "observe",
         Firewall = "nftables",
         Undecided = "-",
+    }
+}
+
+words! {
+    /// A decision.
+    Decision {
+        Allow = "allow",
+        AllowUpgrade = "allow_upgrade",
+        Audit = "audit",
+        Deny = "deny",
+        None = "",
+    }
+}
+
+words! {
+    /// Certainty of a finding.
+    Confidence {
+        High = "high",
+    }
+}
+
+words! {
+    /// Reaction to a finding.
+    FindingActivity {
+        Blocked = "BLOCKED",
+        Detected = "DETECTED",
+    }
+}
+
+words! {
+    /// State of a part of the sandbox.
+    ConfigState {
+        Validated = "VALIDATED",
+        Loaded = "LOADED",
+        Unchanged = "UNCHANGED",
+        Failed = "FAILED",
+        Enabled = "ENABLED",
+        Disabled = "DISABLED",
+        Enforced = "ENFORCED",
+        Degraded = "DEGRADED",
+        Left = "LEFT",
+    }
+}
+
+words! {
+    /// Phase of the sandbox's own life.
+    LifecycleActivity {
+        Start = "START",
+        End = "END",
+    }
+}
+
+words! {
+    /// Phase of a command's life.
+    ProcessActivity {
+        Launch = "LAUNCH",
+        Terminate = "TERMINATE",
     }
 }

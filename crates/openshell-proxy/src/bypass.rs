@@ -8,14 +8,15 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use openshell_policy::denial::Denial;
+use openshell_policy::event::{Audit, BypassAttempt, Decided, Ends, Event, Finding};
 use openshell_policy::reason::ReasonCode;
+use openshell_policy::words::{Confidence, Decision, FindingActivity, Severity};
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::identify::Identifier;
 use crate::peer::Caller;
-use crate::record::{AUDIT, Audit};
 
 /// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Attempt {
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
     /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. `identifier` finds the program where it can
-    /// be had, and `audit` takes what is counted. To be called inside a tokio runtime.
+    /// be had, and `audit` takes the reports. To be called inside a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
@@ -146,8 +147,7 @@ impl Monitor {
     async fn report_all(&self, messages: &[u8]) {
         for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)).collect::<Vec<_>>() {
             let caller = self.caller(attempt).await;
-            report(&attempt, caller.as_ref());
-            self.audit.denied(denial(&attempt, caller));
+            report(&*self.audit, &attempt, caller.as_ref());
         }
     }
 
@@ -163,56 +163,44 @@ impl Monitor {
     }
 }
 
-fn report(attempt: &Attempt, caller: Option<&Caller>) {
+fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
     let Attempt { to, protocol, .. } = attempt;
+    let (host, protocol, hint) = (to.to_string(), protocol.to_string(), attempt.hint());
     let port = attempt.ports.map_or(0, |[_, port]| port);
-    let binary = caller.map_or("-", |caller| caller.program.executable.as_str());
-    let pid = caller.map_or(0, |caller| caller.pid);
-    let ancestors = caller.map_or_else(|| "-".to_owned(), |caller| caller.program.ancestors.join(" -> "));
-    let hint = attempt.hint();
-    let message = format!("BYPASS_DETECT {to}:{port} proto={protocol} binary={binary} action=reject reason={REASON}");
-    tracing::info!(
-        target: AUDIT,
-        class = "NET",
-        activity = "REFUSE",
-        severity = "MED",
-        action = "DENIED",
-        binary,
-        pid,
-        host = %to,
-        port,
-        policy = "bypass-detect",
-        engine = "nftables",
-        reason = REASON,
-        code = ReasonCode::DirectConnection.as_str(),
-        "{message}"
-    );
-    tracing::info!(
-        target: AUDIT,
-        class = "FINDING",
-        activity = "BLOCKED",
-        severity = "MED",
-        title = "Proxy Bypass Detected",
-        confidence = "high",
-        dst_addr = %to,
-        dst_port = port,
-        proto = %protocol,
-        binary,
-        binary_pid = pid,
-        ancestors,
-        action = "reject",
-        reason = REASON,
-        hint,
-        "{message} hint={hint}"
-    );
+    let binary = caller.map(|caller| caller.program.executable.as_str());
+    let code = ReasonCode::DirectConnection;
+    audit.event(&Event::Bypass(BypassAttempt {
+        ends: Ends { binary, pid: caller.map_or(0, |caller| caller.pid), host: Some(&host), port },
+        decided: Decided {
+            severity: code.report().severity,
+            action: code.report().action,
+            policy: Some("bypass-detect"),
+            engine: Some(code.stage().engine()),
+            decision: Decision::Deny,
+            reason: REASON,
+            code: Some(code),
+        },
+        protocol: &protocol,
+        denial: Some(&denial(attempt, caller)),
+    }));
+    let binary = binary.unwrap_or("-");
+    audit.event(&Event::Finding(Finding {
+        activity: FindingActivity::Blocked,
+        severity: Severity::Medium,
+        title: "Proxy Bypass Detected",
+        confidence: Confidence::High,
+        message: &format!(
+            "BYPASS_DETECT {to}:{port} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
+        ),
+    }));
 }
 
-fn denial(attempt: &Attempt, caller: Option<Caller>) -> Denial {
-    let program = caller.map(|caller| caller.program);
+fn denial(attempt: &Attempt, caller: Option<&Caller>) -> Denial {
+    let program = caller.map(|caller| &caller.program);
     Denial {
         host: attempt.to.to_string(),
         port: attempt.ports.map_or(0, |[_, port]| port),
-        binary: program.as_ref().map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
+        binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
         ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),

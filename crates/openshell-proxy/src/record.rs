@@ -2,28 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::credentials::vault::Credential;
-use crate::decide::message::{Judged, MessagePermit};
-use crate::decide::permit::Permit;
+use openshell_policy::denial::Denial;
+use openshell_policy::event::{
+    Audit, ConnectionDecided, ConnectionRevoked, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage,
+};
+use openshell_policy::reason::ReasonCode;
+use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
+
+use crate::decide::message::Judged;
 use crate::denial::refusal::{Refusal, Subject};
-use crate::inference::api::ApiCall;
-use crate::inference::usage::Usage;
 use crate::peer::{Caller, Callers};
 use crate::placeholder::redacted;
 use crate::target::{Scheme, Target};
-use openshell_policy::denial::Denial;
-use openshell_policy::reason::ReasonCode;
 
-/// The target of the events that are audit records; the binary's logging gives them their form.
-pub const AUDIT: &str = "ocsf";
-
-/// Where decisions are reported. Called on the connections' way, so it must not block.
-pub trait Audit: std::fmt::Debug + Send + Sync {
-    /// Counts a refusal that a policy could change.
-    fn denied(&self, denial: Denial);
-}
-
-/// What is known of a decision so far. Exactly one event comes of it.
+/// The facts of a decision so far. Exactly one event comes of it.
 #[derive(Debug)]
 pub struct Record {
     audit: Arc<dyn Audit>,
@@ -34,8 +26,8 @@ pub struct Record {
     /// How its request came to its leave.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
-    /// Whether the models are asked, and then how.
-    inference: Option<Routed>,
+    /// The models' part in it, if it is for them.
+    inference: Option<Inference>,
     /// The names of the credentials that it carries.
     credentials: String,
     finished: bool,
@@ -64,13 +56,22 @@ impl Http {
     }
 }
 
-/// How a model was asked.
+/// The models' part in a request.
 #[derive(Clone, Debug, Default)]
-struct Routed {
-    route: String,
-    call: Option<ApiCall>,
-    usage: Usage,
+struct Inference {
+    /// The call, once a route is chosen.
+    call: Option<Call>,
+    usage: TokenUsage,
+    /// How the answer ended, if not by itself.
     remark: String,
+}
+
+/// A call of a route.
+#[derive(Clone, Debug)]
+struct Call {
+    route: String,
+    interface: &'static str,
+    kind: &'static str,
 }
 
 /// What became of it.
@@ -148,10 +149,10 @@ impl Record {
         self.subject.caller = Some(caller);
     }
 
-    /// Notes that it was permitted, and by which policy.
-    pub fn permitted_by(&mut self, permit: &Permit) {
-        self.policy = permit.policy().map(str::to_owned);
-        self.observed = permit.observed();
+    /// Notes that the connection was permitted by `policy`, or is `observed` and would have been refused otherwise.
+    pub fn permitted_by(&mut self, policy: Option<&str>, observed: Option<ReasonCode>) {
+        self.policy = policy.map(str::to_owned);
+        self.observed = observed;
     }
 
     /// Notes which path is judged.
@@ -164,12 +165,12 @@ impl Record {
         }
     }
 
-    /// Notes that its request was permitted, and how.
-    pub fn request_permitted_by(&mut self, permit: &MessagePermit) {
-        if permit.policy().is_some() {
-            self.policy = permit.policy().map(str::to_owned);
+    /// Notes that its request was permitted by `policy`, if one is named, and how it was `judged`.
+    pub fn request_permitted_by(&mut self, policy: Option<&str>, judged: &Judged) {
+        if policy.is_some() {
+            self.policy = policy.map(str::to_owned);
         }
-        self.judged = Some(permit.judged().clone());
+        self.judged = Some(judged.clone());
     }
 
     /// Notes that it is for the models, about which no policy is asked.
@@ -177,9 +178,9 @@ impl Record {
         self.inference.get_or_insert_default();
     }
 
-    /// Whether a route is asked.
+    /// Whether a route was chosen.
     fn is_routed(&self) -> bool {
-        self.inference.as_ref().is_some_and(|routed| routed.call.is_some())
+        self.inference.as_ref().is_some_and(|inference| inference.call.is_some())
     }
 
     /// Leaves it to the requests inside to report what becomes of them.
@@ -187,31 +188,32 @@ impl Record {
         self.finished = true;
     }
 
-    /// Notes which route is asked, and what for.
-    pub fn routed(&mut self, route: &str, call: ApiCall) {
-        self.inference = Some(Routed { route: route.to_owned(), call: Some(call), ..Routed::default() });
+    /// Notes the route that is asked, by which interface, and for which kind of answer.
+    pub fn routed(&mut self, route: &str, interface: &'static str, kind: &'static str) {
+        let call = Call { route: route.to_owned(), interface, kind };
+        self.inference = Some(Inference { call: Some(call), ..Inference::default() });
     }
 
-    /// Notes what an answer took, and how it ended if not by itself.
-    pub fn record_usage(&mut self, usage: Usage, remark: &str) {
-        if let Some(routed) = &mut self.inference {
-            routed.usage = usage;
-            remark.clone_into(&mut routed.remark);
+    /// Notes the usage of an answer, and how it ended if not by itself.
+    pub fn record_usage(&mut self, usage: TokenUsage, remark: &str) {
+        if let Some(inference) = &mut self.inference {
+            inference.usage = usage;
+            remark.clone_into(&mut inference.remark);
         }
     }
 
-    /// Notes which credentials it carries.
+    /// Notes the names of the credentials that it carries.
     pub fn carries(&mut self, names: impl IntoIterator<Item = String>) {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
     }
 
-    /// What reports that its answer held one of the `watched` credentials.
+    /// The report of an answer that holds one of the credentials `names`.
     #[must_use]
-    pub fn echo(&self, watched: &[Arc<Credential>]) -> LeakFinding {
+    pub fn echo<'n>(&self, names: impl Iterator<Item = &'n str>) -> LeakFinding {
+        let names: Vec<_> = names.collect();
         let target = self.subject.target.as_ref().map(ToString::to_string).unwrap_or_default();
-        let names: Vec<_> = watched.iter().map(|credential| credential.name()).collect();
         let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
-        LeakFinding { request: self.subject.request.clone(), target, credentials }
+        LeakFinding { audit: Arc::clone(&self.audit), request: self.subject.request.clone(), target, credentials }
     }
 
     /// Notes that the connection is another one from here on.
@@ -221,14 +223,9 @@ impl Record {
         }
     }
 
-    /// Reports, and has what the policy refused counted.
+    /// Reports the outcome.
     pub fn finish(mut self, outcome: Outcome<'_>) {
         self.report(outcome);
-        if let Outcome::Refused(refusal) | Outcome::Revoked(refusal) = outcome
-            && let Some(denial) = self.denial(refusal)
-        {
-            self.audit.denied(denial);
-        }
     }
 
     /// The denial to count, if another policy or the operator could permit what was refused.
@@ -253,152 +250,135 @@ impl Record {
         match outcome {
             Outcome::Allowed => self.report_allowed(""),
             Outcome::Refused(refusal) => self.report_refused(refusal),
-            Outcome::Revoked(refusal) => self.emit(&Event {
-                activity: "CLOSE",
-                severity: refusal.code().stage().severity_of_closing().as_str(),
-                action: "DENIED",
-                policy: "-",
-                engine: "opa",
-                decision: "deny",
-                reason: refusal.reason(),
-                code: refusal.code().as_str(),
-                message: &format!("{} closed", self.subject.request),
-            }),
+            Outcome::Revoked(refusal) => self.report_revoked(refusal),
             // It may have been sent already, and done what it does.
             Outcome::Aborted if self.judged.is_some() || self.is_routed() => {
-                self.report_allowed("the connection ended before the answer")
+                self.report_allowed("the connection ended before the answer");
             }
-            Outcome::Aborted => self.emit(&Event {
-                activity: "FAIL",
-                severity: "LOW",
-                action: "DENIED",
-                policy: "-",
-                engine: "-",
-                decision: "",
-                reason: "the connection ended before the decision",
-                code: "",
-                message: &format!("{} ended", self.subject.request),
-            }),
+            Outcome::Aborted => {
+                let decided = Decided {
+                    severity: Severity::Low,
+                    action: Action::Denied,
+                    policy: None,
+                    engine: Some(Engine::Undecided),
+                    decision: Decision::None,
+                    reason: "the connection ended before the decision",
+                    code: None,
+                };
+                self.emit(Activity::Fail, decided, None);
+            }
         }
     }
 
-    fn report_allowed(&self, remark: &'static str) {
+    fn report_allowed(&self, remark: &str) {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
-        let observed = self.observed.map_or("", ReasonCode::as_str);
         let (engine, decision, reason, code) = match &self.judged {
-            _ if let Some(routed) = &self.inference => {
-                let remark = if routed.remark.is_empty() { remark } else { routed.remark.as_str() };
-                ("inference", "allow", remark, "")
+            _ if let Some(inference) = &self.inference => {
+                let remark = if inference.remark.is_empty() { remark } else { inference.remark.as_str() };
+                (Some(Engine::Inference), Decision::Allow, remark, None)
             }
-            _ if self.observed.is_some() => ("observe", "allow", remark, observed),
-            Some(Judged::Audited { code, reason }) => ("l7", "audit", reason.as_str(), code.as_str()),
-            Some(Judged::Allowed) => ("l7", "allow", remark, ""),
+            _ if self.observed.is_some() => (Some(Engine::Observation), Decision::Allow, remark, self.observed),
+            Some(Judged::Audited { code, reason }) => {
+                (Some(Engine::Rules), Decision::Audit, reason.as_str(), Some(*code))
+            }
+            Some(Judged::Allowed) => (Some(Engine::Rules), Decision::Allow, remark, None),
             // No rule has seen it.
-            Some(Judged::Unjudged) if self.subject.is_inside => ("", "allow", remark, ""),
-            Some(Judged::Unjudged) | None => ("opa", "allow", remark, ""),
+            Some(Judged::Unjudged) if self.subject.is_inside => (None, Decision::Allow, remark, None),
+            Some(Judged::Unjudged) | None => (Some(Engine::Policy), Decision::Allow, remark, None),
         };
-        let message = match &self.http {
-            _ if let Some(Routed { call: Some(call), .. }) = &self.inference => format!(
-                "Intercepted inference request, routing locally: {} (protocol={}, kind={})",
-                self.subject.request,
-                call.interface.as_str(),
-                call.kind
-            ),
-            Some(Http { number: Some(number), .. }) if engine.is_empty() => {
-                let is_injected = !self.credentials.is_empty();
-                format!("HTTP_REQUEST {} credentials_injected={is_injected} request_num={number}", self.subject.request)
-            }
-            Some(_) if engine == "l7" => format!("L7_REQUEST {decision} {} reason={reason}", self.subject.request),
-            _ => format!("{} allowed", self.subject.request),
-        };
-        self.emit(&Event {
-            activity: "OPEN",
-            severity: if self.observed.is_some() { "MED" } else { "INFO" },
-            action: if is_upgrade { "OTHER" } else { "ALLOWED" },
-            policy: self.policy.as_deref().unwrap_or("-"),
+        let decided = Decided {
+            severity: if self.observed.is_some() { Severity::Medium } else { Severity::Info },
+            action: if is_upgrade { Action::Other } else { Action::Allowed },
+            policy: self.policy.as_deref(),
             engine,
-            decision: if is_upgrade && decision == "allow" { "allow_upgrade" } else { decision },
+            decision: if is_upgrade && decision == Decision::Allow { Decision::AllowUpgrade } else { decision },
             reason,
             code,
-            message: &message,
-        });
+        };
+        self.emit(Activity::Open, decided, None);
     }
 
     fn report_refused(&self, refusal: &Refusal) {
         let (code, stage) = (refusal.code(), refusal.code().stage());
-        let policy = refusal.nearest_rule().or(self.policy.as_deref()).filter(|_| stage.names_policy());
         if code == ReasonCode::UnsolicitedUpgrade {
             self.report_unsolicited();
         }
-        self.emit(&Event {
-            activity: code.report().activity.as_str(),
-            severity: code.report().severity.as_str(),
-            action: code.report().action.as_str(),
-            policy: policy.unwrap_or("-"),
-            engine: stage.engine().as_str(),
-            decision: "deny",
+        let decided = Decided {
+            severity: code.report().severity,
+            action: code.report().action,
+            policy: refusal.nearest_rule().or(self.policy.as_deref()).filter(|_| stage.names_policy()),
+            engine: Some(stage.engine()),
+            decision: Decision::Deny,
             reason: refusal.reason(),
-            code: code.as_str(),
-            message: &refusal.detail(&self.subject),
-        });
+            code: Some(code),
+        };
+        self.emit(code.report().activity, decided, self.denial(refusal).as_ref());
     }
 
-    /// Somebody tried to make a way past the rules.
+    fn report_revoked(&self, refusal: &Refusal) {
+        let decided = Decided {
+            severity: refusal.code().stage().severity_of_closing(),
+            action: Action::Denied,
+            policy: None,
+            engine: Some(Engine::Policy),
+            decision: Decision::Deny,
+            reason: refusal.reason(),
+            code: Some(refusal.code()),
+        };
+        let (host, denial) = (self.host(), self.denial(refusal));
+        let revoked = ConnectionRevoked { ends: self.ends(host.as_deref()), decided, denial: denial.as_ref() };
+        self.audit.event(&Event::Revoked(revoked));
+    }
+
+    /// An upstream tried to make a way past the rules.
     fn report_unsolicited(&self) {
-        tracing::info!(
-            target: AUDIT,
-            class = "FINDING",
-            activity = "BLOCKED",
-            severity = "HIGH",
-            title = "Unsolicited 101 Switching Protocols",
-            confidence = "high",
-            "Unsolicited 101 upgrade blocked: {}", self.subject.request
-        );
+        self.audit.event(&Event::Finding(Finding {
+            activity: FindingActivity::Blocked,
+            severity: Severity::High,
+            title: "Unsolicited 101 Switching Protocols",
+            confidence: Confidence::High,
+            message: &format!("Unsolicited 101 upgrade blocked: {}", self.subject.request),
+        }));
     }
 
-    fn emit(&self, event: &Event<'_>) {
-        let binary = match &self.subject.caller {
-            Some(caller) => caller.program.executable.as_str(),
-            None => "-",
-        };
-        let pid = self.subject.caller.as_ref().map_or(0, |caller| caller.pid);
-        let host = self.subject.target.as_ref().map_or_else(|| "-".to_owned(), |target| target.host.to_string());
-        let port = self.subject.target.as_ref().map_or(0, |target| target.port);
-        let (class, activity, path, scheme, number) = match &self.http {
-            Some(Http { method, path, scheme, number, .. }) => {
-                ("HTTP", method.as_str(), path.as_str(), scheme.as_str(), number.unwrap_or(0))
-            }
-            None => ("NET", event.activity, "", "", 0),
-        };
-        let routed = self.inference.as_ref().filter(|routed| routed.call.is_some());
-        let route = routed.map_or("", |routed| routed.route.as_str());
-        let tokens = routed.map_or_else(String::new, |Routed { usage, .. }| match usage {
-            Usage { input: None, output: None } => String::new(),
-            Usage { input, output } => format!("{}/{}", input.unwrap_or(0), output.unwrap_or(0)),
-        });
-        tracing::info!(
-            target: AUDIT,
-            class,
-            activity,
-            path,
-            scheme,
-            number,
-            decision = event.decision,
-            severity = event.severity,
-            action = event.action,
-            binary,
-            pid,
+    fn host(&self) -> Option<String> {
+        self.subject.target.as_ref().map(|target| target.host.to_string())
+    }
+
+    fn ends<'e>(&'e self, host: Option<&'e str>) -> Ends<'e> {
+        let Subject { target, caller, .. } = &self.subject;
+        Ends {
+            binary: caller.as_ref().map(|caller| caller.program.executable.as_str()),
+            pid: caller.as_ref().map_or(0, |caller| caller.pid),
             host,
-            port,
-            policy = event.policy,
-            engine = event.engine,
-            reason = event.reason,
-            code = event.code,
-            credentials = self.credentials,
-            route,
-            tokens,
-            "{}", event.message
-        );
+            port: target.as_ref().map_or(0, |target| target.port),
+        }
+    }
+
+    fn emit(&self, activity: Activity, decided: Decided<'_>, denial: Option<&Denial>) {
+        let host = self.host();
+        let ends = self.ends(host.as_deref());
+        let event = match &self.http {
+            Some(Http { method, path, scheme, number, .. }) => Event::Request(RequestDecided {
+                method,
+                path,
+                scheme: scheme.as_str(),
+                number: *number,
+                ends,
+                decided,
+                credentials: &self.credentials,
+                model: self.model(),
+                denial,
+            }),
+            None => Event::Connection(ConnectionDecided { activity, ends, decided, denial }),
+        };
+        self.audit.event(&event);
+    }
+
+    fn model(&self) -> Option<ModelCall<'_>> {
+        let Inference { call, usage, .. } = self.inference.as_ref()?;
+        let Call { route, interface, kind } = call.as_ref()?;
+        Some(ModelCall { route, interface, kind, usage: *usage })
     }
 }
 
@@ -407,9 +387,10 @@ fn shown(path: &str) -> String {
     redacted(path).unwrap_or_else(|| path.to_owned())
 }
 
-/// Reports that an upstream sent back a secret, which the workload did not get.
+/// The report that an upstream sent back a secret, which the workload did not get.
 #[derive(Clone, Debug)]
 pub struct LeakFinding {
+    audit: Arc<dyn Audit>,
     request: String,
     target: String,
     credentials: String,
@@ -418,47 +399,27 @@ pub struct LeakFinding {
 impl LeakFinding {
     /// Reports it.
     pub fn report(self) {
-        let Self { request, target, credentials } = &self;
-        Self::emit(
-            "BLOCKED",
-            "MED",
-            &format!("Answer of {target} to {request} held a secret of {credentials}, which was masked"),
-        );
+        let Self { request, target, credentials, .. } = &self;
+        let message = format!("Answer of {target} to {request} held a secret of {credentials}, which was masked");
+        self.emit(FindingActivity::Blocked, Severity::Medium, &message);
     }
 
-    /// Reports that the answer is encoded although that was not wanted, so that nobody knows what it holds.
+    /// Reports that the answer is encoded although that was not wanted, so that it could not be searched.
     pub fn report_encoded(&self) {
-        let Self { request, target, credentials } = self;
-        Self::emit(
-            "DETECTED",
-            "LOW",
-            &format!("Answer of {target} to {request} is encoded, and was not searched for {credentials}"),
-        );
+        let Self { request, target, credentials, .. } = self;
+        let message = format!("Answer of {target} to {request} is encoded, and was not searched for {credentials}");
+        self.emit(FindingActivity::Detected, Severity::Low, &message);
     }
 
-    fn emit(activity: &'static str, severity: &'static str, message: &str) {
-        tracing::info!(
-            target: AUDIT,
-            class = "FINDING",
+    fn emit(&self, activity: FindingActivity, severity: Severity, message: &str) {
+        self.audit.event(&Event::Finding(Finding {
             activity,
             severity,
-            title = "Credential In An Answer",
-            confidence = "high",
-            "{message}"
-        );
+            title: "Credential In An Answer",
+            confidence: Confidence::High,
+            message,
+        }));
     }
-}
-
-struct Event<'e> {
-    activity: &'static str,
-    severity: &'static str,
-    action: &'static str,
-    policy: &'e str,
-    engine: &'static str,
-    decision: &'static str,
-    reason: &'e str,
-    code: &'static str,
-    message: &'e str,
 }
 
 impl Drop for Record {

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use openshell_policy::denial::Denial;
+use openshell_policy::event::{Audit, Event};
 use openshell_policy::network::host::Host;
 
 use crate::authorize::authorizer::{Authorizer, Mode};
@@ -15,7 +16,6 @@ use crate::decide::store::PolicyStore;
 use crate::egress::Egress;
 use crate::identify::{Identifier, Processes};
 use crate::peer::{Caller, Callers, Program};
-use crate::record::Audit;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
 use crate::resolve::guard::OwnAddresses;
@@ -34,8 +34,8 @@ impl Remembered {
 }
 
 impl Audit for Remembered {
-    fn denied(&self, denial: Denial) {
-        self.0.lock().unwrap().push(denial);
+    fn event(&self, event: &Event<'_>) {
+        self.0.lock().unwrap().extend(event.denial().cloned());
     }
 }
 

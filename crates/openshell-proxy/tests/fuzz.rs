@@ -12,7 +12,7 @@ use fuzz::{Random, fuzz};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
 use openshell_policy::credential::{Binding, CredentialName};
-use openshell_policy::denial::Denial;
+use openshell_policy::event::{Audit, Event};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_proxy::credentials::inject::inject;
@@ -24,7 +24,6 @@ use openshell_proxy::inference::model::with_model;
 use openshell_proxy::inference::usage::Meter;
 use openshell_proxy::ingress;
 use openshell_proxy::placeholder::{Coding, MARKER, find, is_hidden_in, redacted};
-use openshell_proxy::record::Audit;
 use openshell_proxy::target::{Origin, Scheme, Target};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::terminate::read_client_hello;
@@ -340,12 +339,12 @@ fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
     });
 }
 
-/// Counts nothing.
+/// Reports nothing.
 #[derive(Debug)]
-struct Uncounted;
+struct Unreported;
 
-impl Audit for Uncounted {
-    fn denied(&self, _: Denial) {}
+impl Audit for Unreported {
+    fn event(&self, _: &Event<'_>) {}
 }
 
 #[test]
@@ -360,7 +359,7 @@ fn fuzzed_doors_lead_where_they_say() {
         b"*",
     ];
     let words: [&[u8]; 10] = [b":", b"@", b"[", b"]", b".", b"http://", b"0", b"65536", b"%", b"::"];
-    let audit: Arc<dyn Audit> = Arc::new(Uncounted);
+    let audit: Arc<dyn Audit> = Arc::new(Unreported);
     fuzz("doors", &samples, &words, |input| {
         let Ok(uri) = Uri::try_from(input) else { return };
         let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod background_reporter;
 mod cli;
 mod config;
@@ -20,6 +21,7 @@ mod workload;
 
 use std::process::ExitCode;
 
+use openshell_policy::words::{LifecycleActivity, Severity};
 use openshell_supervisor::init::{self, Forked, Init};
 
 use crate::cli::Invocation;
@@ -49,15 +51,23 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
     let (directory, level, sandbox) = (config.log_dir.as_path(), config.log_level, config.sandbox.as_str());
     logging::start(&logging::Options { directory, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    logging::lifecycle_event("START", "INFO", &format!("success [version:{version} pid:{pid}]"));
+    logging::lifecycle_event(
+        LifecycleActivity::Start,
+        Severity::Info,
+        &format!("success [version:{version} pid:{pid}]"),
+    );
     let ended = run_in_sandbox(&mut config, init);
     match &ended {
-        Ok(ended) => logging::lifecycle_event("END", "INFO", &ended.summary()),
+        Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
             let (code, text) = (workload::exit::exit_code(error), format!("{error:#}"));
             // The log has the first violation of an invalid policy; standard error has all.
             let reason = text.lines().next().unwrap_or_default();
-            logging::lifecycle_event("END", "MED", &format!("failure [exit:{code}] {reason}"));
+            logging::lifecycle_event(
+                LifecycleActivity::End,
+                Severity::Medium,
+                &format!("failure [exit:{code}] {reason}"),
+            );
         }
     }
     ended.map(|ended| ExitCode::from(ended.code))

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::denial::{Denial, DenialSummary, Denials};
+use openshell_policy::event::{Audit, Event};
 use openshell_policy::proposal;
 use openshell_policy::reason::DenialStage;
-use openshell_proxy::record::Audit;
 
 use crate::text;
 
@@ -20,13 +20,20 @@ const LINES: usize = 10;
 pub(crate) struct Refusals(Mutex<Denials>);
 
 impl Audit for Refusals {
-    fn denied(&self, denial: Denial) {
-        // A panic elsewhere cannot leave the value half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
+    /// Counts the denial of `event`, if it has one.
+    fn event(&self, event: &Event<'_>) {
+        if let Some(denial) = event.denial() {
+            self.add(denial.clone());
+        }
     }
 }
 
 impl Refusals {
+    fn add(&self, denial: Denial) {
+        // A panic elsewhere cannot leave the value half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
+    }
+
     /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +91,6 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
 mod tests {
     use openshell_policy::denial::Denial;
     use openshell_policy::reason::ReasonCode;
-    use openshell_proxy::record::Audit;
 
     use super::Refusals;
 
@@ -98,8 +104,8 @@ mod tests {
     fn the_summary_says_what_how_often_and_what_would_allow_it() {
         let refusals = Refusals::default();
         assert_eq!(refusals.summary(), None);
-        (0..3).for_each(|_| refusals.denied(denial("a.test".to_owned(), "/bin/a\n\u{1b}[1mforged")));
-        (0..12).for_each(|n| refusals.denied(denial(format!("{n}.test"), "/bin/b")));
+        (0..3).for_each(|_| refusals.add(denial("a.test".to_owned(), "/bin/a\n\u{1b}[1mforged")));
+        (0..12).for_each(|n| refusals.add(denial(format!("{n}.test"), "/bin/b")));
         let summary = refusals.summary().unwrap();
         let lines: Vec<_> = summary.lines().collect();
         assert!(
@@ -115,7 +121,7 @@ mod tests {
         let refusals = Refusals::default();
         let of = |code, reason: &str, fix: Option<&str>| {
             let (reason, fix) = (reason.to_owned(), fix.map(str::to_owned));
-            refusals.denied(Denial { code, reason, fix, ..denial("a.test".to_owned(), "/bin/a") });
+            refusals.add(Denial { code, reason, fix, ..denial("a.test".to_owned(), "/bin/a") });
         };
         of(ReasonCode::DnsFailed, "DNS resolution of a.test failed: no such name", None);
         let only_failures = "openshell-sandbox: permitted, and failed:\n  \

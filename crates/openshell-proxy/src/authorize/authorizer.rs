@@ -107,7 +107,7 @@ impl Authorizer {
         let us = watch.micros();
         let permit = Arc::new(permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?);
         debug!(policy = permit.policy(), generation = permit.generation(), inspection = %permit.inspection(), us, "authorized");
-        record.permitted_by(&permit);
+        record.permitted_by(permit.policy(), permit.observed());
         Ok(Authorization { callers, unsearched, permit, generations })
     }
 

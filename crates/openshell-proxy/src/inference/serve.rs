@@ -183,7 +183,7 @@ impl Models<'_> {
         };
         let mut unreachable = None;
         for route in table.serving(call.interface) {
-            record.routed(&route.name, call);
+            record.routed(&route.name, call.interface.as_str(), call.kind);
             let request = BackendRequest { route, call, asked: &parts, target: &target };
             match self.ask(session, &request, body.clone(), record).await {
                 Ok(response) => {

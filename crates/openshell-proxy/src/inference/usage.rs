@@ -1,32 +1,16 @@
 //! How many tokens an answer says that it took, read while it passes.
 
 use memchr::memmem;
+use openshell_policy::event::TokenUsage;
 
 /// Bytes of an answer that are kept to find what it says: longer than any count of tokens.
 const KEPT: usize = 4 * 1024;
-
-/// Tokens of a request and its answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Of the request.
-    pub input: Option<u64>,
-    /// Of the answer.
-    pub output: Option<u64>,
-}
-
-impl Usage {
-    /// Both.
-    #[must_use]
-    pub fn total(self) -> u64 {
-        self.input.unwrap_or(0).saturating_add(self.output.unwrap_or(0))
-    }
-}
 
 /// Reads the `usage` objects of an answer, be it one text or a stream of events. Of a stream the last counts.
 #[derive(Debug, Default)]
 pub struct Meter {
     kept: Vec<u8>,
-    usage: Usage,
+    usage: TokenUsage,
     bytes: u64,
     events: u64,
 }
@@ -58,7 +42,7 @@ impl Meter {
 
     /// What it has said so far.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> TokenUsage {
         self.usage
     }
 
@@ -91,7 +75,8 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use super::{Meter, Usage};
+    use super::Meter;
+    use openshell_policy::event::TokenUsage;
 
     #[test]
     fn tokens_are_counted_wherever_an_answer_is_cut() {
@@ -103,11 +88,11 @@ mod tests {
                 let mut meter = Meter::default();
                 let (one, other) = text.as_bytes().split_at(first);
                 [one, other].iter().for_each(|part| meter.read(part));
-                assert_eq!(meter.usage(), Usage { input: Some(11), output: Some(22) }, "{text} cut at {first}");
+                assert_eq!(meter.usage(), TokenUsage { input: Some(11), output: Some(22) }, "{text} cut at {first}");
             }
             let mut meter = Meter::default();
             text.bytes().for_each(|byte| meter.read(&[byte]));
-            assert_eq!(meter.usage(), Usage { input: Some(11), output: Some(22) }, "{text}");
+            assert_eq!(meter.usage(), TokenUsage { input: Some(11), output: Some(22) }, "{text}");
             let mut meter = Meter::default();
             [vec![b'x'; 10_000].as_slice(), text.as_bytes(), &vec![b'x'; 10_000]]
                 .iter()

@@ -12,8 +12,9 @@ use crate::denial::refusal::Refusal;
 use crate::http::body::{ResponseBody, full};
 use crate::http::reply;
 use crate::ingress::door::{Door, ModelsClient, Opened};
-use crate::record::{Audit, Record};
+use crate::record::Record;
 use crate::target::{Target, port};
+use openshell_policy::event::Audit;
 
 /// The target of `request`, a CONNECT, or the refusal of one without host and port; and its record.
 pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Target, Refusal>) {

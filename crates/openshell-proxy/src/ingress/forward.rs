@@ -14,13 +14,14 @@ use crate::denial::refusal::Refusal;
 use crate::http::body::ResponseBody;
 use crate::http::head;
 use crate::ingress::door::Door;
-use crate::record::{Audit, Record};
+use crate::record::Record;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
 use crate::relay::inspect::{AuthorizedRequest, authorize_request};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
 use crate::target::{Origin, Scheme, Target, port};
+use openshell_policy::event::Audit;
 
 /// The origin of `request`, or the refusal of one that is not in absolute form; and its record. A request for https is sent inside
 /// TLS, as some clients leave that to their proxy.

@@ -230,7 +230,7 @@ impl Exchange<'_> {
                     return Ok(match watched.is_empty() {
                         true => response.map(boxed),
                         false => {
-                            let finding = record.echo(&watched);
+                            let finding = record.echo(watched.iter().map(|credential| credential.name()));
                             redact(response, &watched, finding, is_call).map(|body| boxed(body.holding(room)))
                         }
                     });

@@ -90,7 +90,7 @@ pub async fn authorize_request(
     let Action::Http { target, .. } = &action;
     record.asks_for(target.path());
     let leave = authorizer.authorize_message(permit, callers, &action).await?;
-    record.request_permitted_by(&leave);
+    record.request_permitted_by(leave.policy(), leave.judged());
     let Action::Http { target, .. } = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
 }

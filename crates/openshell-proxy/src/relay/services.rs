@@ -6,7 +6,7 @@ use crate::authorize::authorizer::Authorizer;
 use crate::credentials::vault::CurrentVault;
 use crate::egress::Egress;
 use crate::memory::Memory;
-use crate::record::Audit;
+use openshell_policy::event::Audit;
 
 /// Handles that every exchange needs.
 #[derive(Debug)]

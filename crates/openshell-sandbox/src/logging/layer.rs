@@ -1,9 +1,7 @@
-//! From `tracing` to the sinks.
+//! Diagnostics on their way from `tracing` to the sinks.
 
 use std::sync::Arc;
 
-use openshell_proxy::record::AUDIT;
-use time::OffsetDateTime;
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -11,11 +9,11 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::fields::Fields;
-use super::shorthand::Source;
+use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 use super::spans::{self, SpanFields};
 
-/// Hands every event to every sink. Spans exist only if a sink takes events below `info`, which alone show them.
+/// Hands every diagnostic to every sink. Spans exist only if a sink takes events below `info`, which alone show them.
 pub(super) struct LogLayer {
     sinks: Vec<Arc<dyn Sink>>,
     /// The most verbose level of which a sink may take events.
@@ -34,7 +32,7 @@ impl LogLayer {
 /// Returns the most verbose level of `target` that is logged. Dependencies log warnings. h2 logs errors only: its warnings
 /// report client behaviour, which is audited.
 fn max_level_of(target: &str) -> Level {
-    if target == AUDIT || target.starts_with("openshell") {
+    if target.starts_with("openshell") {
         Level::TRACE
     } else if target.starts_with("h2::") {
         Level::ERROR
@@ -72,10 +70,14 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let (level, target) = (*event.metadata().level(), event.metadata().target());
-        let (made, fields) = (OffsetDateTime::now_utc(), Fields::of(event));
-        let spans = if level > Level::INFO { spans::prefix(event, &context) } else { String::new() };
-        let event = LogEvent::new(Source { made, level, target, spans: &spans }, &fields, &self.sandbox);
+        let (level, target, fields) = (*event.metadata().level(), event.metadata().target(), Fields::of(event));
+        // Context is for those who look for a fault.
+        let (spans, others) = match level > Level::INFO {
+            true => (spans::prefix(event, &context), fields.others.as_str()),
+            false => (String::new(), ""),
+        };
+        let content = Content::Diagnostic { level, target, spans: &spans, message: &fields.message, fields: others };
+        let event = LogEvent::new(content, &self.sandbox);
         self.sinks.iter().for_each(|sink| sink.take(&event));
     }
 }

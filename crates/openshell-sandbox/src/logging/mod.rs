@@ -15,14 +15,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use openshell_proxy::record::AUDIT;
+use openshell_policy::event::{Audit, Configuration, Event, Lifecycle, Process};
+use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::text::printable;
 use file::LogFile;
 use layer::LogLayer;
-use sink::Sink;
+use shorthand::Content;
+use sink::{LogEvent, Sink};
 use stderr::StandardError;
 
 /// Settings of the log.
@@ -45,9 +47,11 @@ struct Log {
     /// All destinations, standard error among them.
     sinks: Vec<Arc<dyn Sink>>,
     stderr: Arc<StandardError>,
+    /// Ends every line.
+    sandbox: String,
 }
 
-/// Sends everything that is traced from now on to the log file and to standard error. A folder that cannot be written is
+/// Sends everything that is reported or traced from now on to the log file and to standard error. A folder that cannot be written is
 /// reported, and leaves standard error.
 ///
 /// # Errors
@@ -64,7 +68,8 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<()> {
     let stderr = Arc::new(StandardError::start(options.level)?);
     sinks.push(Arc::clone(&stderr) as _);
     let layer = LogLayer::new(sinks.clone(), options.sandbox.to_owned());
-    LOG.set(Log { sinks, stderr }).map_err(|_| anyhow!("logging was started before"))?;
+    LOG.set(Log { sinks, stderr, sandbox: options.sandbox.to_owned() })
+        .map_err(|_| anyhow!("logging was started before"))?;
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
     if let Some(error) = problem {
@@ -108,30 +113,35 @@ pub(crate) fn finish() {
     }
 }
 
+/// Logs `event`, once logging has started.
+fn report(event: &Event<'_>) {
+    if let Some(log) = LOG.get() {
+        let event = LogEvent::new(Content::Audit(event), &log.sandbox);
+        log.sinks.iter().for_each(|sink| sink.take(&event));
+    }
+}
+
 /// Logs an event about the sandbox itself, such as a policy loaded or a restriction enforced.
-pub(crate) fn config_event(state: &'static str, severity: &'static str, message: &str) {
-    tracing::info!(target: AUDIT, class = "CONFIG", activity = state, severity, "{message}");
+pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str) {
+    report(&Event::Configuration(Configuration { state, severity, message }));
 }
 
 /// Logs the sandbox's own start or end.
-pub(crate) fn lifecycle_event(activity: &'static str, severity: &'static str, message: &str) {
-    tracing::info!(target: AUDIT, class = "LIFECYCLE", activity, severity, "openshell-sandbox {message}");
+pub(crate) fn lifecycle_event(activity: LifecycleActivity, severity: Severity, message: &str) {
+    report(&Event::Lifecycle(Lifecycle { activity, severity, message }));
 }
 
-/// Logs an event about the command.
-pub(crate) fn process_event(process: &ProcessEvent<'_>, message: &str) {
-    let ProcessEvent { activity, severity, name, pid, exit, cmd, reason } = process;
-    tracing::info!(target: AUDIT, class = "PROC", activity, severity, binary = name, pid, exit, cmd, reason, "{message}");
+/// Logs the start or end of a command.
+pub(crate) fn process_event(process: Process<'_>) {
+    report(&Event::Process(process));
 }
 
-/// Fields of an event about a process.
-pub(crate) struct ProcessEvent<'e> {
-    pub(crate) activity: &'static str,
-    pub(crate) severity: &'static str,
-    pub(crate) name: &'e str,
-    pub(crate) pid: i32,
-    pub(crate) exit: Option<i32>,
-    pub(crate) cmd: Option<&'e str>,
-    /// Cause of an end that is not the command's own.
-    pub(crate) reason: Option<&'e str>,
+/// The log as a receiver of the proxy's events.
+#[derive(Debug)]
+pub(crate) struct AuditLog;
+
+impl Audit for AuditLog {
+    fn event(&self, event: &Event<'_>) {
+        report(event);
+    }
 }

@@ -3,30 +3,39 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
+use openshell_policy::event::{
+    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, Process, RequestDecided,
+};
+use openshell_policy::words::{Activity, Decision, Engine};
 use openshell_proxy::placeholder::REDACTED;
-use openshell_proxy::record::AUDIT;
 use time::OffsetDateTime;
 use tracing::Level;
 
-use super::fields::Fields;
 use crate::text::printable;
 
-/// Time and place of an event.
-pub(super) struct Source<'e> {
-    pub(super) made: OffsetDateTime,
-    pub(super) level: Level,
-    pub(super) target: &'e str,
-    /// The spans around it, in front of its message.
-    pub(super) spans: &'e str,
+/// The facts of an event.
+#[derive(Clone, Copy)]
+pub(super) enum Content<'e> {
+    /// A message of the program, or of a library.
+    Diagnostic {
+        level: Level,
+        target: &'e str,
+        /// The spans around it, in front of its message.
+        spans: &'e str,
+        message: &'e str,
+        /// The other fields, behind its message.
+        fields: &'e str,
+    },
+    /// An event for the audit.
+    Audit(&'e Event<'e>),
 }
 
-/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit record, `<time> LEVEL target: message` otherwise; below
-/// `info` with its spans in front of the message and its fields behind.
+/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, `<time> LEVEL target: message` otherwise.
 /// Text from the workload cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
-pub(super) fn line(source: &Source<'_>, fields: &Fields, sandbox: &str) -> String {
+pub(super) fn line(now: OffsetDateTime, content: Content<'_>, sandbox: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
-    let _ = write_line(&mut line, source, fields);
+    let _ = write_line(&mut line, now, content);
     line.push_str(" sandbox=");
     line.push_str(sandbox);
     match printable(&line) {
@@ -35,123 +44,128 @@ pub(super) fn line(source: &Source<'_>, fields: &Fields, sandbox: &str) -> Strin
     }
 }
 
-fn write_line(line: &mut String, source: &Source<'_>, fields: &Fields) -> fmt::Result {
-    let Source { made: now, level, target, spans } = source;
+fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> fmt::Result {
     let (year, month, day) = now.to_calendar_date();
     let (hour, minute, second, millisecond) = now.to_hms_milli();
     let month = u8::from(month);
     write!(line, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z ")?;
-    let get = |name| fields.get(name);
-    if *target != AUDIT {
-        write!(line, "{level} {target}: {spans}{}", get("message"))?;
-        return if *level > Level::INFO { write_fields(line, fields) } else { Ok(()) };
-    }
+    let event = match content {
+        Content::Diagnostic { level, target, spans, message, fields } => {
+            return write!(line, "{level} {target}: {spans}{message}{fields}");
+        }
+        Content::Audit(event) => event,
+    };
     line.push_str("OCSF ");
-    match get("class") {
-        "NET" => network(line, fields),
-        "HTTP" => http(line, fields),
-        "PROC" => process(line, fields),
-        "FINDING" => write!(
-            line,
-            "FINDING:{} [{}] \"{}\" [confidence:{}] {}",
-            get("activity"),
-            get("severity"),
-            get("title"),
-            get("confidence"),
-            get("message")
-        ),
-        class => write!(line, "{class}:{} [{}] {}", get("activity"), get("severity"), get("message")),
+    match event {
+        Event::Connection(event) => network(line, event.activity, &event.ends, &event.decided),
+        Event::Revoked(event) => network(line, Activity::Close, &event.ends, &event.decided),
+        Event::Bypass(event) => network(line, Activity::Refuse, &event.ends, &event.decided),
+        Event::Request(event) => http(line, event),
+        Event::Finding(event) => finding(line, event),
+        Event::Configuration(Configuration { state, severity, message }) => {
+            write!(line, "CONFIG:{} [{}] {message}", state.as_str(), severity.as_str())
+        }
+        Event::Lifecycle(Lifecycle { activity, severity, message }) => {
+            write!(line, "LIFECYCLE:{} [{}] openshell-sandbox {message}", activity.as_str(), severity.as_str())
+        }
+        Event::Process(event) => process(line, event),
     }
 }
 
-/// Writes all fields but the message.
-fn write_fields(line: &mut String, fields: &Fields) -> fmt::Result {
-    fields
-        .iter()
-        .filter(|(name, _)| *name != "message")
-        .try_for_each(|(name, value)| write!(line, " {name}={}", Value(value)))
-}
-
-fn http(line: &mut String, fields: &Fields) -> fmt::Result {
-    let get = |name| fields.get(name);
-    let activity = Word::of(get("activity"));
+fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
+    let RequestDecided { method, path, scheme, number, ends, decided, credentials, model, .. } = event;
+    let (method, program) = (Word::of(method), Program(ends));
+    write!(line, "HTTP:{method} [{}] {} ", decided.severity.as_str(), decided.action.as_str())?;
     // Inside a connection the caller stands behind, as the connection's own line began with it.
-    let is_inside = get("number") != "0";
-    let (binary, pid) = (Word::of(get("binary")), get("pid"));
-    write!(line, "HTTP:{activity} [{}] {} ", get("severity"), get("action"))?;
-    if !is_inside {
-        write!(line, "{binary}({pid}) -> ")?;
+    if number.is_none() {
+        write!(line, "{program} -> ")?;
     }
-    write!(line, "{activity} {}://{}", get("scheme"), Word::of(get("host")))?;
-    if !matches!((get("scheme"), get("port")), ("http", "80") | ("https", "443")) {
-        write!(line, ":{}", get("port"))?;
+    write!(line, "{method} {scheme}://{}", Word::of(ends.host.unwrap_or("-")))?;
+    if !matches!((*scheme, ends.port), ("http", 80) | ("https", 443)) {
+        write!(line, ":{}", ends.port)?;
     }
-    write!(line, "{}", Word::redacted(get("path")))?;
-    if !get("engine").is_empty() {
-        write!(line, " [policy:{} engine:{}]", Word::of(get("policy")), get("engine"))?;
+    write!(line, "{}", Word::redacted(path))?;
+    if let Some(engine) = decided.engine {
+        write!(line, " [policy:{} engine:{}]", Word::of(decided.policy.unwrap_or("-")), engine.as_str())?;
     }
-    if matches!(get("decision"), "audit" | "allow_upgrade") {
-        write!(line, " [decision:{}]", get("decision"))?;
+    match decided.decision {
+        Decision::Audit | Decision::AllowUpgrade => write!(line, " [decision:{}]", decided.decision.as_str())?,
+        Decision::Allow | Decision::Deny | Decision::None => {}
     }
-    if is_inside {
-        write!(line, " [request:{}]", get("number"))?;
+    if let Some(number) = number {
+        write!(line, " [request:{number}]")?;
     }
-    if !get("credentials").is_empty() {
-        write!(line, " [credentials:{}]", Word::of(get("credentials")))?;
+    if !credentials.is_empty() {
+        write!(line, " [credentials:{}]", Word::of(credentials))?;
     }
-    if !get("route").is_empty() {
-        write!(line, " [route:{}", Word::of(get("route")))?;
-        if !get("tokens").is_empty() {
-            write!(line, " tokens:{}", get("tokens"))?;
+    if let Some(ModelCall { route, usage, .. }) = model {
+        write!(line, " [route:{}", Word::of(route))?;
+        if usage.input.is_some() || usage.output.is_some() {
+            write!(line, " tokens:{}/{}", usage.input.unwrap_or(0), usage.output.unwrap_or(0))?;
         }
         line.push(']');
     }
-    reason(line, fields)?;
-    if is_inside {
-        write!(line, " [by:{binary}({pid})]")?;
+    reason(line, decided)?;
+    if number.is_some() {
+        write!(line, " [by:{program}]")?;
     }
     Ok(())
 }
 
-fn network(line: &mut String, fields: &Fields) -> fmt::Result {
-    let get = |name| fields.get(name);
+fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Decided<'_>) -> fmt::Result {
     write!(
         line,
-        "NET:{} [{}] {} {}({}) -> {}:{} [policy:{} engine:{}]",
-        get("activity"),
-        get("severity"),
-        get("action"),
-        Word::of(get("binary")),
-        get("pid"),
-        Word::of(get("host")),
-        get("port"),
-        Word::of(get("policy")),
-        get("engine"),
+        "NET:{} [{}] {} {} -> {}:{} [policy:{} engine:{}]",
+        activity.as_str(),
+        decided.severity.as_str(),
+        decided.action.as_str(),
+        Program(ends),
+        Word::of(ends.host.unwrap_or("-")),
+        ends.port,
+        Word::of(decided.policy.unwrap_or("-")),
+        decided.engine.map_or("", Engine::as_str),
     )?;
-    reason(line, fields)
+    reason(line, decided)
 }
 
-fn reason(line: &mut String, fields: &Fields) -> fmt::Result {
-    let get = |name| fields.get(name);
-    if !get("reason").is_empty() {
-        write!(line, " [reason:{}]", Cut(get("reason")))?;
+fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
+    if !decided.reason.is_empty() {
+        write!(line, " [reason:{}]", Cut(decided.reason))?;
     }
-    if !get("code").is_empty() {
-        write!(line, " [code:{}]", get("code"))?;
+    if let Some(code) = decided.code {
+        write!(line, " [code:{}]", code.as_str())?;
     }
     Ok(())
 }
 
-fn process(line: &mut String, fields: &Fields) -> fmt::Result {
-    let get = |name| fields.get(name);
-    let (binary, pid) = (Word::of(get("binary")), get("pid"));
-    write!(line, "PROC:{} [{}] {binary}({pid})", get("activity"), get("severity"))?;
-    for name in ["exit", "cmd", "reason"] {
-        if !get(name).is_empty() {
-            write!(line, " [{name}:{}]", Cut(get(name)))?;
-        }
+fn finding(line: &mut String, event: &Finding<'_>) -> fmt::Result {
+    let Finding { activity, severity, title, confidence, message } = event;
+    let (activity, severity, confidence) = (activity.as_str(), severity.as_str(), confidence.as_str());
+    write!(line, "FINDING:{activity} [{severity}] \"{title}\" [confidence:{confidence}] {message}")
+}
+
+fn process(line: &mut String, event: &Process<'_>) -> fmt::Result {
+    let Process { activity, severity, name, pid, exit, command, reason } = event;
+    write!(line, "PROC:{} [{}] {}({pid})", activity.as_str(), severity.as_str(), Word::of(name))?;
+    if let Some(exit) = exit {
+        write!(line, " [exit:{exit}]")?;
+    }
+    if let Some(command) = command.filter(|command| !command.is_empty()) {
+        write!(line, " [cmd:{}]", Cut(command))?;
+    }
+    if let Some(reason) = reason {
+        write!(line, " [reason:{}]", Cut(reason))?;
     }
     Ok(())
+}
+
+/// A program with its process id.
+struct Program<'e>(&'e Ends<'e>);
+
+impl fmt::Display for Program<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", Word::of(self.0.binary.unwrap_or("-")), self.0.pid)
+    }
 }
 
 /// Bytes of a name in a line: longer than any host, and than any path that people use.
@@ -233,75 +247,252 @@ impl fmt::Display for Cut<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, line};
-    use crate::logging::fields::Fields;
-    use openshell_proxy::record::AUDIT;
+    use openshell_policy::event::{
+        BypassAttempt, Configuration, ConnectionDecided, ConnectionRevoked, Decided, Ends, Event, Finding, Lifecycle,
+        ModelCall, Process, RequestDecided, TokenUsage,
+    };
+    use openshell_policy::reason::ReasonCode;
+    use openshell_policy::words::{
+        Action, Activity, Confidence, ConfigState, Decision, Engine, FindingActivity, LifecycleActivity,
+        ProcessActivity, Severity,
+    };
     use time::macros::datetime;
     use tracing::Level;
 
-    fn of(target: &str, fields: &[(&'static str, &str)]) -> String {
-        let mut record = Fields::default();
-        for (name, value) in fields {
-            record.push(name, value);
-        }
-        let made = datetime!(2026-01-02 03:04:05.006 UTC);
-        line(&Source { made, level: Level::INFO, target, spans: "" }, &record, "box-1")
+    use super::{Content, line};
+
+    const NOW: time::OffsetDateTime = datetime!(2026-01-02 03:04:05.006 UTC);
+
+    const ENDS: Ends<'_> = Ends { binary: Some("/usr/bin/curl"), pid: 7, host: Some("web.test"), port: 8080 };
+
+    const ALLOWED: Decided<'_> = Decided {
+        severity: Severity::Info,
+        action: Action::Allowed,
+        policy: Some("web"),
+        engine: Some(Engine::Policy),
+        decision: Decision::Allow,
+        reason: "",
+        code: None,
+    };
+
+    const DENIED: Decided<'_> = Decided {
+        severity: Severity::Medium,
+        action: Action::Denied,
+        policy: None,
+        decision: Decision::Deny,
+        reason: "no policy",
+        code: Some(ReasonCode::EndpointNotInPolicy),
+        ..ALLOWED
+    };
+
+    const REQUEST: RequestDecided<'_> = RequestDecided {
+        method: "GET",
+        path: "/a",
+        scheme: "http",
+        number: None,
+        ends: ENDS,
+        decided: ALLOWED,
+        credentials: "",
+        model: None,
+        denial: None,
+    };
+
+    /// An allowed connection.
+    const CONNECTION: ConnectionDecided<'_> =
+        ConnectionDecided { activity: Activity::Open, ends: ENDS, decided: ALLOWED, denial: None };
+
+    #[track_caller]
+    fn check(event: Event<'_>, expected: &str) {
+        let line = line(NOW, Content::Audit(&event), "box-1");
+        assert_eq!(line, format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1"));
     }
 
-    const CURL: [(&str, &str); 8] = [
-        ("class", "NET"),
-        ("activity", "OPEN"),
-        ("binary", "/usr/bin/curl"),
-        ("pid", "7"),
-        ("host", "a.test"),
-        ("port", "443"),
-        ("policy", "web"),
-        ("engine", "opa"),
-    ];
+    #[test]
+    fn log_01_and_03_decisions_on_connections() {
+        let of = |activity, decided| Event::Connection(ConnectionDecided { activity, decided, ..CONNECTION });
+        check(
+            of(Activity::Open, ALLOWED),
+            "NET:OPEN [INFO] ALLOWED /usr/bin/curl(7) -> web.test:8080 [policy:web engine:opa]",
+        );
+        check(
+            of(Activity::Open, DENIED),
+            "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:no policy] \
+             [code:endpoint_not_in_policy]",
+        );
+        let observed = Decided {
+            severity: Severity::Medium,
+            policy: None,
+            engine: Some(Engine::Observation),
+            code: Some(ReasonCode::BinaryNotInPolicy),
+            ..ALLOWED
+        };
+        check(
+            of(Activity::Open, observed),
+            "NET:OPEN [MED] ALLOWED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:observe] [code:binary_not_in_policy]",
+        );
+        let undecided = Decided {
+            severity: Severity::Low,
+            engine: Some(Engine::Undecided),
+            decision: Decision::None,
+            reason: "the connection ended before the decision",
+            code: None,
+            ..DENIED
+        };
+        let nothing_known = Ends { binary: None, pid: 0, host: None, port: 0 };
+        check(
+            Event::Connection(ConnectionDecided {
+                activity: Activity::Fail,
+                ends: nothing_known,
+                decided: undecided,
+                denial: None,
+            }),
+            "NET:FAIL [LOW] DENIED -(0) -> -:0 [policy:- engine:-] [reason:the connection ended before the decision]",
+        );
+        check(
+            Event::Revoked(ConnectionRevoked { ends: ENDS, decided: DENIED, denial: None }),
+            "NET:CLOSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:no policy] \
+             [code:endpoint_not_in_policy]",
+        );
+        let rejected = Decided {
+            policy: Some("bypass-detect"),
+            engine: Some(Engine::Firewall),
+            reason: "direct connection bypassed HTTP CONNECT proxy",
+            code: Some(ReasonCode::DirectConnection),
+            ..DENIED
+        };
+        check(
+            Event::Bypass(BypassAttempt { ends: ENDS, decided: rejected, protocol: "udp", denial: None }),
+            "NET:REFUSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:bypass-detect engine:nftables] \
+             [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]",
+        );
+    }
 
     #[test]
-    fn log_01_and_03_an_allowed_connection() {
-        let fields = [&CURL[..], &[("severity", "INFO"), ("action", "ALLOWED"), ("reason", ""), ("code", "")]].concat();
-        let expected = "2026-01-02T03:04:05.006Z OCSF NET:OPEN [INFO] ALLOWED /usr/bin/curl(7) -> a.test:443 \
-                        [policy:web engine:opa] sandbox=box-1";
-        assert_eq!(of(AUDIT, &fields), expected);
+    fn decisions_on_requests() {
+        let rules = Decided { engine: Some(Engine::Rules), ..ALLOWED };
+        let inside = RequestDecided { number: Some(3), scheme: "https", decided: rules, ..REQUEST };
+        let cases = [
+            (REQUEST, "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test:8080/a [policy:web engine:opa]"),
+            (
+                RequestDecided { ends: Ends { port: 80, ..ENDS }, ..REQUEST },
+                "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test/a [policy:web engine:opa]",
+            ),
+            (
+                RequestDecided { ends: Ends { port: 443, ..ENDS }, ..inside },
+                "HTTP:GET [INFO] ALLOWED GET https://web.test/a [policy:web engine:l7] [request:3] [by:/usr/bin/curl(7)]",
+            ),
+            (
+                RequestDecided { decided: Decided { engine: None, ..ALLOWED }, credentials: "A,B", ..inside },
+                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [request:3] [credentials:A,B] [by:/usr/bin/curl(7)]",
+            ),
+            (
+                RequestDecided {
+                    decided: Decided {
+                        decision: Decision::Audit,
+                        reason: "not permitted",
+                        code: Some(ReasonCode::RequestNotInRules),
+                        ..rules
+                    },
+                    ..inside
+                },
+                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [policy:web engine:l7] [decision:audit] [request:3] \
+                 [reason:not permitted] [code:request_not_in_rules] [by:/usr/bin/curl(7)]",
+            ),
+            (
+                RequestDecided {
+                    decided: Decided { action: Action::Other, decision: Decision::AllowUpgrade, ..rules },
+                    ..inside
+                },
+                "HTTP:GET [INFO] OTHER GET https://web.test:8080/a [policy:web engine:l7] [decision:allow_upgrade] \
+                 [request:3] [by:/usr/bin/curl(7)]",
+            ),
+        ];
+        for (event, expected) in cases {
+            check(Event::Request(event), expected);
+        }
+    }
+
+    #[test]
+    fn calls_of_models_with_their_tokens() {
+        let decided = Decided { policy: None, engine: Some(Engine::Inference), ..ALLOWED };
+        let of = |input, output| {
+            let usage = TokenUsage { input, output };
+            let call = ModelCall { route: "local", interface: "openai_responses", kind: "responses", usage };
+            Event::Request(RequestDecided { number: Some(1), decided, model: Some(call), ..REQUEST })
+        };
+        let line = |route: &str| {
+            format!(
+                "HTTP:GET [INFO] ALLOWED GET http://web.test:8080/a [policy:- engine:inference] [request:1] {route} \
+                 [by:/usr/bin/curl(7)]"
+            )
+        };
+        check(of(None, None), &line("[route:local]"));
+        check(of(Some(3), None), &line("[route:local tokens:3/0]"));
+        check(of(Some(3), Some(4)), &line("[route:local tokens:3/4]"));
     }
 
     #[test]
     fn log_04_and_07_a_long_reason_is_cut_at_a_character() {
         let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
-        let fields =
-            [&CURL[..], &[("severity", "MED"), ("action", "DENIED"), ("reason", &reason), ("code", "c")]].concat();
-        assert!(of(AUDIT, &fields).ends_with(&format!(" [reason:{}...] [code:c] sandbox=box-1", "x".repeat(79))));
-    }
-
-    #[test]
-    fn log_09_other_records_name_level_and_target() {
-        assert_eq!(
-            of("openshell::x", &[("message", "hello")]),
-            "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1"
+        let decided = Decided { reason: &reason, ..DENIED };
+        check(
+            Event::Connection(ConnectionDecided { decided, ..CONNECTION }),
+            &format!(
+                "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:{}...] \
+                 [code:endpoint_not_in_policy]",
+                "x".repeat(79)
+            ),
         );
     }
 
     #[test]
-    fn log_11_a_process_that_ended() {
-        let fields = [
-            ("class", "PROC"),
-            ("activity", "TERMINATE"),
-            ("severity", "INFO"),
-            ("binary", "sh"),
-            ("pid", "2"),
-            ("exit", "3"),
-        ];
-        assert!(of(AUDIT, &fields).ends_with(" OCSF PROC:TERMINATE [INFO] sh(2) [exit:3] sandbox=box-1"));
+    fn log_09_other_records_name_level_and_target() {
+        let (level, target, message) = (Level::INFO, "openshell::x", "hello");
+        let content = Content::Diagnostic { level, target, spans: "", message, fields: "" };
+        let expected = "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1";
+        assert_eq!(line(NOW, content, "box-1"), expected);
+    }
+
+    #[test]
+    fn findings_and_the_sandboxs_own_state() {
+        let (severity, message) = (Severity::High, "the facts");
+        let (activity, title) = (FindingActivity::Detected, "A Title");
+        check(
+            Event::Finding(Finding { activity, severity, title, confidence: Confidence::High, message }),
+            "FINDING:DETECTED [HIGH] \"A Title\" [confidence:high] the facts",
+        );
+        let state = ConfigState::Degraded;
+        check(Event::Configuration(Configuration { state, severity, message }), "CONFIG:DEGRADED [HIGH] the facts");
+        let activity = LifecycleActivity::End;
+        check(
+            Event::Lifecycle(Lifecycle { activity, severity, message }),
+            "LIFECYCLE:END [HIGH] openshell-sandbox the facts",
+        );
+    }
+
+    #[test]
+    fn log_11_a_command_that_started_and_one_that_ended() {
+        let started = Process {
+            activity: ProcessActivity::Launch,
+            severity: Severity::Info,
+            name: "sh",
+            pid: 2,
+            exit: None,
+            command: Some("sh -c x"),
+            reason: None,
+        };
+        check(Event::Process(started), "PROC:LAUNCH [INFO] sh(2) [cmd:sh -c x]");
+        let ended = Process { activity: ProcessActivity::Terminate, exit: Some(3), command: None, ..started };
+        check(Event::Process(ended), "PROC:TERMINATE [INFO] sh(2) [exit:3]");
+        let killed = Process { severity: Severity::Critical, exit: None, reason: Some("time-out"), ..ended };
+        check(Event::Process(killed), "PROC:TERMINATE [CRIT] sh(2) [reason:time-out]");
     }
 
     #[test]
     fn a_path_of_anything_is_one_word_with_what_stands_for_a_credential() {
         let path = |path: &str| {
-            let fields = [("class", "HTTP"), ("activity", "GET"), ("number", "0"), ("path", path), ("engine", "l7")];
-            let line = of(AUDIT, &fields);
-            line.split_once("://:").unwrap().1.rsplit_once(" [policy").unwrap().0.to_owned()
+            let line = line(NOW, Content::Audit(&Event::Request(RequestDecided { path, ..REQUEST })), "box-1");
+            line.split_once(":8080").unwrap().1.rsplit_once(" [policy").unwrap().0.to_owned()
         };
         assert_eq!(path("/bot[CREDENTIAL]/a[b] é"), r"/bot[CREDENTIAL]/a\u{5b}b\u{5d}\u{20}é");
         let long = format!("/{}", "x".repeat(511));
@@ -313,8 +504,8 @@ mod tests {
     #[test]
     fn what_a_workload_chooses_cannot_forge_a_line() {
         let message = "a\n2026 OCSF \u{1b}[31m sandbox=other";
-        let fields = [("class", "CONFIG"), ("activity", "X"), ("severity", "INFO"), ("message", message)];
-        let expected = r" OCSF CONFIG:X [INFO] a\n2026 OCSF \u{1b}[31m sandbox=other sandbox=box-1";
-        assert!(of(AUDIT, &fields).ends_with(expected));
+        let (state, severity) = (ConfigState::Loaded, Severity::Info);
+        let expected = r"CONFIG:LOADED [INFO] a\n2026 OCSF \u{1b}[31m sandbox=other";
+        check(Event::Configuration(Configuration { state, severity, message }), expected);
     }
 }

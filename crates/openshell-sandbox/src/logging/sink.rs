@@ -3,12 +3,13 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use openshell_proxy::record::AUDIT;
+use openshell_policy::event::{Configuration, Event};
+use openshell_policy::words::{Action, Severity};
+use time::OffsetDateTime;
 use tracing::Level;
 
-use super::fields::Fields;
 use super::queue::{Line, Priority};
-use super::shorthand::{self, Source};
+use super::shorthand::{self, Content};
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {
@@ -24,38 +25,60 @@ pub(super) trait Sink: Send + Sync {
 
 /// One event as sinks get it.
 pub(super) struct LogEvent<'e> {
-    source: Source<'e>,
-    fields: &'e Fields,
+    made: OffsetDateTime,
+    content: Content<'e>,
     sandbox: &'e str,
     /// The line in shorthand, made for the first sink that wants it.
     text: OnceCell<String>,
 }
 
 impl<'e> LogEvent<'e> {
-    /// Creates an event; `sandbox` ends its line.
-    pub(super) fn new(source: Source<'e>, fields: &'e Fields, sandbox: &'e str) -> Self {
-        Self { source, fields, sandbox, text: OnceCell::new() }
+    /// Creates the event of this moment; `sandbox` ends its line.
+    pub(super) fn new(content: Content<'e>, sandbox: &'e str) -> Self {
+        Self { made: OffsetDateTime::now_utc(), content, sandbox, text: OnceCell::new() }
     }
 
-    /// The level that the event was sent with.
+    /// The level of the event. Audit events are informational.
     pub(super) fn level(&self) -> Level {
-        self.source.level
+        match self.content {
+            Content::Diagnostic { level, .. } => level,
+            Content::Audit(_) => Level::INFO,
+        }
     }
 
-    /// The level of the event for a reader who follows the run: an audit event is informational, but one that an operator
-    /// must look at is a warning.
+    /// The level of the event for a reader who follows the run: an audit event that an operator must look at is a warning.
     pub(super) fn attention_level(&self) -> Level {
-        if self.is_audit() && self.fields.needs_attention() { Level::WARN } else { self.level() }
+        match self.content {
+            Content::Audit(Event::Configuration(Configuration { severity, .. })) => match severity {
+                Severity::Info | Severity::Low => Level::INFO,
+                Severity::Medium | Severity::High | Severity::Critical => Level::WARN,
+            },
+            Content::Audit(_) | Content::Diagnostic { .. } => self.level(),
+        }
     }
 
     /// Returns the event as a line in shorthand.
     pub(super) fn line(&self) -> Line {
-        let text = self.text.get_or_init(|| shorthand::line(&self.source, self.fields, self.sandbox)).clone();
-        let priority = if self.is_audit() { self.fields.priority() } else { Priority::Ordinary };
-        Line { made: self.source.made, priority, text }
+        let text = self.text.get_or_init(|| shorthand::line(self.made, self.content, self.sandbox)).clone();
+        Line { made: self.made, priority: self.priority(), text }
     }
 
-    fn is_audit(&self) -> bool {
-        self.source.target == AUDIT
+    /// Returns the bounds of the log file that apply to the event.
+    fn priority(&self) -> Priority {
+        let decided = match self.content {
+            Content::Diagnostic { .. } => return Priority::Ordinary,
+            Content::Audit(Event::Configuration(_) | Event::Lifecycle(_) | Event::Process(_)) => {
+                return Priority::State;
+            }
+            Content::Audit(Event::Finding(_)) => return Priority::Security,
+            Content::Audit(Event::Connection(event)) => event.decided,
+            Content::Audit(Event::Request(event)) => event.decided,
+            Content::Audit(Event::Revoked(event)) => event.decided,
+            Content::Audit(Event::Bypass(event)) => event.decided,
+        };
+        match decided.action {
+            Action::Denied => Priority::Security,
+            Action::Allowed | Action::Other => Priority::Ordinary,
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::observe::{Observation, Observations};
 use openshell_proxy::resolve::lookup::Resolver;
 use tokio::task::JoinSet;
@@ -58,7 +59,7 @@ impl RunReports {
         };
         if observed.is_some() {
             let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
-            logging::config_event("DEGRADED", "HIGH", message);
+            logging::config_event(ConfigState::Degraded, Severity::High, message);
         }
         let proposals = match open("--proposals", &config.proposals)? {
             Some(mut output) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
@@ -65,7 +66,7 @@ impl InForce {
         if !deferred.is_empty() {
             let parts = deferred.join(", ");
             let message = format!("changed in the policy, and in force from the next start on only: {parts}");
-            logging::config_event("UNCHANGED", "MED", &message);
+            logging::config_event(ConfigState::Unchanged, Severity::Medium, &message);
         }
         if let Some(credentials) = update.credentials {
             self.vault.replace(credentials.vault);

@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::credential::{CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
@@ -134,9 +135,9 @@ impl CredentialReport {
     /// Logs the warnings, and last that the credentials are in force.
     pub(crate) fn log(&self, event: &str) {
         for warning in &self.warnings {
-            logging::config_event("VALIDATED", "MED", &format!("credentials warning: {warning}"));
+            logging::config_event(ConfigState::Validated, Severity::Medium, &format!("credentials warning: {warning}"));
         }
-        logging::config_event("LOADED", "INFO", &format!("{event} from {}", self.summary));
+        logging::config_event(ConfigState::Loaded, Severity::Info, &format!("{event} from {}", self.summary));
     }
 }
 

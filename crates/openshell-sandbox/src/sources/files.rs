@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use openshell_policy::words::{ConfigState, Severity};
 use tokio::sync::Notify;
 
 use crate::logging;
@@ -56,7 +57,7 @@ impl Files {
     fn log_failure(&self, ReadError { part, error }: &ReadError) {
         let generation = self.generation;
         let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
-        logging::config_event("FAILED", "MED", &format!("{part} reload failed, {kept}"));
+        logging::config_event(ConfigState::Failed, Severity::Medium, &format!("{part} reload failed, {kept}"));
     }
 }
 

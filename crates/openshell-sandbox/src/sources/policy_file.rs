@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use openshell_policy::violation::ViolationKind;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::trusted_symlinks::resolve;
@@ -112,20 +113,28 @@ impl PolicyReport {
     /// Logs the warnings and notes, and last that the generation is in force.
     pub(crate) fn log(&self, event: &str) {
         for warning in self.warnings.iter().take(WARNINGS) {
-            logging::config_event("VALIDATED", "MED", warning);
+            logging::config_event(ConfigState::Validated, Severity::Medium, warning);
         }
         if let more @ 1.. = self.warnings.len().saturating_sub(WARNINGS) {
             let message = format!("policy warning: {more} more; `openshell-sandbox check` names them all");
-            logging::config_event("VALIDATED", "MED", &message);
+            logging::config_event(ConfigState::Validated, Severity::Medium, &message);
         }
         for note in self.notes.iter().take(WARNINGS) {
-            logging::config_event("VALIDATED", "INFO", note);
+            logging::config_event(ConfigState::Validated, Severity::Info, note);
         }
         for (link, target) in self.links.iter().take(WARNINGS) {
-            logging::config_event("VALIDATED", "INFO", &format!("{link} is a symlink: {target} is meant as well"));
+            logging::config_event(
+                ConfigState::Validated,
+                Severity::Info,
+                &format!("{link} is a symlink: {target} is meant as well"),
+            );
         }
         let (took, Self { summary, version, .. }) = (self.took.as_millis(), self);
-        logging::config_event("LOADED", "INFO", &format!("{event} from {summary}, in {took} ms [{version}]"));
+        logging::config_event(
+            ConfigState::Loaded,
+            Severity::Info,
+            &format!("{event} from {summary}, in {took} ms [{version}]"),
+        );
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::inference::{KeySource, RouteSpec};
 use openshell_policy::secret::Secret;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::inference::route::{Route, RouteTable};
 use openshell_supervisor::environment::Environment;
@@ -31,7 +32,7 @@ pub(crate) struct RouteReport {
 impl RouteReport {
     /// Logs that the routes are in force.
     pub(crate) fn log(&self) {
-        logging::config_event("LOADED", "INFO", &self.summary);
+        logging::config_event(ConfigState::Loaded, Severity::Info, &self.summary);
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
@@ -69,7 +70,7 @@ impl CaFiles {
 /// Logs that TLS cannot be intercepted.
 pub(super) fn log_unavailable(why: &str) {
     let message = format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
-    logging::config_event("DEGRADED", "HIGH", &message);
+    logging::config_event(ConfigState::Degraded, Severity::High, &message);
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -119,7 +120,7 @@ impl CallerCertificates {
                 Err(error) => {
                     let path = path.display();
                     let message = format!("programs inside do not trust what {variable} names, {path}: {error}");
-                    logging::config_event("DEGRADED", "LOW", &message);
+                    logging::config_event(ConfigState::Degraded, Severity::Low, &message);
                 }
             }
             seen.push(real);

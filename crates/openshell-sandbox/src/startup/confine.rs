@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::bail;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::{Confinement, Enforced};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
@@ -73,13 +74,17 @@ impl Confined {
         let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
         if !enforced.not_masked.is_empty() {
             let message = format!("in reach although the policy does not grant it: {}", enforced.not_masked.join("; "));
-            logging::config_event("DEGRADED", "HIGH", &message);
+            logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
         let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
         let lacking: Vec<_> =
             lacking.chain(enforced.not_proved.iter().map(|what| format!("not proved: {what}"))).collect();
         if !lacking.is_empty() {
-            logging::config_event("DEGRADED", "MED", &format!("not enforced (best effort): {}", lacking.join("; ")));
+            logging::config_event(
+                ConfigState::Degraded,
+                Severity::Medium,
+                &format!("not enforced (best effort): {}", lacking.join("; ")),
+            );
         }
         let how = match (config.network, &network.proxy) {
             (NetworkMode::Allow, _) => "network open".to_owned(),
@@ -89,7 +94,7 @@ impl Confined {
         let abi = granted.abi;
         let message =
             format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
-        logging::config_event("ENFORCED", "INFO", &message);
+        logging::config_event(ConfigState::Enforced, Severity::Info, &message);
     }
 }
 

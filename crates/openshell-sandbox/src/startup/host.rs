@@ -6,6 +6,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::created_dirs::CreatedDirs;
 use openshell_supervisor::init::Init;
@@ -135,7 +136,7 @@ impl Proof {
 fn warn_of_writable_inputs(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
     let folders = [("log folder", config.log_dir.as_path()), ("run folder", run_dir)];
     for line in lints::files::writable(config.inputs().chain(folders), &user.identity, landlock) {
-        logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
+        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
     }
 }
 
@@ -148,7 +149,7 @@ pub(super) fn log_limits(init: &Init) {
 fn log_shared_pids(init: &Init) {
     if let Some(why) = init.shared_pids() {
         let message = format!("the sandbox shares the supervisor's process numbers: cannot {why}");
-        logging::config_event("DEGRADED", "MED", &message);
+        logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
     }
 }
 
@@ -158,6 +159,6 @@ fn log_core_socket() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('@') {
         let message = "a crash inside is handed to the host's socket for core dumps (kernel.core_pattern)";
-        logging::config_event("DEGRADED", "HIGH", message);
+        logging::config_event(ConfigState::Degraded, Severity::High, message);
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 
 use anyhow::Context as _;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::netns::{Netns, firewall};
 use openshell_supervisor::seccomp::rules::Sockets;
 
@@ -27,7 +28,7 @@ impl Drop for Network {
         let Some(netns) = self.netns.take() else { return };
         drop(netns);
         let what = if self.proxy.is_some() { "namespace, its link and its fence" } else { "namespace" };
-        logging::config_event("DISABLED", "INFO", &format!("Network {what} removed"));
+        logging::config_event(ConfigState::Disabled, Severity::Info, &format!("Network {what} removed"));
     }
 }
 
@@ -41,18 +42,26 @@ impl Network {
             NetworkMode::Allow => Ok(Self { netns: None, proxy: None, sockets: Sockets::Internet, probe: None }),
             NetworkMode::Block => {
                 let netns = Some(Netns::isolated()?);
-                logging::config_event("ENABLED", "INFO", "Network namespace created, without a link");
+                logging::config_event(
+                    ConfigState::Enabled,
+                    Severity::Info,
+                    "Network namespace created, without a link",
+                );
                 Ok(Self { netns, proxy: None, sockets: Sockets::Local, probe: None })
             }
             NetworkMode::Proxy => {
                 let (netns, subnet) = Netns::create()?;
                 let ends = format!("{} to {}", subnet.workload(), subnet.supervisor());
-                logging::config_event("ENABLED", "INFO", &format!("Network namespace created, with a link {ends}"));
+                logging::config_event(
+                    ConfigState::Enabled,
+                    Severity::Info,
+                    &format!("Network namespace created, with a link {ends}"),
+                );
                 let proxy = SocketAddrV4::new(subnet.supervisor(), config.proxy_port);
                 netns.install_firewall(&firewall::ruleset(proxy))?;
                 logging::config_event(
-                    "ENABLED",
-                    "INFO",
+                    ConfigState::Enabled,
+                    Severity::Info,
                     &format!("Fence installed: nothing but {proxy} is let through"),
                 );
                 let probe = TcpListener::bind((subnet.supervisor(), 0));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::policy::Policy;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_as::{self, User};
 use tracing::Level;
@@ -68,7 +69,7 @@ fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
         if filesystem.compatibility == Compatibility::HardRequirement {
             bail!(line);
         }
-        logging::config_event("VALIDATED", "MED", &format!("policy warning: {line}"));
+        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
     }
     Ok(())
 }

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use openshell_policy::event::Audit;
 use openshell_policy::policy::Policy;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::egress::Egress;
@@ -23,9 +25,10 @@ use openshell_supervisor::netns;
 use openshell_supervisor::netns::{Netns, firewall};
 use tokio::sync::mpsc;
 
+use crate::audit::FanOut;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::Config;
-use crate::logging;
+use crate::logging::{self, AuditLog};
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
@@ -40,6 +43,8 @@ pub(super) struct RunServices {
     identifier: Option<Arc<Identifier>>,
     resolver: Arc<Resolver>,
     pub(super) refusals: Arc<Refusals>,
+    /// The log and the counted refusals.
+    audit: Arc<dyn Audit>,
     pub(super) run_reports: RunReports,
     pub(super) reporters: Vec<BackgroundReporter>,
 }
@@ -62,10 +67,11 @@ impl RunServices {
         };
         let identifier = identifier(network, init)?.map(Arc::new);
         let refusals = Arc::new(Refusals::default());
+        let audit: Arc<dyn Audit> = Arc::new(FanOut(vec![Arc::new(AuditLog), Arc::clone(&refusals) as _]));
         let resolver = Arc::new(Resolver::from_system()?);
         let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
-        let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &refusals, tasks));
-        Ok(Self { listener, identifier, resolver, refusals, run_reports, reporters: Vec::from_iter(bypass) })
+        let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &audit, tasks));
+        Ok(Self { listener, identifier, resolver, refusals, audit, run_reports, reporters: Vec::from_iter(bypass) })
     }
 
     /// Serves connections, if there is a proxy.
@@ -82,7 +88,7 @@ impl RunServices {
             egress: Egress::new(Arc::clone(&self.resolver), own, tls.roots),
             vault: in_force.vault,
             memory: Default::default(),
-            audit: Arc::clone(&self.refusals) as _,
+            audit: Arc::clone(&self.audit),
         });
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
@@ -110,7 +116,7 @@ async fn bind(address: SocketAddrV4) -> anyhow::Result<Listener> {
     )?;
     let listener = Listener::bind(address, workers).await;
     let listener = listener.with_context(|| format!("the proxy cannot listen on {address}; see --proxy-port"))?;
-    logging::config_event("ENABLED", "INFO", &format!("Proxy listening on {address}"));
+    logging::config_event(ConfigState::Enabled, Severity::Info, &format!("Proxy listening on {address}"));
     Ok(listener)
 }
 
@@ -133,21 +139,21 @@ fn identifier(network: &Network, init: &Init) -> anyhow::Result<Option<Identifie
 fn monitor(
     network: &Network,
     identifier: &Arc<Identifier>,
-    refusals: &Arc<Refusals>,
+    audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
     let netns = network.netns.as_ref()?;
     let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
     let monitor = socket.and_then(|socket| {
-        let (identifier, denials) = (Arc::clone(identifier), Arc::clone(refusals) as _);
+        let (identifier, audit) = (Arc::clone(identifier), Arc::clone(audit));
         let probe = network.probe_address();
-        Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, denials)?)
+        Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, audit)?)
     });
     match monitor {
         Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
         Err(error) => {
             let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
-            logging::config_event("DEGRADED", "MED", &message);
+            logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
             None
         }
     }

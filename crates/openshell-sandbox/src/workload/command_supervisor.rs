@@ -4,13 +4,15 @@ use std::future::pending;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
+use openshell_policy::event::Process;
+use openshell_policy::words::{ProcessActivity, Severity};
 use openshell_supervisor::launch::{Event, Running};
 use openshell_supervisor::signals::{self, Received, SignalAction};
 use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::logging::{self, ProcessEvent};
+use crate::logging;
 use crate::signals::forward;
 use crate::terminal;
 use crate::workload::exit::{self, EndCause};
@@ -69,7 +71,7 @@ impl<'c> CommandSupervisor<'c> {
             }
             Event::OutOfTime => {
                 self.ask_to_end(EndCause::TimeOut);
-                self.log("TERMINATE", "CRIT", None, "Process timed out while the supervisor was stopped");
+                self.log_end(Severity::Critical, None);
                 self.print_time_out();
                 return Ok(Some(EndCause::TimeOut.code_of_kill()));
             }
@@ -85,9 +87,15 @@ impl<'c> CommandSupervisor<'c> {
         let words: Vec<_> = self.context.config.command.iter().map(|word| word.display().to_string()).collect();
         let cmd = words.join(" ");
         let (name, pid) = (&self.name(), running.pid);
-        let event =
-            ProcessEvent { activity: "LAUNCH", severity: "INFO", name, pid, exit: None, cmd: Some(&cmd), reason: None };
-        logging::process_event(&event, &format!("Process started: pid={pid}"));
+        logging::process_event(Process {
+            activity: ProcessActivity::Launch,
+            severity: Severity::Info,
+            name,
+            pid,
+            exit: None,
+            command: Some(&cmd),
+            reason: None,
+        });
         self.early.drain(..).for_each(|number| forward(&running, number));
         self.running = Some(running);
     }
@@ -119,7 +127,7 @@ impl<'c> CommandSupervisor<'c> {
             return Some(cause.code_of_kill());
         }
         self.ask_to_end(EndCause::TimeOut);
-        self.log("TERMINATE", "CRIT", None, "Process timed out, killing");
+        self.log_end(Severity::Critical, None);
         self.print_time_out();
         self.forward(Signal::TERM.as_raw());
         None
@@ -152,10 +160,16 @@ impl<'c> CommandSupervisor<'c> {
         self.context.config.command.first().map(|word| word.display().to_string()).unwrap_or_default()
     }
 
-    /// Logs an event of the command.
-    pub(super) fn log(&self, activity: &'static str, severity: &'static str, exit: Option<i32>, message: &str) {
-        let (name, pid) = (&self.name(), self.running.as_ref().map_or(0, |running| running.pid));
-        let reason = (self.cause == Some(EndCause::TimeOut)).then_some(TIMED_OUT_REASON);
-        logging::process_event(&ProcessEvent { activity, severity, name, pid, exit, cmd: None, reason }, message);
+    /// Logs the end of the command.
+    pub(super) fn log_end(&self, severity: Severity, exit: Option<i32>) {
+        logging::process_event(Process {
+            activity: ProcessActivity::Terminate,
+            severity,
+            name: &self.name(),
+            pid: self.running.as_ref().map_or(0, |running| running.pid),
+            exit,
+            command: None,
+            reason: (self.cause == Some(EndCause::TimeOut)).then_some(TIMED_OUT_REASON),
+        });
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::signals::{self, SignalAction};
 use tracing::Level;
@@ -38,7 +39,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     flush(&mut sandbox).await;
     for folder in sandbox.made.remove() {
         let message = format!("left {}, which the start made: it is not empty", folder.display());
-        logging::config_event("LEFT", "INFO", &message);
+        logging::config_event(ConfigState::Left, Severity::Info, &message);
     }
     for reporter in std::mem::take(&mut sandbox.reporters) {
         reporter.finish().await;
@@ -93,7 +94,7 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
             break code;
         }
     };
-    command.log("TERMINATE", "INFO", Some(code.into()), &format!("Process exited with code {code}"));
+    command.log_end(Severity::Info, Some(code.into()));
     Ok(Ended { code, cause: command.cause() })
 }
 

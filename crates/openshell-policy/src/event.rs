@@ -1,0 +1,229 @@
+//! Events for operators and auditors: decisions on connections and requests, findings, and the sandbox's own state.
+
+use std::fmt;
+
+use crate::denial::Denial;
+use crate::reason::ReasonCode;
+use crate::words::{
+    Action, Activity, Confidence, ConfigState, Decision, Engine, FindingActivity, LifecycleActivity, ProcessActivity,
+    Severity,
+};
+
+/// A receiver of events. Called on the way of connections, so it must not block.
+pub trait Audit: fmt::Debug + Send + Sync {
+    /// Takes one event.
+    fn event(&self, event: &Event<'_>);
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'e> {
+    /// A connection was decided on.
+    Connection(ConnectionDecided<'e>),
+    /// A request was decided on.
+    Request(RequestDecided<'e>),
+    /// A connection was closed, as it is permitted no longer.
+    Revoked(ConnectionRevoked<'e>),
+    /// The firewall rejected a packet that went past the proxy.
+    Bypass(BypassAttempt<'e>),
+    /// A sign of misuse was found.
+    Finding(Finding<'e>),
+    /// The state of the sandbox changed.
+    Configuration(Configuration<'e>),
+    /// The sandbox started or ended.
+    Lifecycle(Lifecycle<'e>),
+    /// A command started or ended.
+    Process(Process<'e>),
+}
+
+/// The program at one end, and the target at the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'e> {
+    /// The program, if it is known.
+    pub binary: Option<&'e str>,
+    /// Its process id inside the sandbox; 0 if it is not known.
+    pub pid: i32,
+    /// The target's host, if it is known.
+    pub host: Option<&'e str>,
+    /// Its port; 0 if it is not known, or the protocol has none.
+    pub port: u16,
+}
+
+/// A decision, and its grounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided<'e> {
+    /// How urgent the event is.
+    pub severity: Severity,
+    /// The effect.
+    pub action: Action,
+    /// The policy that it follows from, if one is known.
+    pub policy: Option<&'e str>,
+    /// The part of the sandbox that decided; `None` if no rule was applied to the request.
+    pub engine: Option<Engine>,
+    /// The decision.
+    pub decision: Decision,
+    /// The cause; empty if there is nothing to add.
+    pub reason: &'e str,
+    /// The cause in one word, of a refusal or of what would be one under another mode.
+    pub code: Option<ReasonCode>,
+}
+
+/// A decision on a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionDecided<'e> {
+    /// What came about.
+    pub activity: Activity,
+    /// Both ends.
+    pub ends: Ends<'e>,
+    /// The decision.
+    pub decided: Decided<'e>,
+    /// The denial to count.
+    pub denial: Option<&'e Denial>,
+}
+
+/// A decision on a request.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestDecided<'e> {
+    /// The method.
+    pub method: &'e str,
+    /// The path, with marks instead of placeholders.
+    pub path: &'e str,
+    /// `http` or `https`.
+    pub scheme: &'e str,
+    /// The number inside its connection, from 1 on; `None` for a request that came by itself.
+    pub number: Option<u64>,
+    /// Both ends.
+    pub ends: Ends<'e>,
+    /// The decision.
+    pub decided: Decided<'e>,
+    /// The names of the credentials that it carries, with commas between; empty if there are none.
+    pub credentials: &'e str,
+    /// The model that it was routed to.
+    pub model: Option<ModelCall<'e>>,
+    /// The denial to count.
+    pub denial: Option<&'e Denial>,
+}
+
+/// A call of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelCall<'e> {
+    /// The name of the route.
+    pub route: &'e str,
+    /// The interface that the client speaks.
+    pub interface: &'e str,
+    /// The kind of request.
+    pub kind: &'e str,
+    /// The tokens used.
+    pub usage: TokenUsage,
+}
+
+/// Tokens of a request to a model and of its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenUsage {
+    /// Tokens of the request, if the answer says.
+    pub input: Option<u64>,
+    /// Tokens of the answer, if it says.
+    pub output: Option<u64>,
+}
+
+impl TokenUsage {
+    /// Both.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.input.unwrap_or(0).saturating_add(self.output.unwrap_or(0))
+    }
+}
+
+/// The revocation of an open connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionRevoked<'e> {
+    /// Both ends.
+    pub ends: Ends<'e>,
+    /// The decision.
+    pub decided: Decided<'e>,
+    /// The denial to count.
+    pub denial: Option<&'e Denial>,
+}
+
+/// A packet that the firewall rejected.
+#[derive(Clone, Copy, Debug)]
+pub struct BypassAttempt<'e> {
+    /// Both ends.
+    pub ends: Ends<'e>,
+    /// The decision.
+    pub decided: Decided<'e>,
+    /// The transport protocol: `tcp`, `udp`, or its number.
+    pub protocol: &'e str,
+    /// The denial to count.
+    pub denial: Option<&'e Denial>,
+}
+
+/// A sign of misuse.
+#[derive(Clone, Copy, Debug)]
+pub struct Finding<'e> {
+    /// What was done about it.
+    pub activity: FindingActivity,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The kind of finding.
+    pub title: &'e str,
+    /// How sure it is.
+    pub confidence: Confidence,
+    /// The facts, for people.
+    pub message: &'e str,
+}
+
+/// A change of the sandbox's state: a policy loaded, a restriction enforced.
+#[derive(Clone, Copy, Debug)]
+pub struct Configuration<'e> {
+    /// The new state.
+    pub state: ConfigState,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The facts, for people.
+    pub message: &'e str,
+}
+
+/// The sandbox's own start or end.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifecycle<'e> {
+    /// Start or end.
+    pub activity: LifecycleActivity,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The outcome, for people.
+    pub message: &'e str,
+}
+
+/// The start or end of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'e> {
+    /// Start or end.
+    pub activity: ProcessActivity,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The name of the program.
+    pub name: &'e str,
+    /// Its process id; 0 if it did not start.
+    pub pid: i32,
+    /// Its exit code, once it has ended.
+    pub exit: Option<i32>,
+    /// The command line, at its start.
+    pub command: Option<&'e str>,
+    /// Cause of an end that is not the command's own.
+    pub reason: Option<&'e str>,
+}
+
+impl<'e> Event<'e> {
+    /// The denial that the event is to be counted as.
+    #[must_use]
+    pub fn denial(&self) -> Option<&'e Denial> {
+        match self {
+            Self::Connection(decided) => decided.denial,
+            Self::Request(decided) => decided.denial,
+            Self::Revoked(revoked) => revoked.denial,
+            Self::Bypass(attempt) => attempt.denial,
+            Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => None,
+        }
+    }
+}
