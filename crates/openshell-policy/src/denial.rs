@@ -80,7 +80,7 @@ impl Denials {
         }
     }
 
-    /// What was kept, most frequent first.
+    /// The summaries, most frequent first.
     #[must_use]
     pub fn summaries(&self) -> Vec<&DenialSummary> {
         let mut summaries: Vec<_> = self.summaries.values().collect();

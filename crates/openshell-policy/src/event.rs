@@ -71,7 +71,7 @@ pub struct Decided<'e> {
 /// A decision on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionDecided<'e> {
-    /// What came about.
+    /// The step that came about, or did not.
     pub activity: Activity,
     /// Both ends.
     pub ends: Ends<'e>,
@@ -161,7 +161,7 @@ pub struct BypassAttempt<'e> {
 /// A sign of misuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding<'e> {
-    /// What was done about it.
+    /// The reaction.
     pub activity: FindingActivity,
     /// How urgent it is.
     pub severity: Severity,

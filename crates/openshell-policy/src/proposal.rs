@@ -66,9 +66,7 @@ pub fn propose<'s>(
 ) -> Vec<Proposal> {
     let could_be = |summary: &&DenialSummary| {
         let denial = &summary.first;
-        let could_be =
-            matches!(denial.code.stage(), DenialStage::L4 | DenialStage::Ssrf) || !summary.requests.is_empty();
-        could_be
+        (denial.code.stage().is_proposed() || !summary.requests.is_empty())
             && denial.code.is_policy_denial()
             && is_one_program(&denial.binary)
             && never_reachable(&denial.host).is_none()

@@ -5,11 +5,11 @@ use crate::words::{Action, Activity, Engine, Severity};
 /// How a refusal is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What did not come about.
+    /// The step that did not come about.
     pub activity: Activity,
     /// How urgent it is.
     pub severity: Severity,
-    /// Whether it was denied, or allowed and failed.
+    /// The effect: denied, or allowed and failed.
     pub action: Action,
 }
 
@@ -45,7 +45,9 @@ pub enum Connection {
 }
 
 macro_rules! stages {
-    ($($variant:ident $word:literal $engine:ident $names_policy:literal $severity:ident;)+) => {
+    ($(
+        $variant:ident $word:literal $engine:ident $names_policy:literal $severity:ident $proposed:literal $explained:literal;
+    )+) => {
         /// The part of the sandbox that refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "the names are the layers of the refusal format")]
@@ -66,10 +68,22 @@ macro_rules! stages {
                 match self { $(Self::$variant => Engine::$engine,)+ }
             }
 
-            /// Whether events name the policy that permitted the connection.
+            /// True if events name the policy that permitted the connection.
             #[must_use]
             pub const fn names_policy(self) -> bool {
                 match self { $(Self::$variant => $names_policy,)+ }
+            }
+
+            /// True if an endpoint in the policy would permit it, and is proposed.
+            #[must_use]
+            pub const fn is_proposed(self) -> bool {
+                match self { $(Self::$variant => $proposed,)+ }
+            }
+
+            /// True if the summary of a run gives the cause beside the code.
+            #[must_use]
+            pub const fn is_explained(self) -> bool {
+                match self { $(Self::$variant => $explained,)+ }
             }
 
             /// The severity of closing a connection that was permitted before.
@@ -82,19 +96,19 @@ macro_rules! stages {
 }
 
 stages! {
-    // Stage    Word          Engine      Policy  Closing
-    L4          "l4"          Policy      false   Medium;
+    // Stage    Word          Engine      Policy  Closing  Proposed  Explained
+    L4          "l4"          Policy      false   Medium   true      false;
     // A permitted socket was passed on to a program that may not have it.
-    Identity    "identity"    Policy      false   High;
-    Ssrf        "ssrf"        Address     false   Medium;
-    Tls         "tls"         Tls         true    Medium;
-    L7          "l7"          Rules       true    Medium;
-    Credential  "credential"  Credential  true    Medium;
-    Inference   "inference"   Inference   false   Medium;
-    Engine      "engine"      Policy      false   Medium;
-    Limit       "limit"       Policy      false   Medium;
-    Upstream    "upstream"    Policy      true    Medium;
-    Bypass      "bypass"      Firewall    false   Medium;
+    Identity    "identity"    Policy      false   High     false     false;
+    Ssrf        "ssrf"        Address     false   Medium   true      true;
+    Tls         "tls"         Tls         true    Medium   false     true;
+    L7          "l7"          Rules       true    Medium   false     false;
+    Credential  "credential"  Credential  true    Medium   false     false;
+    Inference   "inference"   Inference   false   Medium   false     false;
+    Engine      "engine"      Policy      false   Medium   false     false;
+    Limit       "limit"       Policy      false   Medium   false     false;
+    Upstream    "upstream"    Policy      true    Medium   false     false;
+    Bypass      "bypass"      Firewall    false   Medium   false     false;
 }
 
 macro_rules! reasons {
@@ -288,7 +302,7 @@ impl ReasonCode {
         if is_inside { inside } else { outside }
     }
 
-    /// Whether the policy is the cause: false for a connection that was permitted and failed.
+    /// True if the policy is the cause, false for a connection that was permitted and failed.
     #[must_use]
     pub const fn is_policy_denial(self) -> bool {
         match self.counted() {

@@ -1,4 +1,4 @@
-//! Packets that the fence refused, reported: somebody inside tried to go past the proxy.
+//! Reports of packets that the firewall rejected: attempts to go past the proxy.
 
 use std::fmt;
 use std::io;
@@ -27,7 +27,7 @@ pub struct Monitor {
     audit: Arc<dyn Audit>,
 }
 
-/// What of a refused packet is reported.
+/// The reported facts of a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
     from: IpAddr,
@@ -57,7 +57,7 @@ impl fmt::Display for Protocol {
 const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 
 impl Attempt {
-    /// What its author can do about it.
+    /// A remedy for its author.
     fn hint(&self) -> &'static str {
         match (self.protocol, self.ports) {
             (Protocol::Udp, Some([_, 53])) => {
@@ -84,7 +84,7 @@ impl Attempt {
 
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
-    /// `probe` is the supervisor's own proof of the fence, and nobody's attempt. `identifier` finds the program where it can
+    /// `probe` is the supervisor's own proof of the firewall, and no attempt. `identifier` finds the program where it can
     /// be had, and `audit` takes the reports. To be called inside a tokio runtime.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Monitor {
             };
             match received {
                 Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()).await,
-                // Packets were lost while nobody read; those that come are still worth reporting.
+                // Packets were lost for want of a reader; those that come are still worth reporting.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => {
                     // The fence holds without its reports.
@@ -156,7 +156,7 @@ impl Monitor {
         self.probe.is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
     }
 
-    /// Who sent it, if its socket is still there.
+    /// Its sender, if the socket is still there.
     async fn caller(&self, attempt: Attempt) -> Option<Caller> {
         let ([from, to], identifier) = (attempt.udp()?, Arc::clone(&self.identifier));
         tokio::task::spawn_blocking(move || identifier.sender(from, to)).await.ok()?

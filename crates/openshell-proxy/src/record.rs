@@ -41,7 +41,7 @@ struct Http {
     scheme: Scheme,
     /// Its number inside its connection, from 1 on; `None` where it came by itself.
     number: Option<u64>,
-    /// Whether it turned its connection into another one.
+    /// True if it turned its connection into another one.
     is_upgrade: bool,
 }
 
@@ -74,7 +74,7 @@ struct Call {
     kind: &'static str,
 }
 
-/// What became of it.
+/// The end of a decision.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'o> {
     /// Permitted, and the upstream reached.
@@ -144,7 +144,7 @@ impl Record {
         &self.subject
     }
 
-    /// Notes who asks.
+    /// Notes the caller.
     pub fn called_by(&mut self, caller: Caller) {
         self.subject.caller = Some(caller);
     }
@@ -155,7 +155,7 @@ impl Record {
         self.observed = observed;
     }
 
-    /// Notes which path is judged.
+    /// Notes the path that is judged.
     pub fn asks_for(&mut self, path: &str) {
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
             && http.path != path
@@ -178,7 +178,7 @@ impl Record {
         self.inference.get_or_insert_default();
     }
 
-    /// Whether a route was chosen.
+    /// Returns true once a route is chosen.
     fn is_routed(&self) -> bool {
         self.inference.as_ref().is_some_and(|inference| inference.call.is_some())
     }
@@ -423,10 +423,114 @@ impl LeakFinding {
 }
 
 impl Drop for Record {
-    /// A record that nobody finished is a connection that ended before its decision: reported, so that none is missing.
+    /// A record that was not finished is a connection that ended before its decision: reported, so that none is missing.
     fn drop(&mut self) {
         if !self.finished {
             self.report(Outcome::Aborted);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use openshell_policy::event::{Audit, Decided, Event};
+    use openshell_policy::network::host::Host;
+    use openshell_policy::reason::ReasonCode;
+
+    use super::{Outcome, Record};
+    use crate::decide::message::Judged;
+    use crate::denial::refusal::Refusal;
+    use crate::peer::{Caller, Callers, Program};
+    use crate::target::{Scheme, Target};
+
+    /// Keeps a line of each event.
+    #[derive(Debug, Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl Audit for Kept {
+        fn event(&self, event: &Event<'_>) {
+            let line = |kind: &str, decided: &Decided<'_>| {
+                let (severity, action) = (decided.severity.as_str(), decided.action.as_str());
+                let counted = if event.denial().is_some() { ", counted" } else { "" };
+                format!("{kind} {severity} {action}{counted}: {}", decided.reason)
+            };
+            let line = match event {
+                Event::Connection(event) => line(event.activity.as_str(), &event.decided),
+                Event::Request(event) => line(event.method, &event.decided),
+                Event::Revoked(event) => line("CLOSE", &event.decided),
+                Event::Finding(event) => event.title.to_owned(),
+                other => panic!("a record does not report {other:?}"),
+            };
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    fn target() -> Target {
+        Target { host: Host::parse("web.test").unwrap(), port: 443 }
+    }
+
+    fn request(audit: &Arc<dyn Audit>) -> Record {
+        Record::http(audit, "GET", "/a", Scheme::Https, target()).inside(1)
+    }
+
+    fn connection(audit: &Arc<dyn Audit>) -> Record {
+        let program = Program { executable: "/usr/bin/curl".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
+        Record::of(audit, &Callers::new(vec![Caller { pid: 7, program: program.into() }]).unwrap(), target())
+    }
+
+    /// The lines of the events that `report` makes.
+    #[track_caller]
+    fn check(report: impl FnOnce(&Arc<dyn Audit>), expected: &[&str]) {
+        let kept = Arc::new(Kept::default());
+        report(&(Arc::clone(&kept) as _));
+        assert_eq!(*kept.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn each_record_reports_one_decision_also_when_it_is_dropped() {
+        check(|audit| connection(audit).finish(Outcome::Allowed), &["OPEN INFO ALLOWED: "]);
+        let ended = "FAIL LOW DENIED: the connection ended before the decision";
+        check(|audit| drop(connection(audit)), &[ended]);
+        check(|audit| connection(audit).left_to_requests(), &[]);
+    }
+
+    #[test]
+    fn a_request_that_may_have_been_sent_is_reported_as_allowed() {
+        let report = |audit: &Arc<dyn Audit>| {
+            let mut record = request(audit);
+            record.request_permitted_by(Some("web"), &Judged::Allowed);
+            drop(record);
+        };
+        check(report, &["GET INFO ALLOWED: the connection ended before the answer"]);
+    }
+
+    #[test]
+    fn a_denial_is_counted_if_a_policy_could_change_it() {
+        let refused =
+            |refusal: Refusal| move |audit: &Arc<dyn Audit>| connection(audit).finish(Outcome::Refused(&refusal));
+        let denied = Refusal::not_in_policy(ReasonCode::EndpointNotInPolicy, "no policy".to_owned(), None);
+        check(refused(denied), &["OPEN MED DENIED, counted: no policy"]);
+        check(refused(Refusal::bad_request("no host")), &["OPEN MED DENIED: no host"]);
+        check(refused(Refusal::upstream_timeout()), &["FAIL LOW ALLOWED: the upstream did not answer"]);
+    }
+
+    #[test]
+    fn a_socket_in_other_hands_is_more_urgent_than_a_new_policy() {
+        let revoked =
+            |refusal: Refusal| move |audit: &Arc<dyn Audit>| connection(audit).finish(Outcome::Revoked(&refusal));
+        let changed = Refusal::policy_changed("not any more".to_owned());
+        check(revoked(changed), &["CLOSE MED DENIED, counted: not any more"]);
+        let unknown = Refusal::caller_unknown("gone".to_owned());
+        check(revoked(unknown), &["CLOSE HIGH DENIED, counted: gone"]);
+    }
+
+    #[test]
+    fn an_unsolicited_upgrade_is_a_finding_besides() {
+        check(
+            |audit| request(audit).finish(Outcome::Refused(&Refusal::unsolicited_upgrade())),
+            &["Unsolicited 101 Switching Protocols", "GET MED DENIED: 101 Switching Protocols that nobody asked for"],
+        );
     }
 }

@@ -8,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use openshell_policy::denial::{Denial, DenialSummary, Denials};
 use openshell_policy::event::{Audit, Event};
 use openshell_policy::proposal;
-use openshell_policy::reason::DenialStage;
 
 use crate::text;
 
@@ -75,7 +74,7 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
         let Denial { host, port, binary, code, reason, fix, .. } = &summary.first;
         let line = format!("{} x {binary} -> {host}:{port}: {}", summary.count, code.as_str());
         let _ = write!(text, "\n  {}", text::printable(&line));
-        let reason = Some(reason.as_str()).filter(|_| matches!(code.stage(), DenialStage::Ssrf | DenialStage::Tls));
+        let reason = Some(reason.as_str()).filter(|_| code.stage().is_explained());
         let fix = fix.as_deref().map(|fix| fix.strip_suffix("; the address is in the log").unwrap_or(fix));
         for detail in reason.into_iter().chain(fix) {
             let _ = write!(text, "\n      {}", text::printable(detail));

@@ -126,7 +126,7 @@ pub struct Subject {
     pub target: Option<Target>,
     /// Its caller, once that is known.
     pub caller: Option<Caller>,
-    /// Whether it is a request inside a connection.
+    /// True for a request inside a connection.
     pub is_inside: bool,
 }
 
@@ -417,7 +417,7 @@ impl Refusal {
         &self.facts
     }
 
-    /// Whether another policy, or the operator, could permit it, so that the summary of a run counts it.
+    /// Returns true if another policy, or the operator, could permit it, so that the summary of a run counts it.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         match self.code.counted() {

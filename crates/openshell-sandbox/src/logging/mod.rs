@@ -51,7 +51,7 @@ struct Log {
     sandbox: String,
 }
 
-/// Sends everything that is reported or traced from now on to the log file and to standard error. A folder that cannot be written is
+/// Sends all events and diagnostics from now on to the log file and to standard error. A folder that cannot be written is
 /// reported, and leaves standard error.
 ///
 /// # Errors
