@@ -13,7 +13,6 @@ pub mod credential;
 pub mod filesystem;
 pub mod inference;
 pub mod network;
-pub mod preset;
 pub mod process;
 pub mod proposal;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 
-use crate::created_dirs::CreatedDirs;
 use crate::run_as::ProcessIdentity;
+use crate::run_dir::created_dirs::CreatedDirs;
 use crate::trusted_symlinks;
 
 /// Failure to prepare a directory.
@@ -109,9 +109,9 @@ fn create(
 #[cfg(test)]
 mod tests {
     use super::{PrepareError, prepare};
-    use crate::created_dirs::CreatedDirs;
     use crate::run_as::ProcessIdentity;
     use crate::run_dir::RunDir;
+    use crate::run_dir::created_dirs::CreatedDirs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
 

@@ -5,7 +5,6 @@
 
 pub mod run_as;
 
-pub mod created_dirs;
 pub mod environment;
 pub mod filesystem;
 pub mod run_dir;

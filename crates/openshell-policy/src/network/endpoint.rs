@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 
 use crate::address::AddressRange;
 use crate::network::host::HostPattern;
+use crate::network::preset::Access;
 use crate::network::rule::{DenyRule, HttpRule};
-use crate::preset::Access;
 use crate::violation::ViolationKind;
 
 /// A permitted destination.

@@ -11,11 +11,11 @@ use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
 use openshell_supervisor::confine::Mount;
-use openshell_supervisor::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
 use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::trusted_symlinks::resolve;
 
 use crate::cli::NetworkMode;

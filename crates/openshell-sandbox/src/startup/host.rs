@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
-use openshell_supervisor::created_dirs::CreatedDirs;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::netns::Netns;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::streams::{Inspected, Streams};
 use openshell_supervisor::{environment, filesystem, netns, private_run};
 

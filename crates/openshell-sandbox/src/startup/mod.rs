@@ -12,13 +12,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use openshell_supervisor::created_dirs::CreatedDirs;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::harden;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::signals::Received;
 use openshell_supervisor::streams::{self, Streams};
 use tokio::sync::{Notify, mpsc};

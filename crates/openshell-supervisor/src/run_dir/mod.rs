@@ -1,5 +1,6 @@
 //! Run directories: one per sandbox on the host, removed with the sandbox or, after a kill, by the next start.
 
+pub mod created_dirs;
 pub(crate) mod lock;
 
 use std::fs::File;
@@ -9,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::created_dirs;
 pub use lock::RunDir;
 use lock::{LOCK, is_ours, remove};
 
