@@ -226,8 +226,9 @@ mod tests {
         }
     }
 
+    // Conformance: SEC-10.
     #[test]
-    fn sec_10_what_would_end_a_line_is_no_secret() {
+    fn what_would_end_a_line_is_no_secret() {
         for none in [&b""[..], b"a\rb", b"a\nb", b"a\0", b"x openshell:resolve:env:A", &[b'a'; 64 * 1024 + 1]] {
             assert!(check_secret(none).is_err());
         }

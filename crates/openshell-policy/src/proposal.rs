@@ -274,8 +274,9 @@ mod tests {
         DenialSummary { first, count, requests: BTreeSet::new() }
     }
 
+    // Conformance: AGG-11, AGG-12, AGG-13.
     #[test]
-    fn agg_11_12_13_requests_are_proposed_as_rules_with_identifiers_generalised() {
+    fn requests_are_proposed_as_rules_with_identifiers_generalised() {
         let mut judged = summary("api.test", 443, ReasonCode::RequestNotInRules, 3);
         let paths = [
             ("GET", "/v1/users/42", "/v1/users/*"),
@@ -319,8 +320,9 @@ mod tests {
 
     use ReasonCode::{DirectConnection, EndpointNotInPolicy, InternalAddress, RequestTooLarge};
 
+    // Conformance: AGG-06, AGG-07.
     #[test]
-    fn agg_06_07_a_refused_connection_is_proposed_with_its_program_and_a_confidence() {
+    fn a_refused_connection_is_proposed_with_its_program_and_a_confidence() {
         let proposal = of("api.example.com", 443, EndpointNotInPolicy, 1).unwrap();
         assert_eq!((proposal.name.as_str(), proposal.binary.as_str()), ("allow_api_example_com_443", "/usr/bin/curl"));
         assert_eq!((proposal.confidence, proposal.allowed_ips.len()), (0.65, 0));
@@ -330,8 +332,9 @@ mod tests {
         }
     }
 
+    // Conformance: AGG-08, AGG-09.
     #[test]
-    fn agg_08_09_internal_addresses_are_listed_and_said() {
+    fn internal_addresses_are_listed_and_said() {
         let odd = of("a-b.test", 9999, InternalAddress, 1).unwrap();
         assert_eq!((odd.name.as_str(), odd.confidence), ("allow_a_b_test_9999", 0.30));
         assert!(odd.security_notes.contains("SSRF"));
@@ -341,8 +344,9 @@ mod tests {
         assert!(inside.security_notes.contains("internal"));
     }
 
+    // Conformance: AGG-10.
     #[test]
-    fn agg_10_what_no_policy_could_permit_is_not_proposed() {
+    fn what_no_policy_could_permit_is_not_proposed() {
         for host in ["127.0.0.1", "::1", "169.254.1.1", "0.0.0.0", "localhost", "LOCALHOST."] {
             assert_eq!(of(host, 443, EndpointNotInPolicy, 1), None, "{host}");
         }
@@ -377,8 +381,9 @@ mod tests {
         assert_eq!(rules.collect::<Vec<_>>(), expected, "{text}");
     }
 
+    // Conformance: AGG-14.
     #[test]
-    fn agg_14_the_likeliest_come_first_and_the_fragment_is_a_policy() {
+    fn the_likeliest_come_first_and_the_fragment_is_a_policy() {
         let mut other = summary("b.test", 443, EndpointNotInPolicy, 10);
         other.first.binary = "/opt/an \"odd\"\n: name".to_owned();
         let summaries = [

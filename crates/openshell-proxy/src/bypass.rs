@@ -302,8 +302,9 @@ mod tests {
         packet
     }
 
+    // Conformance: NET-10.
     #[test]
-    fn net_10_packets_are_read_and_their_hints_differ() {
+    fn packets_are_read_and_their_hints_differ() {
         let of = |protocol, port| parse(&v4(protocol, port)).unwrap();
         let tcp = of(6, 443);
         let (from, to) = ("10.200.0.2".parse().unwrap(), "198.51.100.77".parse().unwrap());
@@ -313,8 +314,9 @@ mod tests {
         assert_eq!(of(132, 9).ports, None, "ports of other protocols are not looked for");
     }
 
+    // Conformance: NET-10.
     #[test]
-    fn net_10_what_is_no_whole_packet_is_passed_over() {
+    fn what_is_no_whole_packet_is_passed_over() {
         let packet = v4(6, 443);
         for length in 0..20 {
             assert_eq!(parse(&packet[..length]), None, "{length} bytes");

@@ -223,8 +223,9 @@ mod tests {
         }
     }
 
+    // Conformance: TLS-08.
     #[test]
-    fn tls_08_every_prefix_of_every_sample_is_either_certain_or_open() {
+    fn every_prefix_of_every_sample_is_either_certain_or_open() {
         use Protocol::{Http1, Http2, Other, Tls};
         for minor in 0..=4 {
             check(&[0x16, 3, minor, 0, 5, 1, 0, 0, 1, 3], 3, Tls);

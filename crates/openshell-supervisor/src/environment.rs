@@ -277,8 +277,9 @@ mod tests {
         })
     }
 
+    // Conformance: TLS-01.
     #[test]
-    fn tls_01_every_programs_variable_names_what_it_should_trust() {
+    fn every_programs_variable_names_what_it_should_trust() {
         let environment =
             computed(&[("JAVA_TOOL_OPTIONS", "-Xmx1g"), ("SSL_CERT_FILE", "/elsewhere"), ("DENO_CERT", "/x")]);
         let value = |name| environment.get(name).and_then(|value| value.to_str()).unwrap();
@@ -315,8 +316,9 @@ mod tests {
         }
     }
 
+    // Conformance: PRV-06, NET-04, NET-09.
     #[test]
-    fn prv_06_net_04_net_09_the_sandbox_and_its_proxy_are_named() {
+    fn the_sandbox_and_its_proxy_are_named() {
         let environment = computed(&[("NO_PROXY", "*"), ("HTTPS_PROXY", "http://elsewhere:1"), ("LANG", "C")]);
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "grpc_proxy"] {
             assert_eq!(

@@ -129,8 +129,9 @@ mod tests {
         result
     }
 
+    // Conformance: FS-09.
     #[test]
-    fn fs_09_a_missing_path_is_created_for_the_workload() {
+    fn a_missing_path_is_created_for_the_workload() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b/c");
         prepare_one(&path).unwrap();
@@ -138,15 +139,17 @@ mod tests {
         assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (61184, 61185, 0o755));
     }
 
+    // Conformance: FS-10.
     #[test]
-    fn fs_10_an_existing_path_is_left_as_it_is() {
+    fn an_existing_path_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         prepare_one(folder.path()).unwrap();
         assert_eq!(folder.path().metadata().unwrap().uid(), 0);
     }
 
+    // Conformance: FS-11.
     #[test]
-    fn fs_11_a_symlink_is_refused_with_the_path_to_write_instead() {
+    fn a_symlink_is_refused_with_the_path_to_write_instead() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         symlink("/etc", &link).unwrap();

@@ -177,8 +177,9 @@ mod tests {
         resolve_in(&RunAs { user: identity(user), group: group.map(identity) }, PASSWD, GROUP)
     }
 
+    // Conformance: PRV-01.
     #[test]
-    fn prv_01_a_name_brings_its_groups_and_no_others() {
+    fn a_name_brings_its_groups_and_no_others() {
         let user = resolved("sandbox", Some("sandbox")).unwrap();
         assert_eq!((user.identity.uid, user.identity.gid), (900, 901));
         assert_eq!(user.identity.groups, [901, 29]);
@@ -198,8 +199,9 @@ mod tests {
         assert_eq!(resolved("sandbox", None).unwrap().identity.gid, 901);
     }
 
+    // Conformance: PRV-02, PRV-04.
     #[test]
-    fn prv_02_and_04_a_missing_user_or_group_says_how_to_create_it() {
+    fn a_missing_user_or_group_says_how_to_create_it() {
         let message = resolved("nobody-here", None).unwrap_err().to_string();
         assert!(message.contains("Sandbox user not found") && message.contains("useradd"), "{message}");
         assert!(resolved("sandbox", Some("none")).unwrap_err().to_string().contains("groupadd"));

@@ -57,8 +57,9 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
+// Conformance: SEC-01.
 #[test]
-fn sec_01_the_command_has_placeholders_and_no_secret() {
+fn the_command_has_placeholders_and_no_secret() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let secret = lab.file("secret", "from a file\n");
@@ -81,8 +82,9 @@ fn sec_01_the_command_has_placeholders_and_no_secret() {
     }
 }
 
+// Conformance: SEC-02, SEC-03, SEC-04, SEC-05, SEC-06, SEC-13.
 #[test]
-fn sec_02_to_06_13_secrets_arrive_where_their_placeholders_stand() {
+fn secrets_arrive_where_their_placeholders_stand() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let ways = WAYS.iter().flat_map(|(flag, origin)| {
@@ -119,8 +121,9 @@ fn sec_02_to_06_13_secrets_arrive_where_their_placeholders_stand() {
     assert!(finished.logged(line)[0].contains("[credentials:API_KEY]"), "{}", finished.log);
 }
 
+// Conformance: SEC-05.
 #[test]
-fn sec_05_rules_see_a_path_without_its_secret() {
+fn rules_see_a_path_without_its_secret() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let rules =
@@ -170,8 +173,9 @@ fn secrets_of_any_size_and_names_that_overlap_are_replaced() {
     assert!(finished.stdout.contains("there is no credential A_\""), "{finished:?}");
 }
 
+// Conformance: SEC-07, SEC-08, SEC-09, SEC-16.
 #[test]
-fn sec_07_08_09_16_what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
+fn what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let unsafe_ones = [
@@ -268,8 +272,9 @@ try: print(s.recv(65536).decode())
 except ConnectionError: print('reset')
 "#;
 
+// Conformance: SEC-11.
 #[test]
-fn sec_11_a_placeholder_in_a_body_ends_the_request() {
+fn a_placeholder_in_a_body_ends_the_request() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let finished = curl(
@@ -294,8 +299,9 @@ fn sec_11_a_placeholder_in_a_body_ends_the_request() {
     assert_eq!(finished.logged("[code:credential_not_replaceable]").len(), 6, "{}", finished.log);
 }
 
+// Conformance: SEC-11.
 #[test]
-fn sec_11_a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut() {
+fn a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
@@ -393,8 +399,9 @@ fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
     assert!(!log.contains("openshell:"), "a placeholder arrived");
 }
 
+// Conformance: SEC-12.
 #[test]
-fn sec_12_what_is_not_opened_is_not_touched_and_what_can_be_seen_of_it_is_refused() {
+fn what_is_not_opened_is_not_touched_and_what_can_be_seen_of_it_is_refused() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let finished = sandbox(&lab, &origin, CREDENTIALS, "tls: skip").sh(&format!(
@@ -688,8 +695,9 @@ curl -sS --oauth2-bearer $P https://web.test/oauth
     assert!(!seen.iter().any(|seen| seen.to_string().contains("resolve")), "{seen:?}");
 }
 
+// Conformance: SEC-14.
 #[test]
-fn sec_14_no_secret_is_in_anything_that_a_run_leaves() {
+fn no_secret_is_in_anything_that_a_run_leaves() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let work = lab.folder("work");

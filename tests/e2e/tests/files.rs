@@ -9,15 +9,17 @@ fn as_user(lab: &Lab, script: &str) -> String {
     lab.shell(&format!("setpriv --reuid {UID} --regid {UID} --clear-groups sh -c '{script}'"))
 }
 
+// Conformance: FS-01, FS-02.
 #[test]
-fn fs_01_02_system_folders_cannot_be_written_and_scratch_can() {
+fn system_folders_cannot_be_written_and_scratch_can() {
     let lab = Lab::with_web();
     let script = "for f in /usr/x /etc/x /x; do touch $f 2>/dev/null && echo wrote $f; done; touch /tmp/$$ && rm /tmp/$$ && echo tmp";
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh(script).ok(), "tmp");
 }
 
+// Conformance: FS-12.
 #[test]
-fn fs_12_a_policy_that_lists_nothing_grants_the_baseline_where_it_exists() {
+fn a_policy_that_lists_nothing_grants_the_baseline_where_it_exists() {
     let lab = Lab::with_web();
     let script = "for d in /usr /lib /etc /var/log /proc; do ls $d >/dev/null || echo no $d; done; \
                   head -c1 /dev/urandom >/dev/null || echo no urandom; touch /tmp/$$ && rm /tmp/$$ || echo no /tmp; \
@@ -25,8 +27,9 @@ fn fs_12_a_policy_that_lists_nothing_grants_the_baseline_where_it_exists() {
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh(script).ok(), "done");
 }
 
+// Conformance: FS-03, FS-04.
 #[test]
-fn fs_03_04_what_is_not_listed_is_out_of_reach_although_its_modes_allow_it() {
+fn what_is_not_listed_is_out_of_reach_although_its_modes_allow_it() {
     let lab = Lab::with_web();
     let folder = lab.folder("unlisted");
     let path = folder.display();
@@ -37,8 +40,9 @@ fn fs_03_04_what_is_not_listed_is_out_of_reach_although_its_modes_allow_it() {
     assert_eq!(finished.stdout, "", "{finished:?}");
 }
 
+// Conformance: FS-05, FS-06, PRV-12.
 #[test]
-fn fs_05_06_the_working_directory_is_granted_where_the_policy_includes_it() {
+fn the_working_directory_is_granted_where_the_policy_includes_it() {
     let lab = Lab::with_web();
     let folder = lab.folder("work");
     let path = folder.to_str().unwrap();
@@ -49,8 +53,9 @@ fn fs_05_06_the_working_directory_is_granted_where_the_policy_includes_it() {
     assert_eq!(left_out.stdout, "");
 }
 
+// Conformance: FS-07, FS-08.
 #[test]
-fn fs_07_08_paths_that_are_missing_are_given_up_in_one_line_or_stop_the_start() {
+fn paths_that_are_missing_are_given_up_in_one_line_or_stop_the_start() {
     let lab = Lab::with_web();
     let policy = format!("{}filesystem_policy: {{read_only: [/nowhere, /no/where]}}\n", crate::policy("{}"));
     let finished = lab.sandbox(&policy).sh("touch /etc/x 2>/dev/null || echo refused");
@@ -71,8 +76,9 @@ fn where_everything_is_there_hard_requirement_starts_and_nothing_is_given_up() {
     assert_eq!(finished.logged("DEGRADED"), Vec::<&str>::new());
 }
 
+// Conformance: FS-09, FS-10, FS-13.
 #[test]
-fn fs_09_10_13_listed_paths_are_made_left_alone_and_never_weakened() {
+fn listed_paths_are_made_left_alone_and_never_weakened() {
     let lab = Lab::with_web();
     let folder = lab.folder("grants");
     let made = folder.join("made/deep");

@@ -16,8 +16,9 @@ fn seen(upstream: &Upstream) -> Vec<String> {
     upstream.seen().iter().map(|bytes| bytes.escape_ascii().to_string().replace("\\r\\n", "\r\n")).collect()
 }
 
+// Conformance: FWD-01, FWD-11, FWD-12, LOG-08.
 #[test]
-fn fwd_01_11_12_a_request_reaches_the_upstream_in_origin_form() {
+fn a_request_reaches_the_upstream_in_origin_form() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let finished = ask(
@@ -47,8 +48,9 @@ fn fwd_01_11_12_a_request_reaches_the_upstream_in_origin_form() {
     assert!(!request.contains("openshell"), "{request}");
 }
 
+// Conformance: FWD-02, FWD-03.
 #[test]
-fn fwd_02_03_what_no_policy_permits_is_refused_and_never_dialled() {
+fn what_no_policy_permits_is_refused_and_never_dialled() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let unlisted = curl().replace(", allowed_ips: [10.99.0.1]", "");
@@ -67,8 +69,9 @@ fn fwd_02_03_what_no_policy_permits_is_refused_and_never_dialled() {
     assert!(upstream.seen().is_empty());
 }
 
+// Conformance: FWD-09.
 #[test]
-fn fwd_09_what_is_no_absolute_url_is_400() {
+fn what_is_no_absolute_url_is_400() {
     let lab = Lab::with_web();
     for (line, detail) in [
         ("GET /just/a/path HTTP/1.1", "this is a proxy"),
@@ -85,16 +88,18 @@ fn fwd_09_what_is_no_absolute_url_is_400() {
     }
 }
 
+// Conformance: FWD-08.
 #[test]
-fn fwd_08_an_upstream_that_is_not_there_is_502() {
+fn an_upstream_that_is_not_there_is_502() {
     let lab = Lab::with_web();
     let finished = ask(&lab, &curl(), "http://web.test:8080/");
     assert!(finished.stdout.starts_with("HTTP/1.1 502 "), "{finished:?}");
     assert!(finished.stdout.contains("\"error\":\"upstream_unreachable\""), "{finished:?}");
 }
 
+// Conformance: FWD-10.
 #[test]
-fn fwd_10_the_port_is_80_unless_it_is_said() {
+fn the_port_is_80_unless_it_is_said() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:80");
     let finished = ask(&lab, &curl().replace("8080", "80"), "http://web.test/");
@@ -102,8 +107,9 @@ fn fwd_10_the_port_is_80_unless_it_is_said() {
     assert_eq!(finished.logged("-> GET http://web.test/ [policy:web").len(), 1, "{}", finished.log);
 }
 
+// Conformance: FWD-14.
 #[test]
-fn fwd_14_a_public_address_needs_no_list() {
+fn a_public_address_needs_no_list() {
     let lab = Lab::new(&[("8.8.8.8", "public.test")]);
     let _upstream = lab.http("8.8.8.8:8080");
     let policy = curl().replace("web.test", "public.test").replace(", allowed_ips: [10.99.0.1]", "");
@@ -152,8 +158,9 @@ print('ready', flush=True)
 server.serve_forever()
 ";
 
+// Conformance: FWD-13.
 #[test]
-fn fwd_13_bodies_and_connections_are_kept() {
+fn bodies_and_connections_are_kept() {
     let lab = Lab::with_web();
     let _server = lab.program(&["/usr/bin/python3", "-c", SERVER]);
     let url = "http://web.test:8080";
@@ -301,8 +308,9 @@ fn an_answer_on_its_way_ends_when_its_request_is_permitted_no_longer() {
     assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
 }
 
+// Conformance: FWD-04, FWD-05, FWD-06.
 #[test]
-fn fwd_04_05_06_rules_judge_requests_at_this_door_too() {
+fn rules_judge_requests_at_this_door_too() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let judged =

@@ -3,8 +3,9 @@
 use lab::Lab;
 use lab::host::UID;
 
+// Conformance: PRV-01.
 #[test]
-fn prv_01_the_workload_has_one_user_one_group_and_no_power() {
+fn the_workload_has_one_user_one_group_and_no_power() {
     let lab = Lab::with_web();
     let finished = lab
         .sandbox(&crate::policy("{}"))
@@ -15,8 +16,9 @@ fn prv_01_the_workload_has_one_user_one_group_and_no_power() {
     assert_eq!(finished.ok(), format!("{UID}\n{UID}\n{UID}\n{capabilities}NoNewPrivs:\t1\nSeccomp:\t2"));
 }
 
+// Conformance: PRV-03.
 #[test]
-fn prv_03_no_process_section_means_the_user_sandbox() {
+fn no_process_section_means_the_user_sandbox() {
     let lab = Lab::with_web();
     let passwd = lab.file("passwd", "root:x:0:0::/root:/bin/sh\nsandbox:x:61190:61191::/sandbox:/bin/bash\n");
     let group = lab.file("group", "root:x:0:\nsandbox:x:61191:\nextra:x:61192:sandbox\n");
@@ -32,8 +34,9 @@ fn prv_03_no_process_section_means_the_user_sandbox() {
     assert_eq!(finished.ok(), "61190\n61191\n61191 61192\nsandbox /bin/bash");
 }
 
+// Conformance: PRV-05, SCP-06.
 #[test]
-fn prv_05_scp_06_nothing_leads_back_to_root() {
+fn nothing_leads_back_to_root() {
     let lab = Lab::with_web();
     let program = "
 import os
@@ -52,8 +55,9 @@ for act in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]
     assert_eq!(lab.sandbox(&policy).run(&[id.to_str().unwrap(), "-u"]).ok(), UID.to_string());
 }
 
+// Conformance: SCP-01, SCP-03, SCP-04.
 #[test]
-fn scp_01_03_04_the_filter_is_in_force_in_the_command() {
+fn the_filter_is_in_force_in_the_command() {
     let lab = Lab::with_web();
     let program = "
 import ctypes, os, socket
@@ -118,8 +122,9 @@ fn socket_options_of_ordinary_programs_pass_and_fast_open_filters_and_other_prot
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh(curl).stdout, "403");
 }
 
+// Conformance: PRV-06.
 #[test]
-fn prv_06_no_descriptor_variable_or_process_of_the_supervisor_is_inside() {
+fn no_descriptor_variable_or_process_of_the_supervisor_is_inside() {
     let lab = Lab::with_web();
     let script = "ls /proc/self/fd; tr '\\0' '\\n' < /proc/self/environ | cut -d= -f1 | sort; \
                   ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ /proc/1/cmdline /proc/1/mem /proc/1/maps; ls -l /proc/1/fd /proc/1/exe";
@@ -166,8 +171,9 @@ fn no_process_outside_can_be_seen_or_signalled() {
     assert_eq!(finished.stdout, "alive\n", "{finished:?}");
 }
 
+// Conformance: PRV-13.
 #[test]
-fn prv_13_processes_of_the_same_user_outside_cannot_be_signalled_nor_read() {
+fn processes_of_the_same_user_outside_cannot_be_signalled_nor_read() {
     let lab = Lab::with_web();
     let sleeper = lab.program(&[
         "setpriv",

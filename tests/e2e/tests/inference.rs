@@ -71,8 +71,9 @@ pub(crate) fn statuses_beside(mut finished: Finished) -> Finished {
 
 const CHAT: &str = "$U/chat/completions -d '{\"model\": \"gpt-x\", \"messages\": []}'";
 
+// Conformance: INF-01, INF-02, INF-03, INF-05, INF-06.
 #[test]
-fn inf_01_02_03_05_06_mock_routes_answer_by_their_interfaces() {
+fn mock_routes_answer_by_their_interfaces() {
     let lab = Lab::with_web();
     let mock =
         |interfaces: &str| format!("[{{name: a, endpoint: \"mock://x\", model: m1, protocols: [{interfaces}]}}]");
@@ -92,8 +93,9 @@ fn inf_01_02_03_05_06_mock_routes_answer_by_their_interfaces() {
     assert_eq!(finished.ok().matches(" 200").count(), 3, "{finished:?}");
 }
 
+// Conformance: INF-04.
 #[test]
-fn inf_04_what_is_nothing_of_a_models_is_refused_and_ends_the_connection() {
+fn what_is_nothing_of_a_models_is_refused_and_ends_the_connection() {
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let words = [
@@ -115,8 +117,9 @@ fn inf_04_what_is_nothing_of_a_models_is_refused_and_ends_the_connection() {
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
 }
 
+// Conformance: INF-07, INF-08, INF-18.
 #[test]
-fn inf_07_08_18_where_there_are_no_models_that_is_said_before_anything_is_opened() {
+fn where_there_are_no_models_that_is_said_before_anything_is_opened() {
     let lab = Lab::with_web();
     for sandbox in [lab.sandbox(&crate::policy("{}")), sandbox(&lab, "[]")] {
         let finished =
@@ -136,8 +139,9 @@ fn inf_07_08_18_where_there_are_no_models_that_is_said_before_anything_is_opened
     assert!(finished.ok().contains("\"m1\"") && finished.stdout.contains("authority_mismatch"), "{finished:?}");
 }
 
+// Conformance: INF-09.
 #[test]
-fn inf_09_a_route_file_that_is_none_stops_the_start_and_says_where() {
+fn a_route_file_that_is_none_stops_the_start_and_says_where() {
     let lab = Lab::with_web();
     for (text, expected) in [
         (
@@ -195,8 +199,9 @@ fn inf_09_a_route_file_that_is_none_stops_the_start_and_says_where() {
     }
 }
 
+// Conformance: INF-10, INF-11, INF-12, INF-13.
 #[test]
-fn inf_10_11_12_13_the_operators_key_and_model_are_put_in_and_the_clients_left_out() {
+fn the_operators_key_and_model_are_put_in_and_the_clients_left_out() {
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let routes = "[{name: ok, endpoint: \"http://10.99.0.1:9000/ok/v1/\", model: m1, api_key_env: KEY, protocols: [openai_chat_completions]}, \
@@ -247,8 +252,9 @@ fn inf_10_11_12_13_the_operators_key_and_model_are_put_in_and_the_clients_left_o
     assert_eq!(finished.logged(line).len(), 3, "{}", finished.log);
 }
 
+// Conformance: INF-14, INF-17, INF-19.
 #[test]
-fn inf_14_17_19_backends_that_fail_are_said_without_saying_who_they_are() {
+fn backends_that_fail_are_said_without_saying_who_they_are() {
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let down = "{name: down, endpoint: \"http://10.99.0.1:9/v1\", model: m1, api_key: k, protocols: [openai_chat_completions]}";
@@ -274,8 +280,9 @@ fn inf_14_17_19_backends_that_fail_are_said_without_saying_who_they_are() {
     assert_eq!(targets.len(), 8, "{targets:?}");
 }
 
+// Conformance: INF-15.
 #[test]
-fn inf_15_each_event_comes_when_it_is_made() {
+fn each_event_comes_when_it_is_made() {
     let lab = Lab::with_web();
     let _backend = Backend::start(&lab);
     let program = r#"
@@ -302,8 +309,9 @@ fn an_answer_that_is_cut_off_is_seen_to_be() {
     }
 }
 
+// Conformance: INF-16.
 #[test]
-fn inf_16_requests_share_a_connection_and_the_second_is_judged_as_well() {
+fn requests_share_a_connection_and_the_second_is_judged_as_well() {
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let program = r"

@@ -23,8 +23,9 @@ fn as_before(lab: &Lab, before: &str) {
     }
 }
 
+// Conformance: NET-08.
 #[test]
-fn net_08_a_sandbox_that_ended_leaves_nothing() {
+fn a_sandbox_that_ended_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
     let finished = lab.sandbox(&crate::policy("{}")).sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
@@ -33,8 +34,9 @@ fn net_08_a_sandbox_that_ended_leaves_nothing() {
     as_before(&lab, &before);
 }
 
+// Conformance: NET-08.
 #[test]
-fn net_08_a_start_that_failed_leaves_nothing() {
+fn a_start_that_failed_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
     assert_eq!(lab.sandbox(&crate::policy("{}")).run(&["no-such-command"]).code(), 127);

@@ -4,8 +4,9 @@ use lab::{Lab, Sandbox};
 
 use crate::policy;
 
+// Conformance: LOG-01, LOG-10.
 #[test]
-fn log_01_10_a_dated_file_that_only_root_may_read_and_no_other() {
+fn a_dated_file_that_only_root_may_read_and_no_other() {
     let lab = Lab::with_web();
     let finished = lab.sandbox(&policy("{}")).sh("cat /var/log/openshell.*.log");
     assert_eq!(finished.stdout, "", "the workload reads no log of ours");
@@ -17,8 +18,9 @@ fn log_01_10_a_dated_file_that_only_root_may_read_and_no_other() {
     }
 }
 
+// Conformance: LOG-02.
 #[test]
-fn log_02_without_a_file_the_sandbox_runs_and_says_so() {
+fn without_a_file_the_sandbox_runs_and_says_so() {
     let lab = Lab::with_web();
     let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", "/proc/nowhere"]).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
@@ -38,8 +40,9 @@ fn a_log_that_others_may_write_is_not_used_and_holds_nobody_up() {
     }
 }
 
+// Conformance: LOG-12.
 #[test]
-fn log_12_standard_error_shows_what_it_is_asked_for_and_standard_output_nothing() {
+fn standard_error_shows_what_it_is_asked_for_and_standard_output_nothing() {
     let lab = Lab::with_web();
     let ask = |arguments: &[&str], variable: &str| {
         lab.sandbox(&policy("{}")).args(arguments).env("OPENSHELL_LOG_LEVEL", variable).sh("echo ran")

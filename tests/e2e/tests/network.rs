@@ -39,8 +39,9 @@ fn refused(policy: &str, target: &str, code: &str) -> (Value, String) {
     (body, events[0].to_owned())
 }
 
+// Conformance: L4-02, LOG-03.
 #[test]
-fn l4_02_log_03_what_the_policy_gives_is_reached_and_logged_once() {
+fn what_the_policy_gives_is_reached_and_logged_once() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let finished = ask(&lab, &web(), "web.test:8080");
@@ -53,8 +54,9 @@ fn l4_02_log_03_what_the_policy_gives_is_reached_and_logged_once() {
     assert!(events.len() == 1 && events[0].contains(&expected), "{events:?}");
 }
 
+// Conformance: L4-01, L4-26, LOG-04.
 #[test]
-fn l4_01_26_log_04_no_policy_refuses_with_the_line_that_would_permit() {
+fn no_policy_refuses_with_the_line_that_would_permit() {
     let (body, event) = refused(&policy("{}"), "web.test:8080", "no_network_policies");
     assert_eq!(body["error"], "policy_denied");
     assert_eq!(body["detail"], "CONNECT web.test:8080 not permitted by policy");
@@ -66,8 +68,9 @@ fn l4_01_26_log_04_no_policy_refuses_with_the_line_that_would_permit() {
     assert!(event.contains("[reason:network connections not allowed by policy]"), "{event}");
 }
 
+// Conformance: L4-03, L4-04, L4-05.
 #[test]
-fn l4_03_04_05_another_port_host_or_program_is_refused() {
+fn another_port_host_or_program_is_refused() {
     let (body, _) = refused(&web(), "web.test:8081", "endpoint_not_in_policy");
     assert_eq!(body["nearest_rule"], "web");
     assert_eq!(body["fix"], "network_policies.web.endpoints: add `- {host: web.test, port: 8081}`");
@@ -76,8 +79,9 @@ fn l4_03_04_05_another_port_host_or_program_is_refused() {
     assert_eq!(body["fix"], format!("network_policies.web.binaries: add `- {{path: {}}}`", python()));
 }
 
+// Conformance: IPS-01, IPS-04, IPS-08, IPS-09, IPS-10, LOG-05.
 #[test]
-fn ips_01_04_08_to_10_log_05_addresses_are_checked_and_never_told() {
+fn addresses_are_checked_and_never_told() {
     let plain = web().replace(", allowed_ips: [10.99.0.1]", "");
     let (body, event) = refused(&plain, "web.test:8080", "internal_address");
     assert_eq!((&body["error"], &body["layer"]), (&"ssrf_denied".into(), &"ssrf".into()));
@@ -123,8 +127,9 @@ fn an_address_is_told_to_the_operator_and_a_name_without_one_is_no_refusal_of_th
     assert!(std::fs::read_to_string(proposals).unwrap().contains("network_policies: {}"));
 }
 
+// Conformance: IPS-05, IPS-06, IPS-08, IPS-13.
 #[test]
-fn ips_05_06_08_13_addresses_in_the_policy_are_consent() {
+fn addresses_in_the_policy_are_consent() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     for (endpoint, target) in [
@@ -239,8 +244,9 @@ fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     drop(started);
 }
 
+// Conformance: IPS-15.
 #[test]
-fn ips_15_an_upstream_that_is_not_there_is_no_200() {
+fn an_upstream_that_is_not_there_is_no_200() {
     let lab = Lab::with_web();
     let finished = ask(&lab, &web(), "web.test:8080");
     let (status, body) = refusal(&finished);
@@ -249,8 +255,9 @@ fn ips_15_an_upstream_that_is_not_there_is_no_200() {
     assert_eq!(finished.logged(" OCSF NET:").len(), 1);
 }
 
+// Conformance: L4-24.
 #[test]
-fn l4_24_hosts_in_odd_notations_and_without_a_port_are_refused() {
+fn hosts_in_odd_notations_and_without_a_port_are_refused() {
     for target in [
         "2130706433:8080",
         "0x7f.1:8080",
@@ -276,8 +283,9 @@ fn l4_24_hosts_in_odd_notations_and_without_a_port_are_refused() {
     }
 }
 
+// Conformance: L4-23.
 #[test]
-fn l4_23_a_head_that_is_too_large_or_no_http_is_refused_and_the_proxy_goes_on() {
+fn a_head_that_is_too_large_or_no_http_is_refused_and_the_proxy_goes_on() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let long = format!("CONNECT web.test:8080 HTTP/1.1\\r\\nX: {}\\r\\n\\r\\n", "x".repeat(9000));
@@ -305,8 +313,9 @@ fn bytes_behind_a_connect_head_reach_the_upstream_when_it_is_permitted_and_only_
     assert_eq!(upstream.seen().len(), 1);
 }
 
+// Conformance: L4-14, L4-16.
 #[test]
-fn l4_14_16_ancestors_count_and_arguments_do_not() {
+fn ancestors_count_and_arguments_do_not() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let shell = std::fs::canonicalize("/bin/sh").unwrap().display().to_string();
@@ -347,22 +356,25 @@ fn replaced(replace: &str) -> Finished {
     lab.sandbox(&policy).env("RAW", RAW).env("PYTHONHOME", "/usr").env("TOOL", &tool).sh(&script)
 }
 
+// Conformance: TOF-01, TOF-02.
 #[test]
-fn tof_01_02_a_program_that_was_replaced_is_refused() {
+fn a_program_that_was_replaced_is_refused() {
     let finished = replaced("cp $TOOL $TOOL.new; echo >> $TOOL.new; mv $TOOL.new $TOOL");
     assert!(finished.stdout.contains("hello"), "{finished:?}");
     assert!(finished.stdout.contains("403 caller_changed"), "{finished:?}");
     assert_eq!(finished.logged("Binary integrity violation").len(), 1, "{}", finished.log);
 }
 
+// Conformance: TOF-03.
 #[test]
-fn tof_03_the_same_bytes_are_the_same_program() {
+fn the_same_bytes_are_the_same_program() {
     let finished = replaced("cp $TOOL $TOOL.new; mv $TOOL.new $TOOL; touch $TOOL");
     assert_eq!(finished.stdout.matches("hello").count(), 2, "{finished:?}");
 }
 
+// Conformance: TOF-04.
 #[test]
-fn tof_04_an_ancestor_that_was_replaced_is_refused_and_named() {
+fn an_ancestor_that_was_replaced_is_refused_and_named() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let folder = lab.folder("tools");
@@ -525,16 +537,18 @@ thread.start(); thread.join()
     assert_eq!(lab.sandbox(&policy("{}")).python(program, &[]).ok(), "-1 1 -1 1");
 }
 
+// Conformance: NET-01.
 #[test]
-fn net_01_the_workload_sees_loopback_and_one_link() {
+fn the_workload_sees_loopback_and_one_link() {
     let lab = Lab::with_web();
     let finished = lab.sandbox(&policy("{}")).sh("ip -br addr | awk '{print $1, $3}'; ip route | head -1");
     assert_eq!(finished.ok().replace("eth0@if", "eth0 if").lines().count(), 3, "{finished:?}");
     assert!(finished.stdout.contains("10.200.0.2/24") && finished.stdout.contains("default via 10.200.0.1"));
 }
 
+// Conformance: NET-02, NET-03, NET-04.
 #[test]
-fn net_02_03_04_nothing_is_reached_past_the_proxy() {
+fn nothing_is_reached_past_the_proxy() {
     let lab = Lab::with_web();
     let _beside = lab.http("10.99.0.1:8080");
     let program = "
@@ -579,8 +593,9 @@ socket.socketpair(); print('local')
     assert_eq!(finished.ok(), "refused\nrefused\nlocal");
 }
 
+// Conformance: L4-25.
 #[test]
-fn l4_25_fifty_at_once_get_their_own_verdicts() {
+fn fifty_at_once_get_their_own_verdicts() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let program = "
@@ -686,8 +701,9 @@ for kind, address in ((1, ('198.51.100.77', 443)), (2, ('198.51.100.77', 53)), (
 while sys.argv[1:] and not os.path.exists(sys.argv[1]): time.sleep(0.01)
 ";
 
+// Conformance: NET-07.
 #[test]
-fn net_07_attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_had() {
+fn attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_had() {
     let lab = Lab::with_web();
     let folder = lab.folder("reported");
     let go = folder.join("go");

@@ -15,8 +15,9 @@ fn refused(finished: &Finished, texts: &[&str]) {
     assert!(finished.stderr.lines().count() <= 20, "more than a screen: {}", finished.stderr);
 }
 
+// Conformance: POL-01.
 #[test]
-fn pol_01_no_policy_names_the_ways_to_give_one() {
+fn no_policy_names_the_ways_to_give_one() {
     let lab = Lab::with_web();
     refused(
         &Sandbox::bare(&lab).run(&COMMAND),
@@ -24,8 +25,9 @@ fn pol_01_no_policy_names_the_ways_to_give_one() {
     );
 }
 
+// Conformance: POL-02, POL-03.
 #[test]
-fn pol_02_and_03_a_policy_comes_by_flag_or_by_variable() {
+fn a_policy_comes_by_flag_or_by_variable() {
     let lab = Lab::with_web();
     let data = lab.file("data.yaml", crate::policy("{}"));
     let rules = lab.file("rules.rego", include_str!("../../../data/sandbox-policy.rego"));
@@ -36,8 +38,9 @@ fn pol_02_and_03_a_policy_comes_by_flag_or_by_variable() {
     assert_eq!(by_variable.run(&COMMAND).ok(), "ran");
 }
 
+// Conformance: POL-04, POL-05, POL-06.
 #[test]
-fn pol_04_05_06_a_file_that_cannot_be_read_is_named() {
+fn a_file_that_cannot_be_read_is_named() {
     let lab = Lab::with_web();
     let data = lab.file("data.yaml", crate::policy("{}"));
     let broken = lab.file("broken.yaml", "a: [\n");
@@ -53,8 +56,9 @@ fn pol_04_05_06_a_file_that_cannot_be_read_is_named() {
     refused(&rules_alone, &["--policy-rules needs --policy-data"]);
 }
 
+// Conformance: POL-07, POL-24.
 #[test]
-fn pol_07_and_24_every_violation_is_named_with_its_line() {
+fn every_violation_is_named_with_its_line() {
     let lab = Lab::with_web();
     let policy =
         "proces: {}\nnetwork_policies:\n  web:\n    endpoints:\n      - {host: a.test, port: 1, protocol: rest}\n";
@@ -65,8 +69,9 @@ fn pol_07_and_24_every_violation_is_named_with_its_line() {
     );
 }
 
+// Conformance: PRV-02, PRV-04.
 #[test]
-fn prv_02_04_a_user_that_is_missing_says_how_to_make_it() {
+fn a_user_that_is_missing_says_how_to_make_it() {
     let lab = Lab::with_web();
     refused(&lab.sandbox("process: {run_as_user: not-here}").run(&COMMAND), &["Sandbox user not found", "useradd"]);
     refused(
@@ -75,8 +80,9 @@ fn prv_02_04_a_user_that_is_missing_says_how_to_make_it() {
     );
 }
 
+// Conformance: FS-11.
 #[test]
-fn fs_11_a_path_that_goes_through_a_symlink_is_refused_with_the_one_to_write() {
+fn a_path_that_goes_through_a_symlink_is_refused_with_the_one_to_write() {
     let lab = Lab::with_web();
     let folder = lab.folder("links");
     std::os::unix::fs::symlink("/etc", folder.join("link")).unwrap();

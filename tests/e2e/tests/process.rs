@@ -16,8 +16,9 @@ fn is_the_end(finished: &Finished, how: &str) -> bool {
     last.is_some_and(|(line, _)| line.ends_with(&format!(" OCSF LIFECYCLE:END [INFO] openshell-sandbox {how}")))
 }
 
+// Conformance: PRV-07, PRV-08, LOG-11.
 #[test]
-fn prv_07_08_log_11_exit_codes_are_the_commands() {
+fn exit_codes_are_the_commands() {
     let lab = Lab::with_web();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
         let finished = lab.sandbox(&policy()).sh(script);
@@ -64,8 +65,9 @@ fn streams_are_the_callers_own() {
     assert_eq!((finished.ok(), finished.stderr.as_str()), ("300000", "error\n"));
 }
 
+// Conformance: PRV-11.
 #[test]
-fn prv_11_the_command_may_come_from_the_environment() {
+fn the_command_may_come_from_the_environment() {
     let lab = Lab::with_web();
     let data = lab.file("data.yaml", policy());
     let run = lab.shell(&format!(
@@ -76,8 +78,9 @@ fn prv_11_the_command_may_come_from_the_environment() {
     assert_eq!(run, "hi there\n");
 }
 
+// Conformance: PRV-09, PRV-10.
 #[test]
-fn prv_09_10_a_command_that_takes_too_long_is_124_and_gone_and_0_is_no_limit() {
+fn a_command_that_takes_too_long_is_124_and_gone_and_0_is_no_limit() {
     let lab = Lab::with_web();
     assert_eq!(lab.sandbox(&policy()).args(&["-t", "0"]).sh("sleep 1.2; echo done").ok(), "done");
     let start = Instant::now();

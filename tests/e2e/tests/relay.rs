@@ -26,8 +26,9 @@ fn ask(lab: &Lab, how: &str, origin: &Origin, requests: &[&str]) -> Finished {
     lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(CLIENT, &[&[how], requests].concat())
 }
 
+// Conformance: TUN-10, TUN-11, TUN-12, TUN-13.
 #[test]
-fn tun_10_to_13_answers_of_every_shape_arrive_and_the_next_request_works() {
+fn answers_of_every_shape_arrive_and_the_next_request_works() {
     for how in ["plain", "tls"] {
         let lab = Lab::with_web();
         let origin = Origin::start(&lab);
@@ -117,8 +118,9 @@ fn tunnel(lab: &Lab, rules: &str, program: &str) -> Finished {
     lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[])
 }
 
+// Conformance: TUN-09.
 #[test]
-fn tun_09_a_chunked_body_and_its_announced_trailers_arrive() {
+fn a_chunked_body_and_its_announced_trailers_arrive() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let program = r"
@@ -133,8 +135,9 @@ print(hashlib.sha256(b'hello world').hexdigest().encode() in answer, b'x-end: ye
     assert!(seen[0][2].get("content-length").is_none(), "{seen:?}");
 }
 
+// Conformance: TUN-14.
 #[test]
-fn tun_14_a_switch_of_protocols_that_nobody_asked_for_is_none() {
+fn a_switch_of_protocols_that_nobody_asked_for_is_none() {
     let lab = Lab::with_web();
     let _origin = Origin::start(&lab);
     let program = r"
@@ -153,8 +156,9 @@ print(until(b'[end]'))
     assert_eq!(finished.logged(finding).len(), 3, "{}", finished.log);
 }
 
+// Conformance: TUN-15, TUN-16.
 #[test]
-fn tun_15_16_an_upgrade_is_judged_as_a_request_and_then_relayed() {
+fn an_upgrade_is_judged_as_a_request_and_then_relayed() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let upgrade = r"

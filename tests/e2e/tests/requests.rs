@@ -64,8 +64,9 @@ fn check(policy: &str, cases: &[(&str, &str)]) {
     assert_eq!(reached, expected.iter().map(|status| *status == "200").collect::<Vec<_>>(), "{cases:?}");
 }
 
+// Conformance: L7-01, L7-02, L7-03, L7-04.
 #[test]
-fn l7_01_to_04_presets_allow_their_methods() {
+fn presets_allow_their_methods() {
     check(
         &judged("access: read-only"),
         &[("GET /a", "200"), ("HEAD /a", "200"), ("OPTIONS /a", "200"), ("OPTIONS *", "200"), ("POST /a", "403")],
@@ -75,8 +76,9 @@ fn l7_01_to_04_presets_allow_their_methods() {
     check(&judged("access: full"), &[("DELETE /a", "200"), ("BREW /a", "200")]);
 }
 
+// Conformance: L7-06, L7-07, L7-08, L7-09, L7-10, L7-11, L7-12, L7-30.
 #[test]
-fn l7_06_to_12_30_rules_match_methods_and_paths() {
+fn rules_match_methods_and_paths() {
     let repos = [("GET /repos/x", "200"), ("GET /repos/x/y", "200"), ("GET /repos/", "200"), ("GET /repos", "403")];
     check(&rule("{method: GET, path: \"/repos/**\"}"), &repos);
     let keys = [("GET /users/ann/keys", "200"), ("GET /users/a/b/keys", "403")];
@@ -89,8 +91,9 @@ fn l7_06_to_12_30_rules_match_methods_and_paths() {
     check(&judged("access: full, deny_rules: [{method: \"*\", path: \"/hooks/**\"}]"), &denied);
 }
 
+// Conformance: L7-16, L7-17, L7-18, L7-19, L7-20, L7-21, L7-22, LOG-06, LOG-08.
 #[test]
-fn l7_16_to_22_queries_are_matched_and_sent_byte_for_byte() {
+fn queries_are_matched_and_sent_byte_for_byte() {
     let cases = [
         ("GET /?ver=12", "200"),
         ("GET /?ver=2", "403"),
@@ -118,8 +121,9 @@ fn l7_16_to_22_queries_are_matched_and_sent_byte_for_byte() {
     assert!(!finished.log.contains("y=1"), "{}", finished.log);
 }
 
+// Conformance: L7-02, L7-05, LOG-06.
 #[test]
-fn l7_02_05_a_refused_request_says_what_would_allow_it_and_ends_the_connection() {
+fn a_refused_request_says_what_would_allow_it_and_ends_the_connection() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let post = "POST /a?secret=1 HTTP/1.1\\r\\nHost: web.test:8080\\r\\nContent-Length: 4\\r\\n\\r\\nbody";
@@ -144,8 +148,9 @@ fn l7_02_05_a_refused_request_says_what_would_allow_it_and_ends_the_connection()
     assert!(finished.stderr.contains("1 x "), "the summary counts it: {}", finished.stderr);
 }
 
+// Conformance: L7-26, TUN-08.
 #[test]
-fn l7_26_tun_08_every_request_of_a_connection_is_judged_also_in_one_write() {
+fn every_request_of_a_connection_is_judged_also_in_one_write() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let all = [request("GET /1"), request("GET /2"), request("POST /3"), request("GET /4")].concat();
@@ -156,8 +161,9 @@ fn l7_26_tun_08_every_request_of_a_connection_is_judged_also_in_one_write() {
     assert!(!seen[0].contains("/3") && !seen[0].contains("/4"), "{seen:?}");
 }
 
+// Conformance: L7-14, L7-15.
 #[test]
-fn l7_14_15_what_is_audited_passes_and_is_logged_with_its_reason() {
+fn what_is_audited_passes_and_is_logged_with_its_reason() {
     for words in ["enforcement: audit,", ""] {
         let policy = judged("access: read-only").replace("enforcement: enforce,", words);
         let lab = Lab::with_web();
@@ -171,8 +177,9 @@ fn l7_14_15_what_is_audited_passes_and_is_logged_with_its_reason() {
     }
 }
 
+// Conformance: L7-24, L7-25, L7-31.
 #[test]
-fn l7_24_25_31_a_twin_without_rules_does_not_switch_them_off() {
+fn a_twin_without_rules_does_not_switch_them_off() {
     let judged = judged("access: read-only").replace("web:", "b:");
     let twin = judged.replace("{b: ", &format!("{{a: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: [{{path: {}}}]}}, b: ", crate::python()));
     assert_ne!(twin, judged);
@@ -180,8 +187,9 @@ fn l7_24_25_31_a_twin_without_rules_does_not_switch_them_off() {
     check(&judged.replace("protocol: rest", "protocol: REST"), &[("POST /a", "403")]);
 }
 
+// Conformance: L7-27, L7-28, L7-29.
 #[test]
-fn l7_27_28_29_without_rules_connections_are_relayed_as_what_they_are() {
+fn without_rules_connections_are_relayed_as_what_they_are() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let two = [request("BREW /x/../y"), request("GET /%zz")].concat();
@@ -206,8 +214,9 @@ fn l7_27_28_29_without_rules_connections_are_relayed_as_what_they_are() {
     }
 }
 
+// Conformance: TUN-01, TUN-02, TUN-03, TUN-04, TUN-05, TUN-06, TUN-07, TUN-17, TUN-20.
 #[test]
-fn tun_01_to_07_17_20_what_could_be_read_in_two_ways_is_not_sent_on() {
+fn what_could_be_read_in_two_ways_is_not_sent_on() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let post =
@@ -272,8 +281,9 @@ fn tun_01_to_07_17_20_what_could_be_read_in_two_ways_is_not_sent_on() {
     }
 }
 
+// Conformance: TUN-18, TUN-19, TUN-21.
 #[test]
-fn tun_18_19_21_the_path_that_was_judged_is_the_one_that_is_sent() {
+fn the_path_that_was_judged_is_the_one_that_is_sent() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let policy = rule("{method: GET, path: \"/pub/**\"}");

@@ -34,8 +34,9 @@ fn requests_inside_tls_are_judged_and_answered_inside_tls() {
     );
 }
 
+// Conformance: TLS-01, TLS-02, TLS-03.
 #[test]
-fn tls_01_02_03_the_files_are_there_for_every_program_and_hold_no_key() {
+fn the_files_are_there_for_every_program_and_hold_no_key() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let script = "
@@ -64,8 +65,9 @@ fn tls_01_02_03_the_files_are_there_for_every_program_and_hold_no_key() {
     assert_eq!(lab.shell("ls -A /run/openshell"), "", "the files end with the sandbox");
 }
 
+// Conformance: TLS-04, TLS-05.
 #[test]
-fn tls_04_05_the_certificate_is_for_exactly_the_host_that_was_asked_for() {
+fn the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let show = "f=$(mktemp); openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2,http/1.1 \
@@ -96,8 +98,9 @@ fn tls_04_05_the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     );
 }
 
+// Conformance: TLS-06.
 #[test]
-fn tls_06_an_upstream_that_is_not_who_it_should_be_is_said_inside_tls_and_sent_nothing() {
+fn an_upstream_that_is_not_who_it_should_be_is_said_inside_tls_and_sent_nothing() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     for (port, reason) in [(8444, "has expired"), (8445, "is for another name"), (8446, "issuer is not trusted")] {
@@ -113,8 +116,9 @@ fn tls_06_an_upstream_that_is_not_who_it_should_be_is_said_inside_tls_and_sent_n
     assert!(plain.ok().starts_with("HTTP/1.1 502 upstream_tls_invalid"), "an upstream without TLS: {plain:?}");
 }
 
+// Conformance: TLS-07.
 #[test]
-fn tls_07_what_skips_tls_sees_the_upstreams_own_certificate() {
+fn what_skips_tls_sees_the_upstreams_own_certificate() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let issuer = "-kv -w 'code=%{http_code}' https://web.test/x 2>&1 | grep -oE 'issuer.*|code=.*' | tr -d '\\n'";
@@ -185,8 +189,9 @@ ask('web.test', 'other.test')
     assert_eq!(origin.asked().len(), 4);
 }
 
+// Conformance: TLS-09.
 #[test]
-fn tls_09_where_programs_cannot_be_told_connections_that_need_it_are_refused() {
+fn where_programs_cannot_be_told_connections_that_need_it_are_refused() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let blocked = lab.file("a file", "");
@@ -217,8 +222,9 @@ fn an_authority_file_that_is_none_is_said_at_the_start() {
     }
 }
 
+// Conformance: FWD-07, FWD-04.
 #[test]
-fn fwd_07_a_request_for_https_is_sent_inside_tls_by_the_same_policy() {
+fn a_request_for_https_is_sent_inside_tls_by_the_same_policy() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let line = |method: &str, url: &str| {

@@ -5,8 +5,9 @@ fn class(text: &str) -> AddressClass {
     AddressClass::of(text.parse().unwrap_or_else(|error| panic!("{text}: {error}")))
 }
 
+// Conformance: IPS-16.
 #[test]
-fn ips_16_internal_addresses_are_internal_in_every_form() {
+fn internal_addresses_are_internal_in_every_form() {
     for v4 in [
         "10.0.0.1",
         "172.16.0.1",
@@ -28,15 +29,17 @@ fn ips_16_internal_addresses_are_internal_in_every_form() {
     }
 }
 
+// Conformance: IPS-16.
 #[test]
-fn ips_16_public_addresses_are_public() {
+fn public_addresses_are_public() {
     for text in ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2002:0808:0808::1", "64:ff9b::808:808"] {
         assert_eq!(class(text), AddressClass::Public, "{text}");
     }
 }
 
+// Conformance: IPS-17.
 #[test]
-fn ips_17_special_addresses_and_embeddings_are_internal() {
+fn special_addresses_and_embeddings_are_internal() {
     for text in [
         "192.0.2.1",
         "255.255.255.255",
@@ -55,8 +58,9 @@ fn ips_17_special_addresses_and_embeddings_are_internal() {
     }
 }
 
+// Conformance: IPS-18.
 #[test]
-fn ips_18_never_reachable_addresses_are_blocked_in_every_form() {
+fn never_reachable_addresses_are_blocked_in_every_form() {
     for text in [
         "127.0.0.1",
         "127.255.255.255",
@@ -109,8 +113,9 @@ fn what_is_beside_an_address_that_is_never_reachable_may_be_listed() {
     assert!(AddressRange::parse("100.64.0.0/10").is_ok() && AddressRange::parse("fd00::/8").is_ok());
 }
 
+// Conformance: IPS-11.
 #[test]
-fn ips_11_ranges_that_touch_blocked_addresses_are_refused() {
+fn ranges_that_touch_blocked_addresses_are_refused() {
     for text in ["168.63.129.16", "100.100.100.200/32", "224.0.0.0/8", "ff02::/16", "fd20:ce::254"] {
         assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())), "{text}");
     }
@@ -120,8 +125,9 @@ fn ips_11_ranges_that_touch_blocked_addresses_are_refused() {
     }
 }
 
+// Conformance: IPS-12.
 #[test]
-fn ips_12_what_is_no_address_is_refused() {
+fn what_is_no_address_is_refused() {
     for text in ["not-an-ip", "", "10.0.0", "10.0.0.0/33", "010.0.0.1"] {
         assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressInvalid(text.to_owned())), "{text}");
     }

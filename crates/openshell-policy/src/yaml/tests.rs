@@ -58,8 +58,9 @@ network_policies:
     assert_eq!(github.binaries.len(), 2);
 }
 
+// Conformance: POL-24.
 #[test]
-fn pol_24_every_violation_is_reported_at_once_with_its_line() {
+fn every_violation_is_reported_at_once_with_its_line() {
     let document =
         "version: 2\nfilesystem_policy:\n  read_only: [usr, /a/../b]\nprocess: {run_as_user: root}\nnetwork:\n  x: 1\n";
     assert_eq!(
@@ -75,8 +76,9 @@ fn pol_24_every_violation_is_reported_at_once_with_its_line() {
     );
 }
 
+// Conformance: POL-05.
 #[test]
-fn pol_05_what_is_not_yaml_is_refused_with_its_line() {
+fn what_is_not_yaml_is_refused_with_its_line() {
     for document in ["a: [", "a: 1\na: 2\n", "", "- 1", "a: &x [*x]"] {
         assert_eq!(messages(document).len(), 1, "{document:?}");
     }
@@ -100,6 +102,7 @@ fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
     }
 }
 
+// Conformance: L7-32.
 #[test]
 fn every_violation_of_an_endpoint_is_reported_at_once() {
     check(
@@ -151,8 +154,9 @@ fn root_is_refused_in_every_spelling() {
     assert_eq!(messages("process: {run_as_user: 4294967295}").len(), 1);
 }
 
+// Conformance: POL-07, POL-08, POL-09, POL-10, POL-11.
 #[test]
-fn pol_07_to_11_protocols_need_rules() {
+fn protocols_need_rules() {
     check("{host: a.test, port: 1, protocol: rest}", &["web.endpoints[0]: `protocol` needs `rules` or `access`"]);
     check(
         "{host: a.test, port: 1, protocol: rest, access: full, rules: [{allow: {method: GET, path: /}}]}",
@@ -166,8 +170,9 @@ fn pol_07_to_11_protocols_need_rules() {
     }
 }
 
+// Conformance: POL-12, POL-13, POL-14, POL-15.
 #[test]
-fn pol_12_to_15_wildcards_are_narrow() {
+fn wildcards_are_narrow() {
     check("{host: \"*\", port: 1}", &["matches all hosts"]);
     check("{host: \"**\", port: 1}", &["matches all hosts"]);
     check("{host: \"*.*\", port: 1}", &["matches all hosts"]);
@@ -183,8 +188,9 @@ fn pol_12_to_15_wildcards_are_narrow() {
     check("{host: \"127.1\", port: 1}", &["ends in a number"]);
 }
 
+// Conformance: POL-16, POL-17, POL-18, POL-19, POL-23.
 #[test]
-fn pol_16_to_19_and_23_query_matchers_have_one_shape() {
+fn query_matchers_have_one_shape() {
     let rule = |query: &str| {
         format!(
             "{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: {{method: GET, path: /, query: {query}}}}}]}}"
@@ -200,8 +206,9 @@ fn pol_16_to_19_and_23_query_matchers_have_one_shape() {
     check(&rule("{v: \"[unclosed\"}"), &["query.v: glob `[unclosed`"]);
 }
 
+// Conformance: POL-20, POL-21.
 #[test]
-fn pol_20_and_21_doubtful_words_load_with_a_warning() {
+fn doubtful_words_load_with_a_warning() {
     let document = with_endpoint(
         "{host: a.test, port: 1, tls: passthrough, protocol: rest, rules: [{allow: {method: BREW, path: /}}]}",
     );
@@ -214,8 +221,9 @@ fn pol_20_and_21_doubtful_words_load_with_a_warning() {
     assert!(texts.iter().any(|text| text.contains(refuses_nothing)), "{texts:?}");
 }
 
+// Conformance: POL-22.
 #[test]
-fn pol_22_skipping_what_is_judged_is_an_error_across_policies() {
+fn skipping_what_is_judged_is_an_error_across_policies() {
     check("{host: a.test, port: 443, tls: skip, protocol: rest, enforcement: audit, access: full}", &["tls: skip"]);
     let document = "network_policies:\n  a: {endpoints: [{host: x.test, ports: [80, 443], tls: skip}]}\n  \
                     b:\n    endpoints:\n      - {host: X.test, port: 443, protocol: rest, enforcement: audit, access: full}\n";
@@ -233,8 +241,9 @@ fn ports_are_whole_numbers_in_one_key() {
     }
 }
 
+// Conformance: IPS-07.
 #[test]
-fn ips_07_an_endpoint_names_a_host_or_its_addresses() {
+fn an_endpoint_names_a_host_or_its_addresses() {
     check("{port: 1}", &["an endpoint needs a `host`"]);
     check("{port: 1, allowed_ips: [10.0.0.1]}", &[]);
     check("{host: a.test, port: 1, allowed_ips: [127.0.0.1]}", &["allowed_ips[0]: `127.0.0.1` overlaps"]);

@@ -66,14 +66,16 @@ fn web(endpoint: &str) -> String {
 
 use ReasonCode::{BinaryNotInPolicy, EndpointNotInPolicy, NoNetworkPolicies};
 
+// Conformance: L4-01.
 #[test]
-fn l4_01_no_policies_refuse_everything() {
+fn no_policies_refuse_everything() {
     check("{}", "example.com:443", Err(NoNetworkPolicies));
     assert_eq!(reason(by_curl("{}", "example.com:443")), "network connections not allowed by policy");
 }
 
+// Conformance: L4-02, L4-03, L4-04, L4-06.
 #[test]
-fn l4_02_03_04_06_host_and_port_both_count() {
+fn host_and_port_both_count() {
     let one = web("{host: web.test, port: 8080}");
     check(&one, "web.test:8080", Ok("web"));
     check(&one, "web.test:8081", Err(EndpointNotInPolicy));
@@ -84,15 +86,17 @@ fn l4_02_03_04_06_host_and_port_both_count() {
     check(&two, "web.test:80", Err(EndpointNotInPolicy));
 }
 
+// Conformance: L4-07.
 #[test]
-fn l4_07_case_and_a_final_dot_do_not_matter() {
+fn case_and_a_final_dot_do_not_matter() {
     let policy = web("{host: Web.TEST, port: 8080}");
     check(&policy, "wEB.test:8080", Ok("web"));
     check(&policy, "web.test.:8080", Ok("web"));
 }
 
+// Conformance: L4-08, L4-09, L4-10.
 #[test]
-fn l4_08_to_10_wildcards_stand_for_labels() {
+fn wildcards_stand_for_labels() {
     let one = web("{host: \"*.APPS.test\", port: 1}");
     check(&one, "a.apps.TEST:1", Ok("web"));
     check(&one, "a.b.apps.test:1", Err(EndpointNotInPolicy));
@@ -103,8 +107,9 @@ fn l4_08_to_10_wildcards_stand_for_labels() {
     check(&many, "apps.test:1", Err(EndpointNotInPolicy));
 }
 
+// Conformance: L4-11, L4-12, L4-13, L4-14, L4-15.
 #[test]
-fn l4_11_to_15_binaries_match_the_program_and_its_ancestors() {
+fn binaries_match_the_program_and_its_ancestors() {
     let with =
         |path: &str| format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{path: \"{path}\"}}]}}}}");
     for path in ["/usr/bin/cur*", "/usr/**", "/**", "/usr/bin/bash", "/usr/bin/ba*"] {
@@ -115,8 +120,9 @@ fn l4_11_to_15_binaries_match_the_program_and_its_ancestors() {
     }
 }
 
+// Conformance: L4-16, L4-05.
 #[test]
-fn l4_16_arguments_explain_and_never_grant() {
+fn arguments_explain_and_never_grant() {
     let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /sandbox/tool.py}]}}";
     check(policy, "a.test:1", Err(BinaryNotInPolicy));
     let reason = reason(by_curl(policy, "a.test:1"));
@@ -125,8 +131,9 @@ fn l4_16_arguments_explain_and_never_grant() {
     assert!(reason.starts_with(expected), "L4-05: {reason}");
 }
 
+// Conformance: L4-17, L4-18.
 #[test]
-fn l4_17_18_a_symlink_of_the_policy_means_its_target_too() {
+fn a_symlink_of_the_policy_means_its_target_too() {
     let data =
         "network_policies: {web: {endpoints: [{host: web.test, port: 80}], binaries: [{path: /usr/bin/python3}]}}";
     let links = |path: &str| (path == "/usr/bin/python3").then(|| "/usr/bin/python3.11".to_owned());
@@ -138,14 +145,16 @@ fn l4_17_18_a_symlink_of_the_policy_means_its_target_too() {
     }
 }
 
+// Conformance: L4-19.
 #[test]
-fn l4_19_a_policy_without_binaries_is_nobodys() {
+fn a_policy_without_binaries_permits_no_program() {
     check("{web: {endpoints: [{host: a.test, port: 1}]}}", "a.test:1", Err(BinaryNotInPolicy));
     check("{web: {endpoints: [{host: a.test, port: 1}], binaries: []}}", "a.test:1", Err(BinaryNotInPolicy));
 }
 
+// Conformance: L4-20, L4-21.
 #[test]
-fn l4_20_21_the_smallest_key_names_the_decision() {
+fn the_smallest_key_names_the_decision() {
     let endpoint = "endpoints: [{host: a.test, port: 1}]";
     check(
         &format!("{{zeta: {{{endpoint}, {CURL}}}, alpha: {{name: Pretty, {endpoint}, {CURL}}}}}"),
@@ -154,8 +163,9 @@ fn l4_20_21_the_smallest_key_names_the_decision() {
     );
 }
 
+// Conformance: L4-22.
 #[test]
-fn l4_22_the_reason_names_every_policy() {
+fn the_reason_names_every_policy() {
     let policies = format!(
         "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, b: {{endpoints: [{{host: b.test, port: 1}}], {CURL}}}}}"
     );
@@ -260,8 +270,9 @@ fn allowed(policy: &str) -> Result<(Option<String>, Judged), ReasonCode> {
     Ok((Some(policy.to_owned()), Judged::Allowed))
 }
 
+// Conformance: L7-23, L7-24.
 #[test]
-fn l7_23_24_rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_named() {
+fn rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_named() {
     let l7 = "host: a.test, port: 1, protocol: rest, enforcement: enforce";
     let policies = format!(
         "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, \
@@ -285,8 +296,9 @@ fn l7_23_24_rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_n
     assert_eq!(asked(&permit, "GET", "/x;v=1"), Err(ReasonCode::RequestInDenyRules), "as some servers read it");
 }
 
+// Conformance: L7-14, L7-15.
 #[test]
-fn l7_14_15_what_is_audited_passes_with_its_reason() {
+fn what_is_audited_passes_with_its_reason() {
     let permit = by_curl(&web("{host: a.test, port: 1, protocol: rest, access: read-only}"), "a.test:1").unwrap();
     let (policy, judged) = asked(&permit, "POST", "/a").unwrap();
     assert_eq!(policy.as_deref(), Some("web"));
@@ -294,8 +306,9 @@ fn l7_14_15_what_is_audited_passes_with_its_reason() {
     assert_eq!(judged, Judged::Audited { code: ReasonCode::RequestNotInRules, reason });
 }
 
+// Conformance: L7-16, L7-17, L7-18, L7-19, L7-20.
 #[test]
-fn l7_16_to_20_queries_are_judged_by_every_value() {
+fn queries_are_judged_by_every_value() {
     let endpoint = |query: &str| {
         format!(
             "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: /a, query: {query}}}}}]}}"
@@ -450,8 +463,9 @@ fn owners_that_are_judged_differently_are_refused() {
     assert_eq!(decide(&snapshot, vec![nc.clone(), nc], "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
 }
 
+// Conformance: TOF-02.
 #[test]
-fn tof_02_who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
+fn who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
     let callers = Callers::new(vec![caller("/usr/bin/curl", &[])]).unwrap();
     let changed = || Err(Refusal::caller_changed("another file".to_owned()));

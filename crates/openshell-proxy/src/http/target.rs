@@ -334,8 +334,9 @@ mod tests {
         assert!(plain > 1000, "{plain}");
     }
 
+    // Conformance: TUN-18, TUN-19, TUN-20, TUN-21.
     #[test]
-    fn tun_18_19_20_21_paths_have_one_form_or_none() {
+    fn paths_have_one_form_or_none() {
         use TargetError as E;
         for (text, expected) in [
             ("/", "/"),

@@ -120,8 +120,9 @@ mod tests {
         Executable { path: path.to_str().unwrap().to_owned(), file: File::open(path).unwrap() }
     }
 
+    // Conformance: TOF-02.
     #[test]
-    fn tof_02_another_program_at_the_same_path_is_refused_with_both_hashes() {
+    fn another_program_at_the_same_path_is_refused_with_both_hashes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
@@ -133,8 +134,9 @@ mod tests {
         assert!(message.contains("cached: 7692c3ad") && message.contains("current: 3fc4ccfe"), "{message}");
     }
 
+    // Conformance: TOF-02.
     #[test]
-    fn tof_02_also_when_the_file_was_unlinked_and_made_anew() {
+    fn another_program_in_a_new_file_at_the_same_path_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
@@ -145,8 +147,9 @@ mod tests {
         assert!(matches!(fingerprints.verify(&run(&path)), Err(Untrusted::Changed { .. })));
     }
 
+    // Conformance: TOF-03.
     #[test]
-    fn tof_03_identical_bytes_are_the_same_program() {
+    fn identical_bytes_are_the_same_program() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
@@ -157,8 +160,9 @@ mod tests {
         fingerprints.verify(&run(&path)).unwrap();
     }
 
+    // Conformance: TOF-05.
     #[test]
-    fn tof_05_an_unchanged_program_is_not_read_again() {
+    fn an_unchanged_program_is_not_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();

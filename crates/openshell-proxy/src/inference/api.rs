@@ -42,8 +42,9 @@ mod tests {
     use super::call;
     use hyper::Method;
 
+    // Conformance: INF-04, INF-05.
     #[test]
-    fn inf_04_05_only_what_models_serve_is_a_call() {
+    fn only_what_models_serve_is_a_call() {
         let kind =
             |method: &str, path| call(&Method::from_bytes(method.as_bytes()).unwrap(), path).map(|call| call.kind);
         assert_eq!(kind("POST", "/v1/chat/completions"), Some("chat_completion"));

@@ -144,8 +144,9 @@ mod tests {
         assert!(!is_utf8(b"application/json; charset=\xff"));
     }
 
+    // Conformance: INF-13.
     #[test]
-    fn inf_13_the_model_is_the_routes_and_all_else_stays() {
+    fn the_model_is_the_routes_and_all_else_stays() {
         for (body, expected) in [
             (r#"{"model":"x"}"#, r#"{"model":"m\"1"}"#),
             ("{}", r#"{"model":"m\"1"}"#),

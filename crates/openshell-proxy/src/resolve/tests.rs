@@ -39,8 +39,9 @@ fn refused(endpoint: &str, host: &str, addresses: &[&str], code: ReasonCode, tai
     assert!(addresses.iter().all(|address| host == *address || !told.contains(address)), "{told}");
 }
 
+// Conformance: IPS-01, IPS-14.
 #[test]
-fn ips_01_14_names_with_internal_or_no_addresses_are_refused() {
+fn names_with_internal_or_no_addresses_are_refused() {
     let web = "{host: web.test, port: 8080}";
     refused(web, "web.test", &["10.99.0.1"], ReasonCode::InternalAddress, "blocked: internal address");
     refused(web, "web.test", &["8.8.8.8", "10.99.0.1"], ReasonCode::InternalAddress, "blocked: internal address");
@@ -48,8 +49,9 @@ fn ips_01_14_names_with_internal_or_no_addresses_are_refused() {
     assert!(guard(web, "web.test", 8080, &["8.8.8.8", "2606:4700::1111"]).is_ok());
 }
 
+// Conformance: IPS-02, IPS-03, IPS-04.
 #[test]
-fn ips_02_03_04_allowed_ips_are_the_only_ones() {
+fn allowed_ips_are_the_only_ones() {
     assert!(guard("{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}", "web.test", 8080, &["10.99.0.1"]).is_ok());
     let net = "{host: web.test, port: 8080, allowed_ips: [10.99.0.0/24]}";
     assert!(guard(net, "web.test", 8080, &["10.99.0.1", "::ffff:10.99.0.2"]).is_ok());
@@ -65,8 +67,9 @@ fn endpoints_unite_their_addresses() {
     refused(both, "web.test", &["10.99.0.2"], ReasonCode::AddressNotInAllowedIps, "allowed_ips check failed");
 }
 
+// Conformance: IPS-08, IPS-09, IPS-10.
 #[test]
-fn ips_08_09_10_an_address_in_the_policy_is_its_own_list_unless_it_is_never_reachable() {
+fn an_address_in_the_policy_is_its_own_list_unless_it_is_never_reachable() {
     assert!(guard("{host: 10.99.0.1, port: 8080}", "10.99.0.1", 8080, &["10.99.0.1"]).is_ok());
     for blocked in ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "::ffff:127.0.0.1"] {
         let endpoint = format!("{{host: \"{blocked}\", port: 8080}}");
@@ -81,8 +84,9 @@ fn a_list_beside_an_address_is_the_list() {
     refused(endpoint, "10.99.0.1", &["10.99.0.1"], code, "blocked: allowed_ips check failed");
 }
 
+// Conformance: IPS-18.
 #[test]
-fn ips_18_no_list_reaches_what_is_never_reachable() {
+fn no_list_reaches_what_is_never_reachable() {
     let endpoint = "{host: web.test, port: 8080, allowed_ips: [10.0.0.0/8]}";
     let code = ReasonCode::AlwaysBlockedAddress;
     refused(endpoint, "web.test", &["10.0.0.1", "127.0.0.1"], code, "blocked: allowed_ips check failed");

@@ -220,8 +220,9 @@ mod tests {
         }
     }
 
+    // Conformance: TLS-03.
     #[test]
-    fn tls_03_two_sandboxes_have_two_authorities_and_show_no_keys() {
+    fn two_sandboxes_have_two_authorities_and_show_no_keys() {
         let (one, other) = (Authority::create().unwrap(), Authority::create().unwrap());
         assert_ne!(one.pem(), other.pem());
         assert_eq!(format!("{one:?}"), "Authority { .. }");

@@ -307,8 +307,9 @@ mod tests {
         assert_eq!(line, format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1"));
     }
 
+    // Conformance: LOG-01, LOG-03.
     #[test]
-    fn log_01_and_03_decisions_on_connections() {
+    fn decisions_on_connections() {
         let of = |activity, decided| Event::Connection(ConnectionDecided { activity, decided, ..CONNECTION });
         check(
             of(Activity::Open, ALLOWED),
@@ -431,8 +432,9 @@ mod tests {
         check(of(Some(3), Some(4)), &line("[route:local tokens:3/4]"));
     }
 
+    // Conformance: LOG-04, LOG-07.
     #[test]
-    fn log_04_and_07_a_long_reason_is_cut_at_a_character() {
+    fn a_long_reason_is_cut_at_a_character() {
         let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
         let decided = Decided { reason: &reason, ..DENIED };
         check(
@@ -445,8 +447,9 @@ mod tests {
         );
     }
 
+    // Conformance: LOG-09.
     #[test]
-    fn log_09_other_records_name_level_and_target() {
+    fn other_records_name_level_and_target() {
         let (level, target, message) = (Level::INFO, "openshell::x", "hello");
         let content = Content::Diagnostic { level, target, spans: "", message, fields: "" };
         let expected = "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1";
@@ -470,8 +473,9 @@ mod tests {
         );
     }
 
+    // Conformance: LOG-11.
     #[test]
-    fn log_11_a_command_that_started_and_one_that_ended() {
+    fn a_command_that_started_and_one_that_ended() {
         let started = Process {
             activity: ProcessActivity::Launch,
             severity: Severity::Info,

@@ -27,6 +27,7 @@ fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
 /// Result of [`connect`] for an established connection.
 const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 
+// Conformance: NET-02.
 #[test]
 fn the_proxy_is_reachable_and_nothing_beside_it() {
     on_private_host(|| {
@@ -48,8 +49,9 @@ fn the_proxy_is_reachable_and_nothing_beside_it() {
     });
 }
 
+// Conformance: NET-03.
 #[test]
-fn net_03_datagrams_are_refused_at_once() {
+fn datagrams_are_refused_at_once() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
         let supervisor = subnet.supervisor();
@@ -65,8 +67,9 @@ fn net_03_datagrams_are_refused_at_once() {
     });
 }
 
+// Conformance: NET-04.
 #[test]
-fn net_04_loopback_works_inside_the_fence_in_both_families() {
+fn loopback_works_inside_the_fence_in_both_families() {
     on_private_host(|| {
         let (netns, subnet) = Netns::create().unwrap();
         netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();

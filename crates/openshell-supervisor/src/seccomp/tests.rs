@@ -46,8 +46,9 @@ fn harmless(number: libc::c_long) -> u32 {
     }
 }
 
+// Conformance: SCP-01, SCP-03, SCP-04, SCP-05.
 #[test]
-fn scp_01_03_04_05_every_row_is_refused_with_its_answer() {
+fn every_row_is_refused_with_its_answer() {
     // Without a network, internet sockets are refused before their other defects count.
     let shared = rows(Sockets::Internet).count();
     for (index, row) in rows(Sockets::Local).enumerate() {
@@ -73,8 +74,9 @@ fn without_the_filter_something_else_answers_each_row() {
     }
 }
 
+// Conformance: SCP-02.
 #[test]
-fn scp_02_the_families_that_programs_need_are_open() {
+fn the_families_that_programs_need_are_open() {
     let families =
         [(libc::AF_UNIX, 0), (libc::AF_INET, 0), (libc::AF_INET6, 0), (libc::AF_NETLINK, libc::NETLINK_ROUTE)];
     for (family, protocol) in families {
