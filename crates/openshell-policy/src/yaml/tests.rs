@@ -1,4 +1,5 @@
 use super::policy;
+use crate::network::endpoint::{Endpoint, TlsMode};
 
 /// Returns the messages of the violations of `document`; none if it loads.
 fn messages(document: &str) -> Vec<String> {
@@ -170,6 +171,17 @@ fn protocols_need_rules() {
     }
 }
 
+// Conformance: L7-13.
+#[test]
+fn a_rule_needs_a_method_and_a_path() {
+    let rule = |allow: &str| {
+        format!("{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: {allow}}}]}}")
+    };
+    check(&rule("{method: GET}"), &["web.endpoints[0].rules[0].allow: `path` is missing"]);
+    check(&rule("{path: /}"), &["web.endpoints[0].rules[0].allow: `method` is missing"]);
+    check(&rule("{method: GET, path: /}"), &[]);
+}
+
 // Conformance: POL-12, POL-13, POL-14, POL-15.
 #[test]
 fn wildcards_are_narrow() {
@@ -219,6 +231,18 @@ fn doubtful_words_load_with_a_warning() {
     assert!(texts.iter().any(|text| text.contains("deprecated")), "{texts:?}");
     let refuses_nothing = "`enforcement` is left out, so the rules refuse nothing at a.test:1 and";
     assert!(texts.iter().any(|text| text.contains(refuses_nothing)), "{texts:?}");
+}
+
+// Conformance: POL-21.
+#[test]
+fn deprecated_tls_modes_mean_automatic() {
+    for word in ["terminate", "passthrough"] {
+        let document = with_endpoint(&format!("{{host: a.test, port: 1, tls: {word}}}"));
+        let (policy, warnings) = policy(&document).unwrap_or_else(|violations| panic!("{violations}"));
+        let modes: Vec<_> = policy.network().values().flat_map(|web| &web.endpoints).map(Endpoint::tls).collect();
+        assert_eq!(modes, [TlsMode::Automatic], "{word}");
+        assert!(warnings.len() == 1 && warnings[0].to_string().contains("deprecated"), "{word}: {warnings:?}");
+    }
 }
 
 // Conformance: POL-22.
