@@ -1,8 +1,12 @@
 //! Messages inside a connection: as their clients sent them, and in the one form in which they are judged.
 
+use hyper::http::request::Parts;
 use hyper::{Method, Uri};
+use regorus::Value;
 
-use crate::http::target::RequestTarget;
+use crate::decide::http_request::{HttpRequest, Reads};
+use crate::denial::refusal::Refusal;
+use crate::http::target::TargetError;
 
 /// A message as its client sent it. A connection keeps those in flight, because a later generation of the policy may demand
 /// another canonical form of them.
@@ -21,12 +25,29 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// An HTTP request.
-    Http {
-        /// Its method.
-        method: Method,
-        /// Its canonical target, or the one that was written where nothing judges it.
-        target: RequestTarget,
-    },
+    Http(HttpRequest),
+}
+
+impl Message {
+    /// The message in the head of an HTTP request.
+    #[must_use]
+    pub fn of(request: &Parts) -> Self {
+        Self::Http { method: request.method.clone(), uri: request.uri.clone() }
+    }
+
+    /// The message as it was written, where nothing judges it.
+    pub(super) fn as_written(&self) -> Action {
+        match self {
+            Self::Http { method, uri } => Action::Http(HttpRequest::as_written(method, uri)),
+        }
+    }
+
+    /// The message in canonical form.
+    pub(super) fn canonical(&self, takes_encoded_slash: bool) -> Result<Action, TargetError> {
+        match self {
+            Self::Http { method, uri } => HttpRequest::canonical(method, uri, takes_encoded_slash).map(Action::Http),
+        }
+    }
 }
 
 impl Action {
@@ -34,17 +55,35 @@ impl Action {
     #[must_use]
     pub fn rule(&self) -> (String, String) {
         match self {
-            Self::Http { method, target } => (method.to_string(), target.path().to_owned()),
+            Self::Http(request) => request.rule(),
         }
     }
 
     /// Bytes that the workload chose.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Http { method, target } => {
-                let texts = [Some(target.path()), target.without_parameters(), target.query(), Some(method.as_str())];
-                texts.iter().flatten().map(|text| text.len()).sum()
-            }
+            Self::Http(request) => request.bytes(),
+        }
+    }
+
+    /// The parts that a decision depends on.
+    pub(super) fn key(&self, reads: Reads) -> Self {
+        match self {
+            Self::Http(request) => Self::Http(request.key(reads)),
+        }
+    }
+
+    /// Checks that the parts which rules read can be decoded.
+    pub(super) fn check(&self, reads: Reads) -> Result<(), Refusal> {
+        match self {
+            Self::Http(request) => request.check(reads),
+        }
+    }
+
+    /// The forms in which the rules read it, each of which must be permitted: the first, and others.
+    pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
+        match self {
+            Self::Http(request) => request.inputs(reads),
         }
     }
 }

@@ -5,6 +5,7 @@
 pub mod action;
 pub mod connection;
 pub mod engine;
+pub mod http_request;
 pub mod message;
 pub mod permit;
 pub mod rego_data;

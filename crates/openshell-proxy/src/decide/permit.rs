@@ -10,7 +10,7 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::action::{Action, Message};
 use crate::decide::rules::Rules;
 use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
-use crate::http::target::{RequestTarget, TargetError};
+use crate::http::target::TargetError;
 use crate::target::Target;
 
 /// Leave to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled without a
@@ -118,18 +118,15 @@ impl Permit {
     /// # Errors
     /// It is judged, and has no canonical form.
     pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
-        let Message::Http { method, uri } = message;
-        let action = |target| Action::Http { method: method.clone(), target };
-        let Some(rules) = self.rules() else { return Ok(action(RequestTarget::as_written(uri))) };
-        let takes_encoded_slash = rules.takes_encoded_slash() || self.is_observed;
-        match RequestTarget::canonical(method, uri, takes_encoded_slash) {
+        let Some(rules) = self.rules() else { return Ok(message.as_written()) };
+        match message.canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
-                let target = RequestTarget::canonical(method, uri, true).map_err(Refusal::target)?;
-                let ((method, path), fault) = (action(target).rule(), RequestFault::EncodedSlash);
+                let action = message.canonical(true).map_err(Refusal::target)?;
+                let ((method, path), fault) = (action.rule(), RequestFault::EncodedSlash);
                 let request = JudgedRequest { policy: self.policy.clone(), method, path, fault };
                 Err(Refusal::request(error.to_string(), request))
             }
-            target => target.map(action).map_err(Refusal::target),
+            action => action.map_err(Refusal::target),
         }
     }
 

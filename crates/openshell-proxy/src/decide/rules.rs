@@ -8,12 +8,11 @@ use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
-use serde_json::json;
 
 use crate::decide::action::Action;
 use crate::decide::engine::{Engine, EngineError, Query};
+use crate::decide::http_request::Reads;
 use crate::denial::refusal::{Refusal, RequestFault};
-use crate::http::target::{RequestTarget, decoded, folded};
 use crate::limits::Limits;
 
 /// The rules of one connection.
@@ -24,10 +23,8 @@ pub struct Rules {
     slice: Slice,
     enforcement: Enforcement,
     takes_encoded_slash: bool,
-    /// True if queries make a difference…
-    reads_queries: bool,
-    /// …and other readings of the path.
-    reads_readings: bool,
+    /// The parts of a message that make a difference.
+    reads: Reads,
     /// True if an evaluation may take longer than a thread that serves others can spare.
     is_costly: bool,
     cache: Arc<MessageCache>,
@@ -101,8 +98,10 @@ impl Rules {
             protocol,
             enforcement: if is_enforced { Enforcement::Enforce } else { Enforcement::Audit },
             takes_encoded_slash: judging.iter().all(|(endpoint, _)| endpoint.takes_encoded_slash()),
-            reads_queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
-            reads_readings: !slice.is_built_in || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+            reads: Reads {
+                queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
+                readings: !slice.is_built_in || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+            },
             is_costly: !slice.is_built_in || count > CHEAP_RULES,
             slice,
             cache,
@@ -135,49 +134,35 @@ impl Rules {
     /// The rules' answer about `action`; the same message is evaluated once.
     ///
     /// # Errors
-    /// Its query cannot be decoded although rules read it, or the evaluation failed.
+    /// A part of it that rules read cannot be decoded, or the evaluation failed.
     pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
-        let Action::Http { target, .. } = action;
-        if self.reads_queries {
-            target.parameters().map_err(Refusal::target)?;
-        }
+        action.check(self.reads)?;
         let key = self.key(action);
         let verdict = self.cache.get_or_insert_with(&key, || self.evaluate(&key.action).map(Arc::new));
         verdict.map_err(|error| Refusal::engine(error.to_string()))
     }
 
     fn key(&self, action: &Action) -> MessageKey {
-        let action = match action {
-            Action::Http { method, target } if !self.reads_queries => {
-                Action::Http { method: method.clone(), target: target.without_query() }
-            }
-            action @ Action::Http { .. } => action.clone(),
-        };
-        MessageKey { rules: self.id, action }
+        MessageKey { rules: self.id, action: action.key(self.reads) }
     }
 
+    /// Judges every form of `action`: each way in which the upstream may read it must be permitted.
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
-        let Action::Http { method, target } = action;
-        let verdict = self.evaluate_path(method.as_str(), target, target.path())?;
-        match target.without_parameters() {
-            // Whichever way the upstream reads it, it must be permitted.
-            Some(other) if matches!(verdict, MessageVerdict::Allow { .. }) => {
-                let other = self.evaluate_path(method.as_str(), target, other)?;
-                Ok(if matches!(other, MessageVerdict::Allow { .. }) { verdict } else { other })
-            }
-            _ => Ok(verdict),
+        let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
+        let verdict = self.evaluate_form(form)?;
+        match (verdict, other) {
+            (MessageVerdict::Allow { policy }, Some(other)) => match self.evaluate_form(other)? {
+                MessageVerdict::Allow { .. } => Ok(MessageVerdict::Allow { policy }),
+                deny @ MessageVerdict::Deny { .. } => Ok(deny),
+            },
+            (verdict, _) => Ok(verdict),
         }
     }
 
-    fn evaluate_path(&self, method: &str, target: &RequestTarget, path: &str) -> Result<MessageVerdict, EngineError> {
-        let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (name, value) in target.parameters().map_err(|error| EngineError::Evaluate(error.to_string()))? {
-            parameters.entry(name).or_default().push(value);
-        }
-        let readings = if self.reads_readings { readings(path) } else { Vec::new() };
-        let request = json!({ "method": method, "path": path, "readings": readings, "query_params": parameters });
+    /// Judges one form of a message, as it stands in the `request` of the rules' input.
+    fn evaluate_form(&self, request: Value) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
-        input.insert(Value::from("request"), Value::from(request));
+        input.insert(Value::from("request"), request);
         let mut session = self.slice.engine.about(Value::from(input))?;
         let named = |policy: Option<String>| policy.or_else(|| self.slice.policy.clone());
         if session.ask(Query::AllowRequest)? == Some(Value::from(true)) {
@@ -200,25 +185,4 @@ pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
         // Relayed as bytes, and audited as connections.
         Protocol::Sql | Protocol::Tcp => None,
     }
-}
-
-/// Paths for which servers may take the canonical `path`: as it is; percent-decoded; and that without parameters, and without dots
-/// and blanks at the end of segments. Repeated slashes are folded, and each is with and without a slash at its end.
-fn readings(path: &str) -> Vec<String> {
-    let mut all = Vec::with_capacity(4);
-    let whole = decoded(path);
-    let bare = |segment: &str| {
-        let name = segment.split(';').next().unwrap_or_default();
-        name.trim_end_matches([' ', '.']).to_owned()
-    };
-    let bare: Vec<_> = whole.split('/').map(bare).collect();
-    for reading in [path.to_owned(), folded(&whole), folded(&bare.join("/"))] {
-        let bare = reading.trim_end_matches('/');
-        for reading in [bare.to_owned(), format!("{bare}/")] {
-            if !reading.is_empty() && !all.contains(&reading) {
-                all.push(reading);
-            }
-        }
-    }
-    all
 }

@@ -118,7 +118,7 @@ impl UpstreamSource for ForwardSource<'_> {
                 continue;
             }
             let watch = RevocationWatch::new(authorization, address.ip());
-            let message = Message::Http { method: parts.method.clone(), uri: parts.uri.clone() };
+            let message = Message::of(parts);
             watch.connection().replace_message(&services.authorizer, message).await?;
             self.connection = Some(Arc::clone(watch.connection()));
             self.door.session.watch(watch).await;

@@ -6,6 +6,7 @@ use openshell_policy::network::endpoint::Protocol;
 
 use crate::authorize::authorizer::Authorizer;
 use crate::decide::action::{Action, Message};
+use crate::decide::http_request::HttpRequest;
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
 use crate::http::head;
@@ -59,7 +60,7 @@ impl Inspector {
             Self::Unjudged => {}
             Self::Rest => head::check_text(&request.headers)?,
         }
-        Ok(Message::Http { method: request.method.clone(), uri: request.uri.clone() })
+        Ok(Message::of(request))
     }
 
     /// The protocol that `request` may ask its connection to go on in.
@@ -87,10 +88,10 @@ pub async fn authorize_request(
     head::check_framing(&request.headers)?;
     let inspector = Inspector::of(permit)?;
     let action = permit.action(&inspector.message(request)?)?;
-    let Action::Http { target, .. } = &action;
-    record.asks_for(target.path());
+    let Action::Http(http) = &action;
+    record.asks_for(http.target.path());
     let leave = authorizer.authorize_message(permit, callers, &action).await?;
     record.request_permitted_by(leave.policy(), leave.judged());
-    let Action::Http { target, .. } = action;
+    let Action::Http(HttpRequest { target, .. }) = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
 }

@@ -163,7 +163,7 @@ impl UpstreamSource for TunnelSource<'_> {
         let mut must_dial = retry;
         loop {
             head::check_authority(parts, origin)?;
-            let message = Message::Http { method: parts.method.clone(), uri: parts.uri.clone() };
+            let message = Message::of(parts);
             let permit = self.permit(&message).await?;
             let callers = connection.callers();
             let authorized = authorize_request(&services.authorizer, &permit, &callers, parts, record).await?;

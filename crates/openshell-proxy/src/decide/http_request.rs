@@ -1,0 +1,106 @@
+//! HTTP requests as they are judged: method, canonical target, and the other readings of its path.
+
+use std::collections::BTreeMap;
+
+use hyper::{Method, Uri};
+use regorus::Value;
+use serde_json::json;
+
+use crate::denial::refusal::Refusal;
+use crate::http::target::{RequestTarget, TargetError, decoded, folded};
+
+/// The parts of requests that the rules of a connection read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reads {
+    /// Queries.
+    pub(super) queries: bool,
+    /// Other readings of paths.
+    pub(super) readings: bool,
+}
+
+/// An HTTP request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpRequest {
+    /// Its method.
+    pub method: Method,
+    /// Its canonical target, or the one that was written where nothing judges it.
+    pub target: RequestTarget,
+}
+
+impl HttpRequest {
+    /// A `method` request for `uri` that nothing judges.
+    #[must_use]
+    pub fn as_written(method: &Method, uri: &Uri) -> Self {
+        Self { method: method.clone(), target: RequestTarget::as_written(uri) }
+    }
+
+    /// A `method` request for `uri` in canonical form.
+    ///
+    /// # Errors
+    /// The target has none.
+    pub fn canonical(method: &Method, uri: &Uri, takes_encoded_slash: bool) -> Result<Self, TargetError> {
+        let target = RequestTarget::canonical(method, uri, takes_encoded_slash)?;
+        Ok(Self { method: method.clone(), target })
+    }
+
+    /// The method and the path that denials, proposals and observations name.
+    pub(super) fn rule(&self) -> (String, String) {
+        (self.method.to_string(), self.target.path().to_owned())
+    }
+
+    /// Bytes that the workload chose.
+    pub(super) fn bytes(&self) -> usize {
+        let Self { method, target } = self;
+        let texts = [Some(target.path()), target.without_parameters(), target.query(), Some(method.as_str())];
+        texts.iter().flatten().map(|text| text.len()).sum()
+    }
+
+    /// The parts that a decision depends on.
+    pub(super) fn key(&self, reads: Reads) -> Self {
+        let target = if reads.queries { self.target.clone() } else { self.target.without_query() };
+        Self { method: self.method.clone(), target }
+    }
+
+    /// Checks that the query can be decoded, where rules read it.
+    pub(super) fn check(&self, reads: Reads) -> Result<(), Refusal> {
+        if reads.queries {
+            self.target.parameters().map_err(Refusal::target)?;
+        }
+        Ok(())
+    }
+
+    /// The request as the rules read it, and once more without parameters of path segments, where there are any.
+    pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
+        let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, value) in self.target.parameters().map_err(|error| error.to_string())? {
+            parameters.entry(name).or_default().push(value);
+        }
+        let form = |path: &str| {
+            let readings = if reads.readings { readings(path) } else { Vec::new() };
+            let method = self.method.as_str();
+            Value::from(json!({ "method": method, "path": path, "readings": readings, "query_params": parameters }))
+        };
+        Ok((form(self.target.path()), self.target.without_parameters().map(form)))
+    }
+}
+
+/// Paths for which servers may take the canonical `path`: as it is; percent-decoded; and that without parameters, and without dots
+/// and blanks at the end of segments. Repeated slashes are folded, and each is with and without a slash at its end.
+fn readings(path: &str) -> Vec<String> {
+    let mut all = Vec::with_capacity(4);
+    let whole = decoded(path);
+    let bare = |segment: &str| {
+        let name = segment.split(';').next().unwrap_or_default();
+        name.trim_end_matches([' ', '.']).to_owned()
+    };
+    let bare: Vec<_> = whole.split('/').map(bare).collect();
+    for reading in [path.to_owned(), folded(&whole), folded(&bare.join("/"))] {
+        let bare = reading.trim_end_matches('/');
+        for reading in [bare.to_owned(), format!("{bare}/")] {
+            if !reading.is_empty() && !all.contains(&reading) {
+                all.push(reading);
+            }
+        }
+    }
+    all
+}
