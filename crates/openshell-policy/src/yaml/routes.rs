@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use crate::credential::check_secret;
+use crate::inference::interface::Interface;
 use crate::inference::{
-    Backend, Budget, DEFAULT_REQUEST_BYTES, Interface, KeySource, MAX_REQUEST_BYTES, MAX_ROUTES, Provider, RouteFile,
-    RouteSpec, Timeouts,
+    Backend, Budget, DEFAULT_REQUEST_BYTES, KeySource, MAX_REQUEST_BYTES, MAX_ROUTES, Provider, RouteFile, RouteSpec,
+    Timeouts,
 };
 use crate::secret::Secret;
 use crate::violation::ViolationKind;

@@ -1,7 +1,7 @@
 //! Calls of the interfaces of models.
 
 use hyper::Method;
-use openshell_policy::inference::Interface;
+use openshell_policy::inference::interface::{self, Interface};
 
 /// A call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,25 +16,20 @@ impl ApiCall {
     /// The method of the request to the backend.
     #[must_use]
     pub fn method(self) -> Method {
-        if self.interface == Interface::ModelDiscovery { Method::GET } else { Method::POST }
+        match self.interface.method() {
+            interface::Method::Get => Method::GET,
+            interface::Method::Post => Method::POST,
+        }
     }
 }
 
 /// The call that a `method` request for `path`, in canonical form and without its query, makes; `None` if models serve no such.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
-    // Contract and clients differ in their case; the backend gets it in upper case.
-    let (interface, kind) = match (method.as_str().to_ascii_uppercase().as_str(), path) {
-        ("POST", "/v1/chat/completions") => (Interface::OpenaiChatCompletions, "chat_completion"),
-        ("POST", "/v1/completions") => (Interface::OpenaiCompletions, "completion"),
-        ("POST", "/v1/responses") => (Interface::OpenaiResponses, "responses"),
-        ("POST", "/v1/embeddings") => (Interface::OpenaiEmbeddings, "embeddings"),
-        ("POST", "/v1/messages") => (Interface::AnthropicMessages, "messages"),
-        ("GET", "/v1/models") => (Interface::ModelDiscovery, "models_list"),
-        ("GET", path) if path.starts_with("/v1/models/") => (Interface::ModelDiscovery, "models_get"),
-        _ => return None,
-    };
-    Some(ApiCall { interface, kind })
+    // Contract and clients differ in the case of methods; the backend gets them in upper case.
+    let is_method = |interface: &Interface| interface.method().as_str().eq_ignore_ascii_case(method.as_str());
+    let mut interfaces = Interface::ALL.iter().copied().filter(is_method);
+    interfaces.find_map(|interface| Some(ApiCall { interface, kind: interface.kind_of(path)? }))
 }
 
 #[cfg(test)]

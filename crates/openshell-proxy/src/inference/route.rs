@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::header::{HeaderValue, InvalidHeaderValue};
-use openshell_policy::inference::{Backend, Budget, Interface, Provider, RouteSpec, SYSTEM_ROUTE};
+use openshell_policy::inference::interface::Interface;
+use openshell_policy::inference::{Backend, Budget, Provider, RouteSpec, SYSTEM_ROUTE};
 use openshell_policy::secret::Secret;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;

@@ -1,5 +1,7 @@
 //! Inference routes: models, the interfaces that they serve, and their backends.
 
+pub mod interface;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use crate::network::host::Host;
 use crate::secret::Secret;
 use crate::violation::ViolationKind;
+use interface::Interface;
 
 /// Host name at which the workload reaches its models.
 pub const HOST: &str = "inference.local";
@@ -16,55 +19,6 @@ pub const SYSTEM_ROUTE: &str = "sandbox-system";
 
 /// Limit of routes per file.
 pub const MAX_ROUTES: usize = 1_000;
-
-/// API of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "`as_str` is the documentation of each")]
-pub enum Interface {
-    OpenaiChatCompletions,
-    OpenaiCompletions,
-    OpenaiResponses,
-    OpenaiEmbeddings,
-    AnthropicMessages,
-    ModelDiscovery,
-}
-
-impl Interface {
-    const ALL: [Self; 6] = [
-        Self::OpenaiChatCompletions,
-        Self::OpenaiCompletions,
-        Self::OpenaiResponses,
-        Self::OpenaiEmbeddings,
-        Self::AnthropicMessages,
-        Self::ModelDiscovery,
-    ];
-
-    /// Parses a word, case-insensitively and without surrounding blanks.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        let word = text.trim().to_ascii_lowercase();
-        let known = Self::ALL.into_iter().find(|interface| interface.as_str() == word);
-        known.ok_or(ViolationKind::UnknownWord {
-            word: text.to_owned(),
-            known: "openai_chat_completions, openai_completions, openai_responses, openai_embeddings, anthropic_messages, model_discovery",
-        })
-    }
-
-    /// Word in route files and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenaiChatCompletions => "openai_chat_completions",
-            Self::OpenaiCompletions => "openai_completions",
-            Self::OpenaiResponses => "openai_responses",
-            Self::OpenaiEmbeddings => "openai_embeddings",
-            Self::AnthropicMessages => "anthropic_messages",
-            Self::ModelDiscovery => "model_discovery",
-        }
-    }
-}
 
 /// Authentication scheme of a backend. Unknown providers count as the most common one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,7 +168,8 @@ pub const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::{Backend, Interface, Provider};
+    use super::interface::Interface;
+    use super::{Backend, Provider};
     use crate::network::host::Host;
 
     #[test]
