@@ -25,10 +25,10 @@ use openshell_supervisor::netns;
 use openshell_supervisor::netns::{Netns, firewall};
 use tokio::sync::mpsc;
 
-use crate::audit::FanOut;
+use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::Config;
-use crate::logging::{self, AuditLog};
+use crate::logging;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
@@ -67,7 +67,7 @@ impl RunServices {
         };
         let identifier = identifier(network, init)?.map(Arc::new);
         let refusals = Arc::new(Refusals::default());
-        let audit: Arc<dyn Audit> = Arc::new(FanOut(vec![Arc::new(AuditLog), Arc::clone(&refusals) as _]));
+        let audit = audit::receivers(&refusals);
         let resolver = Arc::new(Resolver::from_system()?);
         let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
         let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &audit, tasks));
