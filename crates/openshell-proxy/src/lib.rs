@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod limits;
 pub mod proxy;
 
 pub mod listener;
@@ -15,43 +14,38 @@ pub mod pipeline;
 
 pub mod ingress;
 
+pub mod authorize;
+pub mod decide;
 pub mod identify;
 
-pub mod decide;
-
+pub mod egress;
 pub mod resolve;
 
-pub mod egress;
-
-pub mod authorize;
-
 pub mod detect;
-
 pub mod tls;
 
 pub mod relay;
 
-pub mod http;
-
 pub mod credentials;
+pub mod http;
 
 pub mod inference;
 
 pub mod bypass;
 pub mod denial;
-
 pub mod observe;
 pub mod record;
 
-pub mod memory;
-pub mod quota;
-mod socket;
-mod trace;
-
 pub mod io;
+pub mod limits;
+pub mod memory;
 pub mod peer;
 pub mod placeholder;
+pub mod quota;
 pub mod target;
+
+mod socket;
+mod trace;
 
 #[cfg(test)]
 mod testing;
