@@ -1,191 +1,137 @@
-//! What moves the bytes of one client's connections, all of it driven by the task that serves the client: a body that had to go
-//! from one thread to another with every part of it would take twice the time, and nothing outlives its client.
+//! The tasks of one client's connections, on the thread that serves the client: none outlives it.
 
-use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Poll, Waker};
 
-use futures_util::StreamExt as _;
-use futures_util::future::{AbortHandle, abortable};
-use futures_util::stream::FuturesUnordered;
 use hyper::rt::Executor;
+use tokio::task::{AbortHandle, JoinSet};
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The tasks of one client's connections.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionTasks(Arc<Mutex<Tasks>>);
 
-/// Takes work on at any time; drives it while [`Self::run`] runs.
-#[derive(Clone, Default)]
-pub struct ConnectionTasks(Arc<Mutex<Waiting>>);
+/// Spawns tasks as long as their owner lives, without keeping it alive: for tasks that spawn others.
+#[derive(Clone, Debug)]
+pub struct Spawner(Weak<Mutex<Tasks>>);
 
-#[derive(Default)]
-struct Waiting {
-    /// Work that is not begun.
-    new: Vec<Work>,
-    /// Who drives it.
-    waker: Option<Waker>,
-    /// Nobody does any longer.
+#[derive(Debug, Default)]
+struct Tasks {
+    set: JoinSet<()>,
+    /// True once the client is gone: nothing is spawned any more.
     is_over: bool,
 }
 
-/// Takes work on for a crew as long as there is one, and holds on to nothing: for what is work itself.
-#[derive(Clone)]
-pub struct Spawner(Weak<Mutex<Waiting>>);
-
-/// Work that ends when this is dropped.
+/// A task that ends when this is dropped.
 #[derive(Debug)]
-pub struct AbortOnDrop(AbortHandle);
+pub struct AbortOnDrop(Option<AbortHandle>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.iter().for_each(AbortHandle::abort);
     }
 }
 
 impl ConnectionTasks {
-    /// Takes on `work`, until the hold on it is dropped.
+    /// Spawns `task`, which ends when the result is dropped.
     #[must_use]
-    pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
-        let (work, handle) = abortable(work);
-        self.spawner().execute(async move {
-            // Whether it was ended is known to whoever ended it.
-            let _ = work.await;
-        });
-        AbortOnDrop(handle)
+    pub fn add(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
+        AbortOnDrop(lock(&self.0).spawn(task))
     }
 
-    /// For what takes on work of its own.
+    /// For tasks that spawn others.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.0))
     }
 
-    /// Drives whatever work there is, for ever. What is not done when this is dropped ends with it.
-    pub fn run(&self) -> impl Future<Output = ()> + use<> {
-        let crew = self.clone();
-        // Also what was never begun.
-        let end = End(self.clone());
-        let mut running = FuturesUnordered::new();
-        poll_fn(move |cx| {
-            let _ = &end;
-            loop {
-                let mut waiting = lock(&crew.0);
-                running.extend(waiting.new.drain(..));
-                if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    waiting.waker = Some(cx.waker().clone());
-                }
-                drop(waiting);
-                // Work that is taken on meanwhile has woken this task.
-                match running.poll_next_unpin(cx) {
-                    Poll::Ready(Some(())) => {}
-                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
-                }
-            }
-        })
+    /// Ends all tasks when the result is dropped.
+    #[must_use]
+    pub fn end_on_drop(&self) -> EndOnDrop {
+        EndOnDrop(self.clone())
     }
 }
 
-/// The end of a crew, which takes no work on any more.
-struct End(ConnectionTasks);
+/// The end of a client's tasks.
+#[derive(Debug)]
+pub struct EndOnDrop(ConnectionTasks);
 
-impl Drop for End {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        let mut waiting = lock(&self.0.0);
-        waiting.is_over = true;
-        let dropped = std::mem::take(&mut waiting.new);
-        // Work may take on more while it ends.
-        drop(waiting);
-        drop(dropped);
+        let ended = {
+            let mut tasks = lock(&self.0.0);
+            tasks.is_over = true;
+            std::mem::take(&mut tasks.set)
+        };
+        // Tasks may spawn others while they are dropped.
+        drop(ended);
     }
 }
 
-/// What is behind the lock is whole at every moment.
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl Tasks {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+        // Those that have ended are forgotten.
+        while self.set.try_join_next().is_some() {}
+        (!self.is_over).then(|| self.set.spawn(task))
+    }
+}
+
+/// Locks a value that is whole at every moment.
+fn lock(tasks: &Mutex<Tasks>) -> MutexGuard<'_, Tasks> {
+    tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F> Executor<F> for Spawner
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    fn execute(&self, work: F) {
-        let Some(waiting) = self.0.upgrade() else { return };
-        let mut waiting = lock(&waiting);
-        if !waiting.is_over {
-            waiting.new.push(Box::pin(work));
-            waiting.waker.iter().for_each(Waker::wake_by_ref);
+    fn execute(&self, task: F) {
+        if let Some(tasks) = self.0.upgrade() {
+            drop(lock(&tasks).spawn(task));
         }
-    }
-}
-
-impl fmt::Debug for ConnectionTasks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionTasks").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Spawner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spawner").finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use hyper::rt::Executor as _;
+    use tokio::task::yield_now;
 
     use super::ConnectionTasks;
 
-    #[tokio::test]
-    async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
-        let (crew, done) = (ConnectionTasks::default(), Arc::new(AtomicUsize::new(0)));
-        let (spawner, counted) = (crew.spawner(), Arc::clone(&done));
-        spawner.clone().execute(async move {
-            let again = Arc::clone(&counted);
-            spawner.execute(async move {
-                again.fetch_add(10, Ordering::Relaxed);
-            });
-            counted.fetch_add(1, Ordering::Relaxed);
-        });
-        let held = Arc::clone(&done);
-        let hold = crew.add(async move {
-            std::future::pending::<()>().await;
-            drop(held);
-        });
-        let turns = async {
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-            assert_eq!((done.load(Ordering::Relaxed), Arc::strong_count(&done)), (11, 2));
-            drop(hold);
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! {
-            () = crew.run() => {}
-            () = turns => {}
-        }
-        assert_eq!(Arc::strong_count(&done), 1);
+    /// A task that never ends, and holds `held`.
+    async fn holding(held: Arc<()>) {
+        pending::<()>().await;
+        drop(held);
     }
 
-    #[test]
-    fn work_that_was_never_begun_ends_with_its_crew() {
-        let (crew, held) = (ConnectionTasks::default(), Arc::new(()));
-        let run = crew.run();
-        for _ in 0..3 {
-            // What holds on to its crew, as streams do, would hold on to itself.
-            let all = (crew.clone(), Arc::clone(&held));
-            crew.spawner().execute(async move { drop(all) });
+    /// Waits until `held` is held by no task.
+    async fn released(held: &Arc<()>) {
+        while Arc::strong_count(held) > 1 {
+            yield_now().await;
         }
-        assert_eq!(Arc::strong_count(&held), 4);
-        drop(run);
-        assert_eq!(Arc::strong_count(&held), 1);
-        let late = Arc::clone(&held);
-        crew.spawner().execute(async move { drop(late) });
-        assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
+    }
+
+    #[tokio::test]
+    async fn a_task_ends_with_its_guard_and_all_of_them_with_their_client() {
+        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
+        let (end, guard) = (tasks.end_on_drop(), tasks.add(holding(Arc::clone(&held))));
+        yield_now().await;
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(guard);
+        released(&held).await;
+        // A task that keeps its own set alive ends as well.
+        let (spawner, own) = (tasks.spawner(), tasks.clone());
+        let kept = Arc::clone(&held);
+        spawner.execute(async move {
+            let _own = own;
+            holding(kept).await;
+        });
+        yield_now().await;
+        drop(end);
+        released(&held).await;
+        spawner.execute(holding(Arc::clone(&held)));
+        assert_eq!(Arc::strong_count(&held), 1, "nothing is spawned afterwards");
     }
 }

@@ -157,7 +157,7 @@ impl Driver {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_begun)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches)), pin!(session.tasks.run()));
+        let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), session.tasks.end_on_drop());
         tokio::select! {
             served = connection => match served {
                 // Between two requests a client may take its time, and go.
@@ -166,7 +166,6 @@ impl Driver {
                 }
                 _ => {}
             },
-            () = &mut driven => {}
             () = &mut revoked => return Ok(()),
             gone = gone(state, socket.as_ref()) => return match gone {
                 Gone::Closed => Ok(()),
@@ -176,7 +175,6 @@ impl Driver {
         if let Ok(upgraded) = upgrades.try_recv() {
             tokio::select! {
                 () = relay_upgraded::<S>(services, upgraded) => {}
-                () = driven => {}
                 () = revoked => {}
             }
         }

@@ -119,13 +119,13 @@ where
     let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
-        let (mut driven, mut idle) = (pin!(pool.tasks().run()), pin!(idle(client)));
+        // Dropped with this block, which resets the streams that are left.
+        let (_end, mut idle) = (pool.tasks().end_on_drop(), pin!(idle(client)));
         let mut ended = pin!(end_of(ended));
         let mut is_ending = false;
         loop {
             tokio::select! {
                 served = &mut connection => return served.err().as_ref().and_then(violation).map_or(Ok(()), Err),
-                () = &mut driven => {}
                 _ = shutdown.wait_for(|is_over| *is_over) => break,
                 () = client.flooded.notified() => return Err(FLOODED),
                 // Streams under way are completed; new ones belong to the client's next connection.
@@ -150,7 +150,6 @@ where
             }
         }
     }
-    // Without their driver the streams are reset.
     connection.as_mut().graceful_shutdown();
     let _ = timeout(Limits::GOAWAY_GRACE, connection).await;
     Ok(())
@@ -216,12 +215,11 @@ where
     let windows = services.memory.windows();
     let mut connection = pin!(protocol(&tasks, Limits::STREAMS, &windows).serve_connection(client, answer));
     let served = async {
-        let mut driven = pin!(tasks.run());
+        let _end = tasks.end_on_drop();
         let mut is_ending = false;
         loop {
             tokio::select! {
                 _ = &mut connection => return,
-                () = &mut driven => {}
                 () = answered.notified(), if !is_ending => {
                     connection.as_mut().graceful_shutdown();
                     is_ending = true;
