@@ -1,14 +1,14 @@
-# The built-in rules: which connections and which requests a policy document permits.
+# The built-in rules: connections and requests that a policy document permits.
 #
-# The document is `data`, as `docs/policy.md` describes it, with ports in `ports` and presets expanded into `rules`.
-# The question is `input`: `exec` (the caller's executable, its ancestors' and the absolute paths among their
-# arguments), `network` (host in lower case, port) and, for one request inside a connection, `request` (method,
-# canonical path, query parameters).
+# The document is `data`, described in `docs/policy.md`, with ports in `ports` and presets expanded into `rules`.
+# The query is `input`: `exec` (the executables of the caller and of its ancestors, and the absolute paths among their
+# arguments), `network` (host in lower case, port) and, for a request inside a connection, `request` (method,
+# canonical path, other readings of it, query parameters).
 package openshell.sandbox
 
 import rego.v1
 
-# --- start-up: handed through as written -------------------------------------------------------------------------
+# --- start-up: passed through unchanged -------------------------------------------------------------------------------
 
 filesystem_policy := data.filesystem_policy
 
@@ -16,7 +16,7 @@ landlock_policy := data.landlock
 
 process_policy := data.process
 
-# --- connections ---------------------------------------------------------------------------------------------------
+# --- connections ------------------------------------------------------------------------------------------------------
 
 default allow_network := false
 
@@ -29,14 +29,14 @@ network_action := "allow" if allow_network
 # The name in logs: the smallest key.
 matched_network_policy := min(matching_policies)
 
-# Every endpoint that the connection matches; what they say unites.
+# All endpoints that match the connection; their settings are combined.
 matched_endpoint_configs contains endpoint if {
 	some name in matching_policies
 	some endpoint in data.network_policies[name].endpoints
 	endpoint_matches(endpoint)
 }
 
-# The same endpoints by policy and place, for a reader that has the document.
+# The same endpoints by policy and index, for a reader that has the document.
 matched_endpoints contains [name, index] if {
 	some name in matching_policies
 	some index, endpoint in data.network_policies[name].endpoints
@@ -68,7 +68,7 @@ policies_by_binary contains name if {
 	path_matches(binary.path, executable)
 }
 
-# The caller and whoever started it. Arguments never grant anything.
+# The caller and its ancestors. Arguments never grant anything.
 executables contains input.exec.path
 
 executables contains path if some path in input.exec.ancestors
@@ -80,7 +80,7 @@ endpoint_matches(endpoint) if {
 
 host_matches(endpoint) if name_matches(endpoint.host)
 
-# Without a host the addresses decide. A name is looked up only where the endpoint lists it, as looking it up tells its domain.
+# Without a host the addresses decide. A name is looked up only if the endpoint lists it, as a lookup discloses it to its domain.
 host_matches(endpoint) if {
 	not endpoint.host
 	count(endpoint.allowed_ips) > 0
@@ -115,7 +115,7 @@ path_matches(pattern, path) if {
 	glob.match(pattern, ["/"], path)
 }
 
-# --- why a connection is refused -----------------------------------------------------------------------------------
+# --- reasons of refused connections -----------------------------------------------------------------------------------
 
 deny_reason := "missing input.network" if not input.network
 
@@ -157,7 +157,7 @@ missed_binaries := [reason |
 	)
 ]
 
-# The policy that comes nearest to permitting the connection, and what of it matches.
+# The policy nearest to permitting the connection, and its part that matches.
 nearest_policy := {"name": min(policies_by_endpoint), "matches": "endpoint"} if {
 	count(policies_by_endpoint) > 0
 } else := {"name": min(policies_by_binary & policies_by_host), "matches": "host_and_binary"} if {
@@ -168,7 +168,7 @@ nearest_policy := {"name": min(policies_by_endpoint), "matches": "endpoint"} if 
 	count(policies_by_host) > 0
 }
 
-# --- requests inside a connection ----------------------------------------------------------------------------------
+# --- requests inside a connection -------------------------------------------------------------------------------------
 
 default allow_request := false
 
@@ -194,7 +194,7 @@ request_denied_by contains name if {
 	request_hits(rule)
 }
 
-# The names in logs and answers: the smallest keys.
+# The names in logs and responses: the smallest keys.
 allowing_policy := min(request_allowed_by)
 
 denying_policy := min(request_denied_by)
@@ -210,7 +210,7 @@ request_matches(rule) if {
 	count(unmatched(object.get(rule, "query", {}))) == 0
 }
 
-# The keys of which a request has no value, or one that does not match.
+# The keys without a value in the request, or with one that does not match.
 unmatched(query) := [key |
 	some key, matcher in query
 	not all_values_match(matcher, object.get(input.request.query_params, key, []))
@@ -221,14 +221,14 @@ all_values_match(matcher, values) if {
 	count([value | some value in values; not value_matches(matcher, value)]) == 0
 }
 
-# A deny rule hits as soon as one value of a repeated key matches.
+# A deny rule matches if one value of a repeated key does.
 request_hits(rule) if {
 	method_matches(rule.method, input.request.method)
 	some_reading_matches(rule)
 	count(untouched(object.get(rule, "query", {}))) == 0
 }
 
-# The keys of which a request has no value that matches.
+# The keys without a matching value in the request.
 untouched(query) := [key |
 	some key, matcher in query
 	not some_value_matches(matcher, object.get(input.request.query_params, key, []))
@@ -243,7 +243,7 @@ method_matches(wanted, _) if wanted == "*"
 
 method_matches(wanted, method) if upper(wanted) == upper(method)
 
-# Who may read may ask what reading would answer.
+# A permitted GET permits the HEAD of the same path.
 method_matches(wanted, method) if {
 	upper(wanted) == "GET"
 	upper(method) == "HEAD"
@@ -253,7 +253,7 @@ request_path_matches(pattern) if pattern == "**"
 
 request_path_matches(pattern) if glob.match(pattern, ["/"], input.request.path)
 
-# What servers may take the path for.
+# The canonical path, and other readings that servers may have.
 readings contains input.request.path
 
 readings contains path if some path in input.request.readings
