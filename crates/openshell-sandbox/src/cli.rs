@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-/// Runs one untrusted command inside a policy: confined files, system calls, identity and network, every connection
-/// judged per calling program.
+/// Runs one untrusted command under a policy: confined files, system calls, identity and network, every connection
+/// authorized by its calling program.
 #[derive(Debug, Parser)]
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
-Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (--help says more).
+Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
-1 for everything that kept it from running.
+1 for any error before it ran.
 
 Example: openshell-sandbox --policy-data data/examples/first.yaml -- sh -c 'id; touch /etc/x'")]
 pub(crate) struct Args {
-    /// Policy data (YAML): what the command may do [or OPENSHELL_POLICY_DATA]
+    /// Policy data (YAML): the permissions of the command [or OPENSHELL_POLICY_DATA]
     #[arg(short, long, visible_alias = "policy", value_name = "FILE")]
     pub(crate) policy_data: Option<PathBuf>,
 
@@ -27,19 +27,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
 
-    /// How the network is confined
+    /// Confinement of the network
     #[arg(long, value_name = "MODE", default_value = "proxy")]
     pub(crate) network: NetworkMode,
 
-    /// Where the command starts, a folder that exists; also added to what it may write
+    /// Working directory of the command, an existing folder; also added to its writable paths
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
 
-    /// How long the command may run: seconds, or 90s, 5m, 1h30m; 0 means no limit
+    /// Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub(crate) timeout: Duration,
 
-    /// How long between asking the command to end and killing it
+    /// Time between asking the command to end and killing it
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
     pub(crate) grace: Duration,
 
@@ -47,15 +47,15 @@ pub(crate) struct Args {
     #[arg(short, long, conflicts_with = "no_interactive")]
     pub(crate) interactive: bool,
 
-    /// Never make the terminal the command's own; it may still be its standard input
+    /// Never give the command the terminal; it may still be its standard input
     #[arg(long)]
     pub(crate) no_interactive: bool,
 
-    /// Start the command's environment from LANG, LC_*, TERM and TZ alone instead of this one
+    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, instead of the caller's
     #[arg(long)]
     pub(crate) clear_env: bool,
 
-    /// Write a policy fragment that would permit what was refused
+    /// Write a policy fragment that would permit the refused connections and requests
     #[arg(long, value_name = "FILE")]
     pub(crate) proposals: Option<PathBuf>,
 
@@ -63,19 +63,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
 
-    /// Add to what an earlier --observe wrote to the file instead of replacing it
+    /// Keep the entries of an earlier --observe in the file instead of replacing it
     #[arg(long, requires = "observe")]
     pub(crate) observe_merge: bool,
 
-    /// Secrets for the command to use without having them (YAML); inside, each is a placeholder
+    /// Credentials (YAML) that the proxy injects; the command sees placeholders
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
-    /// Models that the command finds at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]
+    /// Routes to the models at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
 
-    /// Lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
+    /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 
@@ -83,19 +83,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
 
-    /// Where log files go
+    /// Directory of the log files
     #[arg(long, value_name = "DIR", default_value = "/var/log")]
     pub(crate) log_dir: PathBuf,
 
-    /// Where the sandbox keeps its own files while it runs [default: /run/openshell]
+    /// Directory of the sandbox's own files during a run [default: /run/openshell]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Where the sandbox shows programs which certificates to trust
+    /// Directory inside the sandbox that holds the CA files for programs
     #[arg(long, value_name = "DIR", default_value = "/etc/openshell-tls")]
     pub(crate) tls_dir: PathBuf,
 
-    /// Trust these certificates (PEM) of upstreams too, besides Mozilla's and the system's
+    /// Certificates (PEM) to trust in upstreams, beside Mozilla's and the system's
     #[arg(long, value_name = "FILE")]
     pub(crate) upstream_ca_file: Option<PathBuf>,
 
@@ -142,15 +142,15 @@ fn port(text: &str) -> Result<u16, String> {
 /// Modes of network confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetworkMode {
-    /// Only through the proxy, as the policy says
+    /// Only through the proxy, under the policy
     Proxy,
-    /// Not at all
+    /// No network
     Block,
-    /// As on the host; files, system calls and identity stay confined
+    /// The host's network; files, system calls and identity stay confined
     Allow,
 }
 
-/// Says everything that is wrong or doubtful about a policy, and runs nothing.
+/// Reports all errors and warnings of a policy, and runs nothing.
 #[derive(Debug, Parser)]
 #[command(name = "check", bin_name = "openshell-sandbox check", max_term_width = 100)]
 pub(crate) struct CheckArgs {
@@ -158,7 +158,7 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// End with 1 for warnings too
+    /// Exit with 1 for warnings too
     #[arg(long)]
     pub(crate) deny_warnings: bool,
 
@@ -166,12 +166,12 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
 
-    /// A credentials file as well; where its secrets are is not looked at
+    /// A credentials file to check too; its secrets are not read
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 }
 
-/// Says what the proxy would say to a connection, and runs nothing. Names are looked up as the proxy would.
+/// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the proxy.
 #[derive(Debug, Parser)]
 #[command(name = "explain", bin_name = "openshell-sandbox explain", max_term_width = 100)]
 pub(crate) struct ExplainArgs {
@@ -183,27 +183,27 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
 
-    /// The program that connects: the file that runs, as `readlink -f` shows it
+    /// Executable of the calling program, without symlinks (`readlink -f`)
     #[arg(long, value_name = "PATH")]
     pub(crate) binary: String,
 
-    /// A program that started it, nearest first; may be repeated
+    /// Executable of an ancestor, nearest first; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(crate) ancestor: Vec<String>,
 
-    /// Where to
+    /// Destination host
     #[arg(long, value_name = "HOST")]
     pub(crate) host: String,
 
-    /// At which port
+    /// Destination port
     #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
 
-    /// A request's method
+    /// Method of a request
     #[arg(long, value_name = "METHOD", requires = "path")]
     pub(crate) method: Option<String>,
 
-    /// A request's path
+    /// Path of a request
     #[arg(long, value_name = "PATH", requires = "method")]
     pub(crate) path: Option<String>,
 }
@@ -216,7 +216,7 @@ pub(crate) enum Invocation {
     Check(CheckArgs),
     /// Explain a decision.
     Explain(ExplainArgs),
-    /// Nothing is left to do: help, the version or a usage error was printed.
+    /// Help, the version or a usage error was printed; no action remains.
     Printed(ExitCode),
 }
 
