@@ -1,4 +1,4 @@
-//! A load client that speaks CONNECT where HTTPS_PROXY is set, and goes direct where it is not.
+//! A load client: through a CONNECT proxy if HTTPS_PROXY is set, else direct.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::http2;
 
-/// Where the servers of the benchmark are: as they are, and inside TLS.
+/// Addresses of the benchmark's servers: plain, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
 pub(crate) const TLS_TARGET: &str = "10.99.0.1:8443";
 
@@ -29,18 +29,18 @@ pub(crate) fn run(words: &[String]) {
             let tls = Tls::new();
             median(number(1), || timed(|| tls.open().fetch("/")))
         }
-        // Requests in one open connection, for one path or for another one each time.
+        // Requests in one open connection, for one path or a new one each time.
         Some("paths") => {
             let mut connection = open_as(words.get(1).map(String::as_str));
             connection.header = words.get(4).cloned().unwrap_or_default();
             let paths = number(3).max(1);
             let path = |n: usize| if paths == 1 { "/".to_owned() } else { format!("/p{}", n % paths) };
-            // What is remembered of one path is no measure of another.
+            // Another path, so that its cached decision does not affect the figure.
             connection.fetch("/warm");
             let times = (0..number(2)).map(|n| timed(|| connection.fetch(&path(n))).as_secs_f64());
             median_of(times.collect())
         }
-        // Answers of some bytes a second, over some connections at once.
+        // Responses of a given size a second, over several connections at once.
         Some("throughput") => {
             let (how, path) = (words[1].clone(), format!("/{}", words[3]));
             let threads = (0..number(2)).map(|_| {
@@ -63,13 +63,13 @@ pub(crate) fn run(words: &[String]) {
             let mut connection = open_as(Some("tls"));
             timed(|| connection.fetch(&format!("/{}", number(1)))).as_secs_f64()
         }
-        // A body of some bytes, and the answer to it.
+        // A body of a given size, and its response.
         Some("upload") => {
             let mut connection = open_as(words.get(1).map(String::as_str));
             connection.header = words.get(3).cloned().unwrap_or_default();
             timed(|| connection.upload(number(2))).as_secs_f64()
         }
-        // Short answers of a model a second, over some connections at once.
+        // Short responses of a model a second, over several connections at once.
         Some("completions") => {
             let threads = (0..number(1)).map(|_| {
                 std::thread::spawn(|| {
@@ -86,7 +86,7 @@ pub(crate) fn run(words: &[String]) {
             });
             threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
         }
-        // Some streams of a model at once: how long until they begin, or how long their events are on their way.
+        // Several streams of a model at once: time to the first byte, or delay of their events.
         Some("streams") => {
             let (base, count) = (words[1].clone(), number(3));
             let open = Arc::new(Barrier::new(number(2)));
@@ -94,7 +94,7 @@ pub(crate) fn run(words: &[String]) {
                 let (base, open) = (base.clone(), Arc::clone(&open));
                 std::thread::spawn(move || {
                     let mut connection = models();
-                    // All at once they would only wait for the same processors.
+                    // Starts at the same moment would only wait for the same processors.
                     open.wait();
                     std::thread::sleep(Duration::from_millis(11) * u32::try_from(index).unwrap());
                     let first = timed(|| {
@@ -110,20 +110,20 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * number(5) / 100]
         }
-        // One long answer of a model; then the supervisor is looked at.
+        // One long response of a model; then the supervisor's memory is read.
         Some("model-bytes") => {
             models().complete(&words[1]);
             wait();
             0.0
         }
-        // How long events are on their way: the median, or what one in a hundred exceeds.
+        // Delay of events: the median, or the 99th percentile.
         Some("events") => {
             let mut connection = open_as(words.get(1).map(String::as_str));
             let mut delays = connection.events(number(2));
             delays.sort_by(f64::total_cmp);
             delays[delays.len() * number(3) / 100]
         }
-        // HTTP/2: answers a second; how long calls take; what one in a hundred requests takes beside a slow stream, or alone.
+        // HTTP/2: responses a second; time of calls; 99th percentile of requests beside a slow stream, or alone.
         Some("http2") => http2::rate(number(1)),
         Some("calls") => median_of(http2::calls(number(1))),
         Some("beside") => {
@@ -154,7 +154,7 @@ pub(crate) fn run(words: &[String]) {
             wait();
             0.0
         }
-        // The slowest of a hundred, again and again until the input ends; the first line says that it has begun.
+        // The slowest of each hundred requests until the end of the input; the first line reports the start.
         Some("steady") => {
             let mut stream = open(TARGET);
             let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
@@ -171,7 +171,7 @@ pub(crate) fn run(words: &[String]) {
     println!("{result:.9}");
 }
 
-/// Says that it is ready, and waits for the end of the input.
+/// Prints that it is ready, and waits for the end of the input.
 fn wait() {
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -208,7 +208,7 @@ pub(crate) fn dial(to: &str) -> TcpStream {
     stream.set_nodelay(true).unwrap();
     if proxy.is_some() {
         stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
-        // Nothing comes behind it before something is asked.
+        // No byte follows before the first request.
         let mut head = [0; 4096];
         let filled = stream.read(&mut head).unwrap();
         let head = String::from_utf8_lossy(&head[..filled]);
@@ -228,7 +228,7 @@ fn open_as(how: Option<&str>) -> Connection<Box<dyn Stream>> {
     }
 }
 
-/// The models of the sandbox, or their backend itself.
+/// Connection to the sandbox's models, or to their backend.
 fn models() -> Connection<Box<dyn Stream>> {
     if std::env::var_os("HTTPS_PROXY").is_none() {
         return Connection::new(Box::new(dial(TARGET)));
@@ -236,7 +236,7 @@ fn models() -> Connection<Box<dyn Stream>> {
     let name = ServerName::try_from("inference.local").unwrap();
     let tls = ClientConnection::new(Tls::new().0, name).unwrap();
     let mut stream = StreamOwned::new(tls, dial("inference.local:443"));
-    // Else it would be opened with the first request.
+    // Otherwise the first request would open it.
     stream.conn.complete_io(&mut stream.sock).unwrap();
     Connection::new(Box::new(stream))
 }
@@ -244,7 +244,7 @@ fn models() -> Connection<Box<dyn Stream>> {
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// A client that trusts what SSL_CERT_FILE names, and makes a whole handshake each time.
+/// A client that trusts the certificates of SSL_CERT_FILE and never resumes a session.
 pub(crate) struct Tls(pub(crate) Arc<ClientConfig>);
 
 impl Tls {
@@ -266,13 +266,13 @@ impl Tls {
     }
 }
 
-/// HTTP/1.1 on a stream, with what was read of it.
+/// An HTTP/1.1 connection with its read buffer.
 struct Connection<S> {
     stream: S,
     buffer: Vec<u8>,
     read: usize,
     filled: usize,
-    /// A line that each request has besides, or none.
+    /// A further header line of each request, or empty.
     header: String,
 }
 
@@ -287,7 +287,7 @@ impl<S: Read + Write> Connection<S> {
         self.stream.write_all(head.as_bytes()).unwrap();
     }
 
-    /// Bytes as archives have them: no two blocks alike, and no end of them.
+    /// Sends a body of random bytes, like those of archives.
     fn upload(&mut self, bytes: usize) {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let block: Vec<u8> = (0..1 << 20)
@@ -310,7 +310,7 @@ impl<S: Read + Write> Connection<S> {
         self.answer();
     }
 
-    /// Asks a model; the backend itself is told by `base` how to answer.
+    /// Sends a request for a model; `base` selects the response of the backend.
     fn ask_model(&mut self, base: &str) {
         let (base, host) = match std::env::var_os("HTTPS_PROXY") {
             Some(_) => (String::new(), "inference.local"),
@@ -369,7 +369,7 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// The delays of `count` events that say when they were sent.
+    /// Returns the delays of `count` events, which carry their time of sending.
     fn events(&mut self, count: usize) -> Vec<f64> {
         self.ask(&format!("/events{count}"));
         while !self.line().is_empty() {}
@@ -409,12 +409,12 @@ impl<S: Read + Write> Connection<S> {
     }
 }
 
-/// Seconds, by the clock that all processes share.
+/// Seconds of the clock that all processes share.
 pub(crate) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Processes that do nothing; ended when this is dropped.
+/// Idle processes. Dropping this ends them.
 struct Idle(Vec<Child>);
 
 impl Idle {

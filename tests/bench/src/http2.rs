@@ -1,4 +1,4 @@
-//! HTTP/2 inside TLS: its server, and what is asked of it.
+//! HTTP/2 inside TLS: server and measurements.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::client::{Tls, dial};
 
-/// Where the server listens.
+/// Address of the server.
 pub(crate) const TARGET: &str = "10.99.0.1:8444";
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Serves for ever: a GET is answered with two bytes, `GET /slow` with parts without end, a POST with a message of gRPC's.
+/// Serves until it is killed: two bytes for a GET, an endless stream for `GET /slow`, a gRPC message for a POST.
 pub(crate) fn serve(config: &ServerConfig) {
     let mut config = config.clone();
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -42,7 +42,7 @@ pub(crate) fn serve(config: &ServerConfig) {
                 tokio::spawn(async move {
                     let client = acceptor.accept(client).await.unwrap();
                     let protocol = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                    // What the client breaks off is no concern of the server's.
+                    // A client may break off.
                     let _ = protocol.serve_connection(TokioIo::new(client), service_fn(answer)).await;
                 });
             }
@@ -73,7 +73,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
     }))
 }
 
-/// `part` again and again.
+/// An endless stream of `part`.
 fn tokio_stream(part: Bytes) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
     futures_util::stream::repeat_with(move || Ok(Frame::data(part.clone())))
 }
@@ -104,7 +104,7 @@ async fn fetch(sender: &mut SendRequest<Full<Bytes>>) {
     get(sender, "/").await.into_body().collect().await.unwrap();
 }
 
-/// Answers a second, of `streams` at once in one connection.
+/// Returns the responses a second of `streams` concurrent streams in one connection.
 pub(crate) fn rate(streams: usize) -> f64 {
     runtime().block_on(async {
         let mut sender = open().await;
@@ -129,7 +129,7 @@ pub(crate) fn rate(streams: usize) -> f64 {
     })
 }
 
-/// How long calls take, one after the other.
+/// Returns the times of consecutive calls.
 pub(crate) fn calls(count: usize) -> Vec<f64> {
     runtime().block_on(async {
         let mut sender = open().await;
@@ -149,7 +149,7 @@ pub(crate) fn calls(count: usize) -> Vec<f64> {
     })
 }
 
-/// How long requests take beside a stream that is read slowly, or without one.
+/// Returns the times of requests beside a stream that is read slowly, or without one.
 pub(crate) fn beside(is_slow: bool, count: usize) -> Vec<f64> {
     runtime().block_on(async {
         let mut sender = open().await;

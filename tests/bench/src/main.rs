@@ -1,4 +1,4 @@
-//! What the sandbox costs, as ratios to the direct path in the same run: `cargo run --release --package bench [ROW…]`.
+//! Costs of the sandbox, as ratios to the direct path in the same run: `cargo run --release --package bench [ROW…]`.
 
 #![expect(clippy::unwrap_used, reason = "in a benchmark a failed step is a failed run")]
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
@@ -28,7 +28,7 @@ fn main() {
     }
 }
 
-/// The rows that are asked for, all if none is.
+/// Runs the rows named as arguments, all by default.
 fn report(asked: &[String]) {
     println!("load before: {}", std::fs::read_to_string("/proc/loadavg").unwrap().trim());
     println!("{:<44} {:>9} {:>9} {:>9}   absolute, medians", "row", "median", "min", "max");
@@ -77,7 +77,7 @@ const ROWS: &[Row] = &[
     ("reload: 1,000 policies", reload),
 ];
 
-/// Runs both of a pair in turn, and prints the ratios of the second to the first.
+/// Measures both of a pair in turn, and prints the ratios of the second to the first.
 fn pairs(name: &str, unit: f64, mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) {
     let results: Vec<_> = (0..PAIRS).map(|_| (first(), second())).collect();
     let sorted = |values: Vec<f64>| {
@@ -98,24 +98,24 @@ fn this() -> String {
     std::env::current_exe().unwrap().display().to_string()
 }
 
-/// A host with the servers running.
+/// Creates a host with running servers.
 fn host() -> (Lab, Program) {
     let lab = Lab::with_web();
     let server = lab.program(&[&this(), "server", &certificate(&lab)]);
     (lab, server)
 }
 
-/// Where the server's certificate is.
+/// Path of the server's certificate.
 fn certificate(lab: &Lab) -> String {
     lab.folder("server").join("certificate.pem").display().to_string()
 }
 
-/// A policy that gives the client its servers, unseen, among `count` others.
+/// A policy that permits the client its servers as passthrough, among `count` others.
 fn policy(count: usize) -> String {
     policy_with(count, "tls: skip")
 }
 
-/// The same, with rules for its requests.
+/// The same with rules for requests.
 fn judged(count: usize) -> String {
     let rules = "{allow: {method: GET, path: \"/**\"}}, {allow: {method: POST, path: \"/api/**\", query: {v: \"1*\"}}}";
     policy_with(count, &format!("protocol: rest, enforcement: enforce, rules: [{rules}]"))
@@ -154,7 +154,7 @@ fn start(name: &str) {
         let command = command.to_owned();
         lab.inside(move || {
             let words: Vec<_> = command.split(' ').collect();
-            // Twenty, as one is too short to be told from chance.
+            // Twenty starts, as the noise of one is too large.
             let start = Instant::now();
             for _ in 0..20 {
                 assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success());
@@ -213,7 +213,7 @@ fn bytes(name: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
     let task = ["bytes", "1073741824"];
-    // Speeds, so the larger the better.
+    // Speeds: larger is better.
     pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
 }
 
@@ -299,7 +299,7 @@ fn searched(name: &str) {
     pairs(name, 1.0, || down(BOUND_ELSEWHERE), || down(BOUND));
 }
 
-/// Runs a task inside, where the models are the bench's server behaving as `base` says.
+/// Runs a task inside, with the benchmark's server as backend of the models; `base` selects its behaviour.
 fn with_models(lab: &Lab, base: &str, task: &[&str]) -> f64 {
     let sandbox = lab.sandbox(&policy(10)).args(&["--inference-routes", &routes(lab, base)]);
     let finished = sandbox.run(&[&[&this(), "client"], task].concat());
@@ -327,7 +327,7 @@ fn completions(name: &str) {
     pairs(name, 1.0, || outside(&lab, &task), || with_models(&lab, "ok", &task));
 }
 
-/// The most that was resident of the supervisor, in KiB: with a short answer of a model, and with one of a gigabyte.
+/// Peak resident memory of the supervisor, in KiB: with a short response of a model, and with one of 1 GiB.
 fn model_memory(_: &str) {
     let (lab, _server) = host();
     for (name, base) in [("a short answer", "2"), ("an answer of 1 GiB", "1073741824")] {
@@ -351,7 +351,7 @@ fn model_memory(_: &str) {
 fn scanned(name: &str, how: &str) {
     let (lab, _server) = host();
     let policy = judged(10).replace("/api/**\", query: {v: \"1*\"}", "/upload\"");
-    // What is encoded is not looked into.
+    // Encoded bodies are not scanned.
     let upload = |encoding: &str| inside(&lab, &policy, &["upload", how, "1073741824", encoding]).recip();
     pairs(name, 1.0, || upload("Content-Encoding: gzip"), || upload("Content-Encoding: identity"));
 }
@@ -402,7 +402,7 @@ fn memory(_: &str) {
     println!("{:<44} {:>6.1} KiB", "memory: an idle tunnel, of 1,000", (many - few) / 1000.0);
 }
 
-/// The slowest of a hundred requests in an open tunnel, while the policy is read again and again, to the same without.
+/// The slowest of a hundred requests in an open tunnel during repeated reloads of the policy, to the same without.
 fn reload(name: &str) {
     let (lab, _server) = host();
     let policy = lab.file("policy.yaml", policy(1000));

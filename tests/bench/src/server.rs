@@ -1,4 +1,4 @@
-//! The upstream, and a relay without logic as the floor of what any proxy costs.
+//! The upstream, and a relay without logic: the lower bound of the cost of a proxy.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,11 +14,11 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::client::{TARGET, TLS_TARGET, now};
 use crate::http2;
 
-/// Where the relay listens.
+/// Address of the relay.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";
 
-/// Serves for ever: `GET /N` is answered with N bytes, `GET /eventsN` with N events, `/pacedN` with slower ones, anything else with two bytes. Its certificate
-/// goes to `certificate`.
+/// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for `/pacedN`, else two bytes. The
+/// certificate is written to `certificate`.
 pub(crate) fn run(certificate: &Path) {
     let (upstream, relay) = (TcpListener::bind(TARGET).unwrap(), TcpListener::bind(RELAY).unwrap());
     let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
@@ -48,7 +48,7 @@ fn config(certificate: &Path) -> Arc<ServerConfig> {
     Arc::new(config.with_no_client_auth().with_single_cert(vec![issued.der().clone()], key).unwrap())
 }
 
-/// Ends with its client; what the client breaks off is no concern of the server's.
+/// Ends with its client, which may break off.
 fn serve(mut client: impl Read + Write) {
     let block = vec![0; 256 * 1024];
     let (mut pending, mut buffer) = (Vec::new(), [0; 16 * 1024]);
@@ -64,7 +64,7 @@ fn serve(mut client: impl Read + Write) {
         };
         let head: Vec<u8> = pending.drain(..end).collect();
         let head = String::from_utf8_lossy(&head).into_owned();
-        // What is behind the first part is a model's.
+        // The first segment selects the response; further ones are the path of a model's interface.
         let path =
             head.split(' ').nth(1).unwrap_or("/").get(1..).unwrap_or("").split('/').next().unwrap_or("").to_owned();
         let lower = head.to_ascii_lowercase();
@@ -104,7 +104,7 @@ fn serve(mut client: impl Read + Write) {
     }
 }
 
-/// Reads a body of `left` bytes, of which `pending` was read before; whether it was there.
+/// Reads a body of `left` bytes, of which `pending` was read before. Returns true if it was complete.
 fn discard(client: &mut impl Read, pending: &mut Vec<u8>, mut left: usize) -> bool {
     let read = left.min(pending.len());
     pending.drain(..read);

@@ -1,13 +1,13 @@
-//! Inputs for parsers: samples, and what becomes of them when they are changed at random, for a second, or as many as `FUZZ_SECONDS`
-//! says. The same seed gives the same inputs, so that a failure comes again.
+//! Inputs for parsers: samples and random mutations of them, for one second, or for `FUZZ_SECONDS`.
+//! The same seed gives the same inputs, so that failures are reproducible.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
-#![expect(clippy::disallowed_methods, reason = "how long it takes is asked of the environment")]
+#![expect(clippy::disallowed_methods, reason = "the time of a run comes from the environment")]
 
 use std::time::{Duration, Instant};
 
-/// A generator that needs no quality but being the same each time (xorshift64).
+/// A reproducible generator of random numbers (xorshift64).
 #[derive(Debug)]
 pub struct Random(u64);
 
@@ -18,7 +18,7 @@ impl Default for Random {
 }
 
 impl Random {
-    /// A number below `bound`, or 0.
+    /// Returns a number below `bound`, or 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -26,7 +26,7 @@ impl Random {
         usize::try_from(self.0 >> 11).unwrap() % bound.max(1)
     }
 
-    /// One of `samples`, with some bytes changed, inserted, removed or taken from another.
+    /// Returns one of `samples`, with some bytes changed, inserted, removed or copied from another.
     fn mutated(&mut self, samples: &[&[u8]], words: &[&[u8]]) -> Vec<u8> {
         let mut bytes = samples[self.below(samples.len())].to_vec();
         for _ in 0..self.below(6) {
@@ -47,10 +47,10 @@ impl Random {
     }
 }
 
-/// Runs `check` on `samples`, and on mutated ones, with `words` in them, for a while; says how many there were.
+/// Runs `check` on `samples`, and on mutations with `words` in them, for the time of a run. Prints their number.
 ///
 /// # Panics
-/// `check` does.
+/// `check` panics.
 pub fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMut(&[u8])) {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -18,23 +18,23 @@ use tempfile::TempDir;
 use crate::sandbox::Sandbox;
 use crate::upstream::Upstream;
 
-/// Who the workloads of the tests run as: nobody that exists.
+/// User of the tests' workloads, without a passwd entry.
 pub const UID: u32 = 61184;
 
-/// A system call that a host lacks: its number, the arguments that are meant (all, if none is given), and its answer.
+/// A system call that a host lacks.
 #[derive(Clone, Debug)]
 pub struct Lacking {
-    /// Its number.
+    /// Number of the call.
     pub call: i64,
-    /// Which arguments, and their values.
+    /// Arguments that are affected, with their values; all calls if empty.
     pub arguments: Vec<(u8, u64)>,
-    /// What it answers.
+    /// Error number that it answers.
     pub errno: i32,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A private host. All its work is done by one thread that lives in its namespaces, as namespaces are a thread's.
+/// A private host. One thread inside its namespaces does all its work, as namespaces belong to threads.
 #[derive(Debug)]
 pub struct Lab {
     work: mpsc::Sender<Work>,
@@ -42,18 +42,18 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A host that knows the given names; each address in them is its own.
+    /// Creates a host with the given names, and their addresses on its loopback interface.
     ///
     /// # Panics
-    /// The namespaces cannot be made: the tests need root.
+    /// The namespaces cannot be created: the tests need root.
     #[must_use]
     pub fn new(hosts: &[(&str, &str)]) -> Self {
-        // Not in /tmp, which every sandbox may write to.
+        // Not in /tmp, which is writable in every sandbox.
         let folder = tempfile::Builder::new().prefix("lab-").tempdir_in("/var/tmp").expect("a folder for the lab");
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let lines: String = hosts.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
         std::fs::write(folder.path().join("hosts"), format!("127.0.0.1 localhost\n{lines}")).unwrap();
-        // Nobody answers there, and nothing routes out of the lab.
+        // No server answers there, and no route leads out of the lab.
         std::fs::write(folder.path().join("resolv.conf"), "nameserver 198.51.100.53\noptions timeout:1 attempts:1\n")
             .unwrap();
         let (work, jobs) = mpsc::channel::<Work>();
@@ -65,13 +65,13 @@ impl Lab {
         lab
     }
 
-    /// A host with `web.test` at 10.99.0.1, and the lab's own names at 198.51.100.10.
+    /// Creates a host with `web.test` at 10.99.0.1, and the lab's own names at 198.51.100.10.
     #[must_use]
     pub fn with_web() -> Self {
         Self::new(&[("10.99.0.1", "web.test"), ("198.51.100.10", "public.lab.test"), ("127.0.0.1", "loop.lab.test")])
     }
 
-    /// Runs `job` on the host and returns what it returns.
+    /// Runs `job` on the host and returns its result.
     ///
     /// # Panics
     /// The job panicked.
@@ -82,7 +82,7 @@ impl Lab {
         receiver.recv().expect("the job in the lab failed; see above")
     }
 
-    /// A folder that both the host and the sandboxes on it see, owned by the workload's user.
+    /// Creates a folder that is visible on the host and in its sandboxes, owned by the workload's user.
     #[must_use]
     pub fn folder(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -91,7 +91,7 @@ impl Lab {
         path
     }
 
-    /// Writes a file that everybody may read and execute.
+    /// Writes a file that every user may read and execute.
     #[must_use]
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -100,8 +100,8 @@ impl Lab {
         path
     }
 
-    /// Takes system calls from everything that is started on the host from now on: each answers with its error number, as a
-    /// kernel or a container does that lacks them.
+    /// Removes system calls from all processes started on the host from now on: each answers with its error number, as in a
+    /// kernel or a container without them.
     pub fn without(&self, lacking: Vec<Lacking>) {
         self.inside(move || {
             for Lacking { call, arguments, errno } in lacking {
@@ -120,20 +120,20 @@ impl Lab {
         });
     }
 
-    /// What a program on the host prints, errors too.
+    /// Returns the output of a shell script on the host, errors included.
     #[must_use]
     pub fn shell(&self, script: &str) -> String {
-        // What hangs fails its test, not the whole run.
+        // A script that hangs fails its test, not the whole run.
         let mut command = Command::new("timeout");
         command.args(["--kill-after=1", "600", "sh", "-c", &format!("{{ {script}\n}} 2>&1")]).current_dir("/tmp");
         let output = self.inside(move || command.output().unwrap());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Starts a program on the host and waits for its first line; it is killed when the result is dropped.
+    /// Starts a program on the host and waits for its first line. Dropping the result kills it.
     ///
     /// # Panics
-    /// It cannot be started, or ends without a line.
+    /// The program cannot be started, or ends without a line.
     #[must_use]
     pub fn program(&self, words: &[&str]) -> Program {
         let mut command = Command::new(words[0]);
@@ -145,19 +145,19 @@ impl Lab {
         program
     }
 
-    /// A server that answers every request with `hello` and remembers what it was sent.
+    /// Starts a server that answers every request with `hello` and records the bytes that it receives.
     #[must_use]
     pub fn http(&self, address: &str) -> Upstream {
         Upstream::start(self, address.parse().unwrap(), Some(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
     }
 
-    /// A server that sends back what it is sent.
+    /// Starts an echo server.
     #[must_use]
     pub fn echo(&self, address: SocketAddr) -> Upstream {
         Upstream::start(self, address, None)
     }
 
-    /// A sandbox on this host under `policy`, a YAML document.
+    /// Returns a sandbox on this host under `policy`, a YAML document.
     #[must_use]
     pub fn sandbox(&self, policy: &str) -> Sandbox<'_> {
         Sandbox::new(self, policy)
@@ -169,7 +169,7 @@ impl Lab {
 pub struct Program(Child);
 
 impl Program {
-    /// Its number.
+    /// Returns the process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
@@ -178,13 +178,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Ended already, perhaps.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Moves the calling thread into namespaces of its own and sets them up.
+/// Moves the calling thread into new namespaces and sets them up.
 fn enter(files: &Path, addresses: &[String]) {
     #[expect(deprecated, reason = "what makes unshare unsafe is the descriptor table, which stays shared here")]
     rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS).expect("namespaces: the tests need root");

@@ -1,7 +1,7 @@
 //! Namespaces, servers and sandboxes for the tests: real kernel, real peers, nothing left behind.
 //!
-//! A [`Lab`] is a private host: network and mount namespaces of its own, with its own hosts file, logs and run
-//! directory, and any address it likes. Everything in it ends with it, also when a test fails.
+//! A [`Lab`] is a private host: its own network and mount namespaces, with its own hosts file, logs and run
+//! directory, and arbitrary addresses. Its processes and files end with it, even if a test fails.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "tests start programs, and show what they printed")]

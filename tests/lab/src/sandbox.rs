@@ -1,4 +1,4 @@
-//! The binary, run as its users run it.
+//! Runs of the binary from its command line.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -12,19 +12,19 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::host::Lab;
 
-/// No test waits longer for a sandbox.
+/// Longest wait of a test for a sandbox.
 const PATIENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
 
-/// The binary under test, built once with the profile of whoever asks.
+/// Path of the binary under test, built once with the profile of the calling test.
 ///
 /// # Panics
-/// It does not build.
+/// The build fails.
 pub fn binary() -> &'static PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "openshell-sandbox", "--bin", "openshell-sandbox"]);
-        // Tests lie in `deps` beside the binaries of their profile.
+        // Test programs are in `deps`, beside the binaries of their profile.
         let this = std::env::current_exe().unwrap();
         let folder = this.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap();
         if folder.ends_with("release") {
@@ -35,7 +35,7 @@ pub fn binary() -> &'static PathBuf {
     })
 }
 
-/// A sandbox that is to be run.
+/// A sandbox before its start.
 #[derive(Debug)]
 pub struct Sandbox<'l> {
     lab: &'l Lab,
@@ -53,7 +53,7 @@ impl<'l> Sandbox<'l> {
         sandbox
     }
 
-    /// A run of the binary on `lab` without a policy, in an environment of nothing but PATH.
+    /// Returns a run of the binary on `lab` without a policy, with PATH as its only variable.
     #[must_use]
     pub fn bare(lab: &'l Lab) -> Self {
         let mut command = Command::new(binary());
@@ -61,7 +61,7 @@ impl<'l> Sandbox<'l> {
         Self { lab, command, input: Vec::new() }
     }
 
-    /// Adds words before the command.
+    /// Adds arguments before the command.
     #[must_use]
     pub fn args(mut self, words: &[&str]) -> Self {
         self.command.args(words);
@@ -75,14 +75,14 @@ impl<'l> Sandbox<'l> {
         self
     }
 
-    /// Starts it elsewhere than in /tmp.
+    /// Sets its working directory, /tmp by default.
     #[must_use]
     pub fn current_dir(mut self, path: &str) -> Self {
         self.command.current_dir(path);
         self
     }
 
-    /// What the command reads.
+    /// Sets the standard input of the command.
     #[must_use]
     pub fn input(mut self, bytes: &[u8]) -> Self {
         self.input = bytes.to_vec();
@@ -118,7 +118,7 @@ impl<'l> Sandbox<'l> {
         let mut child = self.lab.inside(move || command.spawn().unwrap());
         let mut stdin = child.stdin.take().unwrap();
         let input = self.input;
-        // A command that does not read its input ends with it unread.
+        // A command may end without reading its input.
         thread::spawn(move || drop(stdin.write_all(&input)));
         let reading = [collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap())];
         Started { lab: self.lab, child, reading: Some(reading) }
@@ -133,7 +133,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// A sandbox that runs. It is killed when it is dropped, and with it everything inside.
+/// A running sandbox. Dropping it kills it with all its processes.
 #[derive(Debug)]
 pub struct Started<'l> {
     lab: &'l Lab,
@@ -142,7 +142,7 @@ pub struct Started<'l> {
 }
 
 impl Started<'_> {
-    /// The supervisor.
+    /// Process number of the supervisor.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -151,7 +151,7 @@ impl Started<'_> {
     /// Sends a signal to the supervisor.
     ///
     /// # Panics
-    /// It is gone.
+    /// The supervisor has ended.
     pub fn signal(&self, signal: Signal) {
         rustix::process::kill_process(self.process(), signal).unwrap();
     }
@@ -159,7 +159,7 @@ impl Started<'_> {
     /// Waits for the end.
     ///
     /// # Panics
-    /// It takes too long.
+    /// The wait exceeds its limit.
     #[must_use]
     pub fn wait(mut self) -> Finished {
         let pidfd = rustix::process::pidfd_open(self.process(), PidfdFlags::empty()).unwrap();
@@ -180,7 +180,7 @@ impl Started<'_> {
 
 impl Drop for Started<'_> {
     fn drop(&mut self) {
-        // Ended already, in the usual case.
+        // It has usually ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -190,28 +190,28 @@ impl Drop for Started<'_> {
 #[derive(Debug)]
 pub struct Finished {
     status: ExitStatus,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed as errors, the supervisor's included.
+    /// Standard error, the supervisor's included.
     pub stderr: String,
-    /// The host's log file.
+    /// Content of the host's log file.
     pub log: String,
 }
 
 impl Finished {
-    /// The exit code; a supervisor that was killed has none.
+    /// Returns the exit code.
     ///
     /// # Panics
-    /// It was killed.
+    /// The supervisor was killed.
     #[must_use]
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| panic!("the supervisor was killed: {self:?}"))
     }
 
-    /// What it printed, if it went well.
+    /// Returns the standard output of a run with exit code 0.
     ///
     /// # Panics
-    /// It did not.
+    /// The exit code is another one.
     #[must_use]
     #[track_caller]
     pub fn ok(&self) -> &str {
@@ -219,7 +219,7 @@ impl Finished {
         self.stdout.trim_end()
     }
 
-    /// The lines of the log that hold `text`.
+    /// Returns the lines of the log that contain `text`.
     #[must_use]
     pub fn logged(&self, text: &str) -> Vec<&str> {
         self.log.lines().filter(|line| line.contains(text)).collect()

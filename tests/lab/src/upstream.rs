@@ -1,4 +1,4 @@
-//! Servers that sandboxes reach, and that remember what reached them.
+//! Upstream servers that record the bytes that they receive.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use rustix::net::Shutdown;
 
 use crate::host::Lab;
 
-/// A server; it stops when it is dropped.
+/// A server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Upstream {
     listener: Arc<TcpListener>,
@@ -17,7 +17,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// A server at `address` that gives `answer` to the first bytes of each connection, or echoes.
+    /// Starts a server at `address` that sends `answer` after the first bytes of each connection; without one it echoes.
     pub(crate) fn start(lab: &Lab, address: SocketAddr, answer: Option<&'static [u8]>) -> Self {
         let listener = Arc::new(lab.inside(move || TcpListener::bind(address).unwrap()));
         let seen: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
@@ -32,7 +32,7 @@ impl Upstream {
         Self { listener, seen }
     }
 
-    /// What each connection so far has sent.
+    /// Returns the bytes received so far, by connection.
     ///
     /// # Panics
     /// A server thread panicked.
@@ -44,7 +44,7 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        // Ends the accept that the thread waits in.
+        // Wakes the thread from its accept.
         let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
     }
 }
