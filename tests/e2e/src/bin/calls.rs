@@ -1,5 +1,5 @@
-//! Calls the service of the tests in each of the four ways, through the proxy that its environment names, inside TLS and in
-//! clear, and prints what comes of it.
+//! Calls the tests' gRPC service in each of the four ways, through the proxy of its environment, inside TLS and
+//! in clear, and prints the results.
 
 #![expect(clippy::disallowed_methods, reason = "a test's program prints")]
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
@@ -19,7 +19,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 use tower::service_fn;
 
-/// Messages as they are.
+/// Messages as raw bytes.
 #[derive(Default)]
 struct Plain;
 
@@ -57,7 +57,7 @@ impl Decoder for Plain {
     }
 }
 
-/// Asks the proxy for `uri`.
+/// Opens a tunnel to `uri` through the proxy.
 async fn connect(uri: Uri) -> std::io::Result<TokioIo<TcpStream>> {
     let proxy = std::env::var("HTTPS_PROXY").unwrap();
     let mut stream = TcpStream::connect(proxy.trim_start_matches("http://")).await?;

@@ -1,5 +1,5 @@
-"""A backend of models for the tests: `backend.py FOLDER PORT`. The first part of a path says how it behaves, the rest is what is
-asked for. Each request is a line of FOLDER/seen."""
+"""A backend of models for the tests: `backend.py FOLDER PORT`. The first part of a path selects the behaviour, the rest is the
+path of the interface. Each request is a line of FOLDER/seen."""
 
 import asyncio, json, sys, time
 
@@ -7,7 +7,7 @@ folder, port = sys.argv[1], int(sys.argv[2])
 
 
 def has_result(body):
-    """Whether the last word is what a tool said."""
+    """Returns true if the last message is the result of a tool."""
     last = (body.get('messages') or body.get('input') or [{}])[-1]
     content = last.get('content') if isinstance(last, dict) else None
     kinds = [part.get('type') for part in content if isinstance(part, dict)] if isinstance(content, list) else []
@@ -23,7 +23,7 @@ def chat(body, use_tool):
 
 
 def answer_of(path, body):
-    """The whole answer."""
+    """Returns the response as one document."""
     model, use_tool = body.get('model'), bool(body.get('tools')) and not has_result(body)
     if path == '/v1/chat/completions':
         reason = 'tool_calls' if use_tool else 'stop'
@@ -47,7 +47,7 @@ def answer_of(path, body):
 
 
 def agents_turn(path, body):
-    """What an agent is told to do, where it can write: a file. Afterwards, and where it cannot, that it is done."""
+    """Returns a call of the agent's tool that writes a file, then, or without such a tool, the final message."""
     whole, names = answer_of(path, {**body, 'tools': None}), [tool.get('name') for tool in body.get('tools') or []]
     said = json.dumps(body.get('messages') or body.get('input'))
     if 'toolu_9' in said or 'call_9' in said: return whole
@@ -63,12 +63,12 @@ def agents_turn(path, body):
 
 
 def body_folder(said):
-    """The folder that the prompt names."""
+    """Returns the folder that the prompt names."""
     return said.split('write into ', 1)[1].split(' ', 1)[0]
 
 
 def events_of(path, body, whole=None):
-    """The same as a stream: names of events, or none, and their data."""
+    """Returns the response as events: their names, or None, and data."""
     whole = whole or answer_of(path, body)
     if path == '/v1/chat/completions':
         chunk = lambda delta, **more: (None, {'id': 'c', 'object': 'chat.completion.chunk', 'created': 1, 'model': body.get('model'),
@@ -138,7 +138,7 @@ async def serve(reader, writer):
 
 
 async def answer(reader, writer, how, path, body, headers):
-    """Whether the connection goes on."""
+    """Sends the response. Returns true if the connection stays open."""
     def plain(text, status='200 OK', extra=''):
         writer.write(f'HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n{extra}\r\n{text}'.encode())
     def chunk(data): writer.write(b'%x\r\n%s\r\n' % (len(data), data))

@@ -1,5 +1,5 @@
-"""A service of gRPC's for the tests, and its client: `calls.py FOLDER PORT[:CERTIFICATE]…`; without words it is
-what its clients begin with."""
+"""A gRPC service for the tests, and its client: `calls.py FOLDER PORT[:CERTIFICATE]…`; without arguments it is
+the prelude of its clients."""
 
 import sys, threading, time
 from concurrent import futures
@@ -65,6 +65,6 @@ path = lambda name: f'/{SERVICE}/{name}'
 
 
 def said(call):
-    """What a call comes to, as its caller sees it."""
+    """Returns the result of a call, or its status and message."""
     try: return call()
     except grpc.RpcError as error: return f'{error.code().name} {error.details()}'

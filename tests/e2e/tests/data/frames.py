@@ -34,7 +34,7 @@ def ask(path='/hello', method='GET', more=(), authority=None, scheme=None):
 
 
 class Client:
-    """A connection, through the proxy and opened."""
+    """An HTTP/2 connection through a tunnel of the proxy."""
 
     def __init__(self, tls=True, preface=True, port=8080):
         global CLIENT
@@ -53,7 +53,7 @@ class Client:
             self.socket = context.wrap_socket(self.socket, server_hostname='web.test')
             assert self.socket.selected_alpn_protocol() == 'h2'
         self.buffer, self.is_ending = b'', False
-        # Without a table of headers each head says all.
+        # Without a dynamic table each head is complete.
         if preface: self.send(PREFACE + frame(SETTINGS, 0, 0, struct.pack('>HI', 1, 0)))
 
     def send(self, data): self.socket.sendall(data)
@@ -61,7 +61,7 @@ class Client:
     def request(self, stream, fields, flags=END_STREAM | END_HEADERS): self.send(frame(HEADERS, flags, stream, block(fields)))
 
     def read(self):
-        """The next frame: kind, flags, stream, payload; None at the end."""
+        """Returns the next frame: kind, flags, stream, payload; None at the end."""
         try:
             while len(self.buffer) < 9 or len(self.buffer) < 9 + int.from_bytes(self.buffer[:3], 'big'):
                 data = self.socket.recv(65536)
@@ -81,7 +81,7 @@ class Client:
         return kind, flags, stream, payload
 
     def until(self, *kinds, stream=None):
-        """The next frame of one of these kinds, as text: what a stream or the connection comes to."""
+        """Returns the next frame of one of these kinds as text: the outcome of a stream or of the connection."""
         while True:
             got = self.read()
             if got is None: return 'END'
@@ -94,13 +94,13 @@ class Client:
             return NAMES[kind] + (' ACK' if kind == PING and flags & ACK else '')
 
 
-# The digits of Huffman's code in HPACK (RFC 7541, appendix B): a status is three of them.
+# Huffman codes of digits in HPACK (RFC 7541, appendix B): a status has three.
 DIGITS = {'00000': '0', '00001': '1', '00010': '2', '011001': '3', '011010': '4', '011011': '5', '011100': '6', '011101': '7', '011110': '8', '011111': '9'}
 INDEXED = {8: '200', 9: '204', 10: '206', 11: '304', 12: '400', 13: '404', 14: '500'}
 
 
 def status(payload):
-    """The status, which comes first, in whatever form."""
+    """Returns the status, the first field, in any of its encodings."""
     while payload[0] & 0xe0 == 0x20: payload = payload[1:]
     if payload[0] & 0x80: return INDEXED.get(payload[0] & 0x7f, '?')
     length, value = payload[1] & 0x7f, payload[2:]

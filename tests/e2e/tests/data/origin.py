@@ -1,5 +1,5 @@
-"""An HTTP/1.1 origin for the tests: `origin.py FOLDER PORT[:CERTIFICATE]…`. What a request gets its path says; each request that
-was read whole is a line of FOLDER/seen."""
+"""An HTTP/1.1 origin for the tests: `origin.py FOLDER PORT[:CERTIFICATE]…`. The path selects the response; each request that
+was read completely is a line of FOLDER/seen."""
 
 import asyncio, hashlib, json, ssl, sys, time
 
@@ -55,7 +55,7 @@ async def serve(reader, writer):
 
 
 async def answer(reader, writer, method, path, query, headers, digest):
-    """Whether the connection goes on."""
+    """Sends the response. Returns true if the connection stays open."""
     def plain(text, status='200 OK', extra=''):
         writer.write(f'HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n{extra}\r\n{text}'.encode())
     if path == '/store':
@@ -111,7 +111,7 @@ async def answer(reader, writer, method, path, query, headers, digest):
             await writer.drain()
             await asyncio.sleep(0.01)
     elif path.startswith('/reflect'):
-        # All that was asked, in parts of as many bytes as the request says, in the head and behind the body as well.
+        # The whole request in chunks of the requested size, also in the head and behind the body.
         text = json.dumps([method, f'{path}?{query}', headers]).encode()
         step = int(headers.get('x-step', len(text)))
         parts = [text[at:at + step] for at in range(0, len(text), step)]

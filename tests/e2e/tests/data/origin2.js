@@ -1,5 +1,5 @@
-// An HTTP/2 origin for the tests: `origin2.js FOLDER PORT[:CERTIFICATE]…`. What a request gets its path says; each request that was
-// read whole is a line of FOLDER/seen: method, target, headers, length of the body, trailers.
+// An HTTP/2 origin for the tests: `origin2.js FOLDER PORT[:CERTIFICATE]…`. The path selects the response; each request that was
+// read completely is a line of FOLDER/seen: method, target, headers, length of the body, trailers.
 const http2 = require('http2'), fs = require('fs'), crypto = require('crypto');
 const [folder, ...ports] = process.argv.slice(2);
 const note = line => fs.appendFileSync(`${folder}/seen`, JSON.stringify(line) + '\n');
