@@ -1,15 +1,15 @@
-//! Real clients, which know nothing of the proxy but what their environment says, against an origin inside TLS whose requests
-//! are judged: what they may do works as it does without a proxy, what they may not is refused by a 403 that they can read.
+//! Real clients, configured by their environment alone, against an origin inside TLS whose requests
+//! are judged: permitted requests work as without a proxy, others are refused by a readable 403.
 
 use lab::{Finished, Lab};
 
 use crate::origin::{Origin, policy};
 
-/// What is judged: everything may be read and uploaded, and only that.
+/// Rules that permit reads and uploads only.
 const RULES: &str = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"**\"}}, \
                      {allow: {method: POST, path: /upload}}, {allow: {method: PUT, path: /upload}}]";
 
-/// Runs `script` where the programs `binaries` may reach the origin.
+/// Runs `script` under a policy that permits `binaries` the origin.
 fn run(lab: &Lab, origin: &Origin, binaries: &[&str], script: &str) -> Finished {
     let real: Vec<_> = binaries.iter().map(|path| std::fs::canonicalize(path).unwrap().display().to_string()).collect();
     let real: Vec<_> = real.iter().map(String::as_str).collect();
@@ -128,7 +128,7 @@ public class Client {
     }
 }
 END
-# These two know no proxy: a door inside the sandbox leads to it.
+# These two do not support proxies: a listener inside the sandbox forwards to it.
 cat > door.py <<'END'
 import os, socket, sys, threading
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -231,7 +231,7 @@ fn git_pushes_fifty_megabytes_and_clones_them() {
     let path = folder.display();
     let made = lab.shell(&format!("git init -q --bare {path}/repo.git && git -C {path}/repo.git config http.receivepack true && chmod -R a+rwX {path}"));
     assert_eq!(made, "");
-    // Git's own server, as a CGI program behind Python's.
+    // Git's server, a CGI program behind Python's HTTP server.
     let server = lab.file(
         "git.py",
         r"

@@ -1,5 +1,5 @@
-//! Secrets that the command uses without having them: each arrives where it may, and neither it nor what stands for it anywhere
-//! else.
+//! Secrets that the command uses without having them: each arrives where it may, and neither secret nor placeholder
+//! anywhere else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ const SECRET: &str = "s3cret-Value.42";
 
 const PLACEHOLDER: &str = "openshell:resolve:env:API_KEY";
 
-/// One credential, for the origin at the ports that tests use.
+/// A credential that is bound to the origin at the ports of the tests.
 const CREDENTIALS: &str = r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "web.test:8080"]}}"#;
 
-/// The origin over each way to it: inside TLS, in a tunnel, through the forward door.
+/// URLs of the origin inside TLS, in a plain tunnel, and by forward requests.
 const WAYS: [(&str, &str); 3] =
     [("", "https://web.test"), ("-p", "http://web.test:8080"), ("", "http://web.test:8080")];
 
-/// A credentials file that only its owner may read.
+/// Writes a credentials file that only its owner may read.
 fn file(lab: &Lab, text: &str) -> String {
     let path = lab.file("credentials.yaml", text);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -245,7 +245,7 @@ fn what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
         );
     }
     assert_eq!(origin.seen().len(), 0);
-    // The same without any credentials.
+    // The same without credentials.
     let finished = lab
         .sandbox(&policy(&["/usr/bin/curl"], FULL))
         .args(&["--upstream-ca-file", &origin.authority()])
@@ -255,7 +255,7 @@ fn what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
 }
 
 /// A Python program: opens a tunnel to web.test:8080 and sends each argument in a write of its own, a moment after the one before;
-/// prints what comes back.
+/// prints the response.
 const PARTS: &str = r#"
 import os, socket, sys, time
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -336,7 +336,7 @@ fn a_placeholder_in_a_trailer_ends_the_request() {
     assert!(!upstream.seen().iter().any(|seen| seen.escape_ascii().to_string().contains("resolve")), "{finished:?}");
 }
 
-/// Runs nghttpd with its log of heads in a file, and says when it listens.
+/// Runs nghttpd with its log of heads in a file, and reports that it listens.
 const NGHTTPD: &str = r#"
 import subprocess, sys, ctypes, signal, time
 log, command = sys.argv[1], sys.argv[2:]
@@ -386,7 +386,7 @@ fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
         for way in ways {
             let line = format!("ALLOWED GET {}/hello ", way.rsplit(' ').next().unwrap());
             let lines = finished.logged("HTTP:GET").iter().filter(|found| found.contains(&line)).count();
-            // The log is the host's: it holds the first run, too.
+            // The log is the host's, so it also contains the first run.
             assert_eq!(lines, if is_observed { 2 * RUNS } else { RUNS }, "{way}");
         }
         if is_observed {
@@ -494,7 +494,7 @@ fn a_path_that_could_be_read_in_two_ways_is_none_that_a_credential_is_bound_to()
         "/repos/x",
     ]
     .map(|path| format!("curl -sS --path-as-is -H 'X: openshell:resolve:env:PATHS' https://web.test{path}; echo"));
-    // Without rules paths are sent as they are written.
+    // Without rules, paths are sent as written.
     let finished = sandbox(&lab, &origin, credentials, "allow_encoded_slash: false").sh(&script.join("\n"));
     assert_eq!(origin.asked(), ["GET /repos/x"], "{finished:?}");
     assert_eq!(finished.stdout.matches("credential_endpoint_mismatch").count(), 6, "{finished:?}");
@@ -563,7 +563,7 @@ fn what_names_one_host_and_goes_to_another_takes_no_secret_along() {
         &origin,
         credentials,
         &[
-            // By Host, by SNI, by the absolute form, by userinfo, and by being sent on.
+            // By Host, SNI, absolute form, user information and redirects.
             "-H 'Host: bound.test' -H \"X: $P\" https://web.test/host".to_owned(),
             "-k --connect-to bound.test:443:web.test:443 -H \"X: $P\" https://bound.test/sni".to_owned(),
             "-H 'Host: bound.test:8080' -H \"X: $P\" http://web.test:8080/absolute".to_owned(),
@@ -592,7 +592,7 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
         .collect();
     let finished = curl(&lab, &origin, CREDENTIALS, &lines);
     assert!(!finished.ok().contains("s3cret") && !finished.stdout.contains("Value.42"), "{finished:?}");
-    // Inside `user:…` in Base64 the secret begins at its third place.
+    // Inside `user:…` the secret starts at the third byte of a Base64 group.
     assert!(
         !finished.stdout.contains("czM2NyZXQtVmFsdWU") && !finished.stdout.contains("NyZXQtVmFsdWU"),
         "{finished:?}"
@@ -602,7 +602,7 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
     assert_eq!(finished.stdout.matches(&format!("X-Back: {stars}")).count(), 40);
     let finding = "[MED] \"Credential In An Answer\" [confidence:high]";
     assert_eq!(finished.logged(finding).len(), 40, "{}", finished.log);
-    // As many bytes as came, in the answer to a request without a credential too.
+    // The length is unchanged, also in the response to a request without a credential.
     let finished = curl(
         &lab,
         &origin,
@@ -623,20 +623,20 @@ fn what_one_request_has_stored_another_does_not_read_back() {
     let origin = Origin::start(&lab);
     let ask = |path: &str| format!("--http1.1 --compressed https://web.test{path}");
     let (store, read) = (ask("/store?k -H \"X-Key: $P\""), ask("/stored?k"));
-    // Bound to the host: masked whichever request is answered, and asked for uncompressed.
+    // Bound to the host: redacted in the response to any request, which asks for no compression.
     let finished = curl(&lab, &origin, CREDENTIALS, &[store.clone(), read.clone()]);
     assert_eq!(finished.ok(), "stored 200\n*************** 200", "{finished:?}");
     assert_eq!(finished.logged("FINDING:BLOCKED").len(), 1, "{}", finished.log);
     assert!(origin.seen().iter().all(|seen| seen[2]["accept-encoding"] == "identity"), "{:?}", origin.seen());
-    // At another port of the host too.
+    // Also at another port of the host.
     let plain = "http://web.test:8080/stored?k".to_owned();
     let finished = curl(&lab, &origin, CREDENTIALS, std::slice::from_ref(&plain));
     assert_eq!(finished.ok(), "*************** 200", "{finished:?}");
-    // Bound to none: everywhere, also in an answer that was asked for before it went there.
+    // Unbound: in all responses, also to requests sent before the credential was.
     let unbound = "credentials: {API_KEY: {value: s3cret-Value.42}}";
     let finished = curl(&lab, &origin, unbound, &[read.clone(), plain]);
     assert_eq!(finished.ok(), "*************** 200\n*************** 200", "{finished:?}");
-    // Bound elsewhere: not there.
+    // Bound to another host: not redacted.
     let elsewhere = "credentials: {API_KEY: {value: s3cret-Value.42, hosts: [other.test]}}";
     let finished = curl(&lab, &origin, elsewhere, &[read]);
     assert_eq!(finished.ok(), format!("{SECRET} 200"), "{finished:?}");
@@ -744,7 +744,7 @@ fn no_process_of_the_sandbox_has_a_secret_in_its_memory() {
     while !ready.exists() {
         std::thread::yield_now();
     }
-    // All memory of every process below the supervisor, init included, and none of the supervisor's own.
+    // The memory of every process below the supervisor, init included, without that of the supervisor.
     let scan = r#"
 import os, sys
 secret, parents, found, looked = sys.argv[2].encode(), {}, [], 0
@@ -903,7 +903,7 @@ fn what_calls_itself_a_call_hides_no_secret() {
         );
     }
     assert_eq!(origin.seen().len(), 3, "{finished:?}");
-    // What names the trailers names no secret either.
+    // The names in `Trailer` are redacted too.
     let named =
         curl(&lab, &origin, CREDENTIALS, &["-i -H 'X-Trailer: x' -H \"X-Back: $P\" https://web.test/named".to_owned()]);
     assert!(!named.stdout.contains(SECRET), "{named:?}");

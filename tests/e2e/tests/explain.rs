@@ -1,9 +1,9 @@
-//! From a refusal to the policy that would permit it: proposals, observation, `check` and `explain`.
+//! Aids for writing policies: proposals, observation, `check` and `explain`.
 
 use lab::Lab;
 use lab::sandbox::Sandbox;
 
-/// Asks for each target given and prints the status lines.
+/// Sends a CONNECT for each argument and prints the status lines.
 const ASK: &str = r"
 import os, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -172,7 +172,7 @@ fn check_names_what_is_wrong_and_what_is_doubtful() {
     assert!(doubtful.ends_with("1 network policy, 1 warning\n0\n"), "{doubtful}");
     let wrong = check("network_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\nversions: 1\n");
     assert!(wrong.contains("line 1: ") && wrong.contains("line 2: ") && wrong.ends_with("\n1\n"), "{wrong}");
-    // Behind `--` it is a command.
+    // After `--` the word is a command.
     assert_eq!(Sandbox::bare(&lab).run(&["check", "x"]).code(), 1, "no policy");
 }
 
@@ -201,7 +201,7 @@ fn explain_and_observe_know_requests() {
     assert!(explain(&file, "GET", "/%00").contains("bad_request"));
     let audited = lab.file("audited.yaml", policy.replace("enforce,", "audit,")).display().to_string();
     assert!(explain(&audited, "POST", "/x").contains("audit only: POST /x not permitted by policy"));
-    // What was observed is enough for the same run, and not for more.
+    // The observed policy permits the same run, and no more.
     let observed = lab.folder("out").join("observed.yaml").display().to_string();
     let ask = |policy: &str, flags: &[&str], method: &str| {
         let request = format!("{method} /x/1 HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n");
@@ -216,7 +216,7 @@ fn explain_and_observe_know_requests() {
     );
     assert!(ask(&observed, &[], "GET").ok().ends_with("hello"));
     assert!(ask(&observed, &[], "POST").ok().contains("403 request_not_in_rules"));
-    // What was refused, added, lets the same run pass.
+    // With the proposals added, the same run passes.
     let proposals = lab.folder("out").join("proposals.yaml").display().to_string();
     assert!(ask(&policy, &["--proposals", &proposals], "GET").ok().contains("403 request_not_in_rules"));
     let proposed = std::fs::read_to_string(proposals).unwrap();
@@ -237,7 +237,7 @@ fn an_observation_replaces_only_what_an_observation_wrote() {
         assert!(refused.stderr.contains("the file exists and was not written by --observe"), "{refused:?}");
         assert_eq!(std::fs::read_to_string(&policy).unwrap(), base());
     }
-    // An empty file, such as mktemp makes, holds nothing to lose.
+    // An empty file, as created by mktemp, has no content to lose.
     let file = lab.file("observed.yaml", "");
     for _ in 0..2 {
         assert_eq!(lab.sandbox(&base()).args(&["--observe", file.to_str().unwrap()]).sh("echo ran").ok(), "ran");
@@ -265,14 +265,14 @@ fn an_observation_that_is_merged_lets_both_runs_pass() {
     }
     assert!(send(&observed, &[], "PUT").ok().contains("403 request_not_in_rules"), "{observed}");
     assert_eq!(lab.sandbox(&observed).python(ASK, &["public.lab.test:443"]).ok(), PERMITTED, "{observed}");
-    // A rule that was narrowed by hand is not widened again.
+    // A rule that was narrowed by hand stays so.
     std::fs::write(&file, observed.replacen("\"**\"", "\"/x\"", 1)).unwrap();
     let refused = lab.sandbox(&base()).args(&merge).sh("echo ran");
     assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
     assert!(refused.stderr.contains("holds more than --observe writes"), "{refused:?}");
 }
 
-/// Runs `echo ran` with `flags`, which is to be refused for a reason that holds `reason`, and leaves the file at `path` as it is.
+/// Runs `echo ran` with `flags`. The start must fail with `reason`, and leave the file at `path` unchanged.
 fn is_refused_and_keeps(lab: &Lab, flags: &[&str], path: &str, reason: &str) {
     let before = std::fs::read_to_string(path).unwrap();
     let refused = Sandbox::bare(lab).args(flags).sh("echo ran");
@@ -304,7 +304,7 @@ fn proposals_replace_only_proposals_and_nothing_that_the_run_depends_on() {
     let (notes, policy, proposed) = (file("notes", "kept\n"), file("policy.yaml", &base()), file("proposed.yaml", ""));
     let (credentials, routes) = (file("credentials.yaml", "credentials: {}\n"), file("routes.yaml", "routes: []\n"));
     assert_eq!(lab.shell(&format!("chmod 600 {credentials} {routes}")), "");
-    // A file of proposals may be a policy itself, or be made one.
+    // A file of proposals may be a policy, or become one.
     let ask = lab.sandbox(&base()).args(&["--proposals", &proposed]).python(ASK, &["web.test:8080"]);
     assert!(ask.ok().contains("403"), "{ask:?}");
     let proposals = std::fs::read_to_string(&proposed).unwrap();

@@ -1,10 +1,10 @@
-//! What the workload may do with files. Each refusal has a twin: the same act outside the sandbox, as the same user,
-//! succeeds, so that it is the sandbox that refuses.
+//! File access of the workload. Each refusal has a counterpart: the same act outside the sandbox, as the same user,
+//! succeeds, which shows that the sandbox refuses it.
 
 use lab::Lab;
 use lab::host::UID;
 
-/// What the tests' user does outside a sandbox.
+/// Runs a script outside a sandbox as the tests' user.
 fn as_user(lab: &Lab, script: &str) -> String {
     lab.shell(&format!("setpriv --reuid {UID} --regid {UID} --clear-groups sh -c '{script}'"))
 }
@@ -87,7 +87,7 @@ fn listed_paths_are_made_left_alone_and_never_weakened() {
         format!("stat -c '%u %a' {0}; touch {0}/x && echo wrote; [ -w /etc ] || echo etc-is-roots", made.display());
     let finished = lab.sandbox(&policy).sh(&script);
     assert_eq!(finished.ok(), format!("{UID} 755\nwrote\netc-is-roots"));
-    // What refuses /etc now is its owner, not the sandbox: a file there that the user owns can be written.
+    // Now Unix permissions refuse /etc, not the sandbox: the user can write its own file there.
     let owned =
         format!("mount -t tmpfs lab /etc/alternatives && touch /etc/alternatives/f && chown {UID} /etc/alternatives/f");
     assert_eq!(lab.shell(&owned), "");
@@ -186,7 +186,7 @@ fn files_and_devices_are_listed_by_themselves() {
     );
 }
 
-/// RNDGETENTCNT, which anybody may ask of the random device.
+/// RNDGETENTCNT, which every user may call on the random device.
 const ENTROPY: &str =
     "import fcntl, struct; fcntl.ioctl(open('/dev/urandom'), 0x80045200, bytearray(4)); print('asked')";
 
@@ -201,7 +201,7 @@ fn device_ioctls_need_a_device_that_is_listed() {
     assert_eq!(lab.sandbox(&listed).python(ENTROPY, &[]).ok(), "asked");
 }
 
-/// Connects to the sockets that are given, by path or, from `@` on, by abstract name.
+/// Connects to the sockets in the arguments, by path or, after `@`, by abstract name.
 const SOCKETS: &str = "
 import socket, sys
 for name in sys.argv[1:]:
@@ -211,7 +211,7 @@ for name in sys.argv[1:]:
     except OSError as error: print(type(error).__name__)
 ";
 
-/// Listens on the sockets that are given, open to everybody, and says so.
+/// Listens on the sockets in the arguments, open to every user, and reports it.
 const SERVICES: &str = "
 import os, socket, sys, time
 held = []
@@ -273,7 +273,7 @@ fn a_service_that_is_started_later_is_out_of_reach_beside_what_is_granted() {
         ("[]", "FileNotFoundError\nFileNotFoundError\nFileNotFoundError"),
         ("[/run/granted/deep]", "FileNotFoundError\nFileNotFoundError\nreached"),
         ("[/run/link]", "FileNotFoundError\nFileNotFoundError\nreached"),
-        // The policy's own word.
+        // Granted by the policy.
         ("[/run]", "reached\nreached\nreached"),
     ] {
         let folder = tempfile::tempdir_in(lab.folder("late")).unwrap();
@@ -345,7 +345,7 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
         let policy = format!("{}filesystem_policy: {{read_write: {listed}}}\n", crate::policy("{}"));
         assert_eq!(lab.sandbox(&policy).python(SOCKETS, &[&name]).ok(), expected, "{listed}");
     }
-    // What the workload binds there itself, it reaches.
+    // The workload reaches its own sockets there.
     let own = "import os, socket, tempfile; p = tempfile.mkdtemp() + '/s'; s = socket.socket(1); s.bind(p); s.listen(); \
                socket.socket(1).connect(p); print('reached'); os.unlink(p); os.rmdir(os.path.dirname(p))";
     assert_eq!(lab.sandbox(&crate::policy("{}")).python(own, &[]).ok(), "reached");
@@ -389,7 +389,7 @@ fn a_link_of_roots_grants_what_it_stands_for_where_it_is_listed() {
     let lab = Lab::with_web();
     let store = lab.folder("store");
     std::fs::write(store.join("file"), "stored").unwrap();
-    // The lab's own folder is root's.
+    // The lab's folder belongs to root.
     let link = store.with_file_name("current");
     std::os::unix::fs::symlink("store", &link).unwrap();
     let policy = format!(
@@ -421,7 +421,7 @@ fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
     );
 }
 
-/// Makes a terminal, says its number, and waits.
+/// Creates a terminal, prints its number, and waits.
 const TERMINAL: &str = "import os, pty, time; a, b = pty.openpty(); print(os.ttyname(b), flush=True); time.sleep(600)";
 
 #[test]

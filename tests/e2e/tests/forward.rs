@@ -1,13 +1,13 @@
-//! Plain HTTP through the forward door.
+//! Plain HTTP by forward requests.
 
 use lab::{Finished, Lab, Upstream};
 
-/// A policy that gives curl `web.test:8080`.
+/// A policy that permits curl `web.test:8080`.
 fn curl() -> String {
     crate::web().replace(&crate::python(), "/usr/bin/curl")
 }
 
-/// What curl, told `arguments`, prints inside a sandbox under `policy`, with its status line.
+/// Returns the output of curl with `arguments` in a sandbox under `policy`, with the status line.
 fn ask(lab: &Lab, policy: &str, arguments: &str) -> Finished {
     lab.sandbox(policy).sh(&format!("curl -s -i {arguments}"))
 }
@@ -128,7 +128,7 @@ fn an_ipv6_address_is_reached_as_it_is_written_in_a_url() {
     assert!(other.stdout.starts_with("HTTP/1.1 403 "), "{other:?}");
 }
 
-/// A server that says what it was sent: method, length and SHA-256 of the body, and the number of the connection's requests.
+/// A server that returns method, length and SHA-256 of the body, and the number of requests on the connection.
 const SERVER: &str = "
 import hashlib, http.server
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -277,7 +277,7 @@ fn a_client_that_has_gone_leaves_no_connection_behind() {
     assert_eq!(started.wait().code(), 0);
 }
 
-/// Begins an answer that never ends, and sends what it was sent.
+/// Starts an endless response, and sends the request back.
 const ENDLESS: &str = r"
 import socket, time
 s = socket.create_server(('10.99.0.1', 8080))

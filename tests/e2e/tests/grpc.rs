@@ -1,11 +1,11 @@
-//! gRPC: its clients call through the sandbox as they do without, and are told why not in their own words.
+//! gRPC: calls through the sandbox work as without it, and refusals are gRPC statuses.
 
 use lab::{Finished, Lab};
 
 use crate::origin::{FULL, Origin, policy};
 use crate::sdks::{Packages, installed};
 
-/// A lab with the service, and the library of its clients, from the package registry.
+/// Creates a lab with the service, and the client library from the package registry.
 struct Calls {
     lab: Lab,
     origin: Origin,
@@ -44,7 +44,7 @@ def check(channel):
     print(one(b'hello'), b' '.join(many(b'')), count(iter([b'abc', b'de'])))
     answer, call = one.with_call(b'hello')
     print(dict(call.trailing_metadata()))
-    # Each word waits for the answer to the one before.
+    # Each word waits for the answer to the previous one.
     words, heard = [b'a', b'b', b'c'], threading.Semaphore(1)
     def say():
         for word in words: heard.acquire(); yield word
@@ -91,7 +91,7 @@ for channel in (secure(), clear()):
     assert_eq!(finished.stdout.lines().count(), 4);
     assert!(finished.stdout.lines().skip(1).step_by(2).all(|line| line == "b'hello'"), "{finished:?}");
 
-    // A secret arrives, and comes back in no message; each message comes as soon as it is whole.
+    // The secret arrives, and no message returns it; each message is forwarded when it is complete.
     let credentials =
         calls.lab.file("credentials.yaml", "credentials: {KEY: {value: s3cret-Value.42, hosts: [\"web.test\"]}}");
     std::fs::set_permissions(&credentials, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();

@@ -1,4 +1,4 @@
-//! HTTP/2, each stream of it judged as a request of HTTP/1.1 is.
+//! HTTP/2: each stream is judged like an HTTP/1.1 request.
 
 use lab::{Finished, Lab, Sandbox};
 
@@ -59,14 +59,14 @@ fn a_refused_upload_learns_why_however_long_it_is() {
     assert_eq!(origin.asked().len(), 0);
 }
 
-/// Runs `program` behind a client that speaks frame by frame.
+/// Runs `program` after the prelude of a client that speaks frame by frame.
 fn frames(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
     let program = [include_str!("data/frames.py"), program].concat();
     sandbox(lab, origin, rules).python(&program, &[])
 }
 
-/// What RFC 9113 has a server do with what a client sends, by its sections: `name`, frames, and what comes of them. Nothing of
-/// it may reach the origin.
+/// Server behaviour that RFC 9113 requires, by section: `name`, frames sent, and the outcome. None of
+/// them may reach the origin.
 const CONFORMANCE: &str = r"
 def check(name, expected, send, kinds=(HEADERS, RST, GOAWAY), stream=1):
     for tls in (True, False):
@@ -110,7 +110,7 @@ check('8.1.1 too short', MALFORMED, both(post(5), frame(DATA, END_STREAM, 1, b'a
 check('8.1.1 too long', MALFORMED, both(post(2), frame(DATA, END_STREAM, 1, b'abc')))
 check('8.1 trailers that end nothing', MALFORMED, both(post(3), frame(DATA, 0, 1, b'abc') + frame(HEADERS, 4, 1, block([('x', 'y')]))))
 whole = dict(kinds=(GOAWAY,), stream=None)
-# What cannot be decoded the library calls by one name.
+# The library reports all frames that it cannot decode as PROTOCOL_ERROR.
 def broken(name, send, error='PROTOCOL_ERROR'): check(name, f'GOAWAY {error} | GOAWAY PROTOCOL_ERROR | END', send, **whole)
 broken('5.1 DATA on a stream that is idle', lambda c: c.send(frame(DATA, 0, 1, b'x')))
 broken('5.1.1 even stream', lambda c: c.request(2, ask()))
@@ -134,7 +134,7 @@ broken('6.9.1 window overflow', lambda c: c.send(frame(WINDOW, 0, 0, struct.pack
 broken('6.10 CONTINUATION alone', lambda c: c.send(frame(CONTINUATION, END_HEADERS, 1, block(ask()))))
 broken('4.2 frame too large', lambda c: c.send(frame(HEADERS, 5, 1, bytes(20000))), 'FRAME_SIZE_ERROR')
 broken('4.3 HPACK', lambda c: c.send(frame(HEADERS, 5, 1, b'\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff')), 'COMPRESSION_ERROR')
-# What must work.
+# Valid frames.
 check('6.7 PING', 'PING ACK', lambda c: c.send(frame(PING, 0, 0, bytes(8))), kinds=(PING,), stream=None)
 check('6.5.3 SETTINGS', 'SETTINGS ACK', lambda c: None, kinds=('ACK',), stream=None)
 check('5.5 unknown frames, flags and settings', 'PING ACK', lambda c: c.send(frame(0x42, 0xff, 0, b'x') + frame(SETTINGS, 0, 0, struct.pack('>HI', 0x4242, 1)) + frame(PING, 0, 0, bytes(8))), kinds=(PING,), stream=None)
@@ -203,7 +203,7 @@ let refused;
     assert_eq!(origin.asked().len(), 40);
 }
 
-/// Runs a program of Node's, `tls` in which is opened through the proxy and speaks HTTP/2.
+/// Runs a Node.js program with `tls`, a TLS connection to web.test through the proxy that offers HTTP/2.
 fn node(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
     let program = format!(
         "
@@ -283,7 +283,7 @@ print(client.until(HEADERS, stream=17))
 fn nobody_reads_faster_than_the_other_side_takes() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    // Without leave to send more, an answer of a gigabyte stays where it is.
+    // Without window updates, a response of 1 GiB stays at the origin.
     let program = "
 client = Client()
 client.request(1, ask('/big?1073741824'))
@@ -320,7 +320,7 @@ print(client.until(HEADERS), client.until(DATA), client.until(HEADERS)[:7])
     }
 }
 
-/// The origin's answers to a client that asks again and again, on one connection, while the policy changes.
+/// Responses to a client that repeats requests on one connection while the policy changes.
 const REVOKED: &str = "
 client = Client(tls=False)
 client.request(1, ask('/silent'))
@@ -346,7 +346,7 @@ fn what_is_permitted_no_longer_ends_with_a_goaway() {
     assert_eq!(finished.ok(), "True True", "{finished:?}");
     assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
     assert_eq!(origin.asked(), ["GET /silent", "ABORTED /silent"]);
-    // A change that leaves what goes on alone lets it go on.
+    // A change that does not affect the connection keeps it open.
     let lab = Lab::with_web();
     let _origin = Origin::http2(&lab);
     let program =
@@ -387,7 +387,7 @@ for path in ('/goaway', '/gone'):
     assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
 }
 
-/// Floods: each is a connection of its own, ended by the sandbox or held to what it may have, with nothing of it at the origin.
+/// Floods: each is a connection of its own, closed or limited by the sandbox, without a byte at the origin.
 const FLOODS: &str = r"
 def flood(name, send, rounds):
     client = Client()
@@ -478,7 +478,7 @@ fn a_client_that_leaves_it_open_speaks_what_its_upstream_does() {
     let origin = Origin::http2(&lab);
     let both = curl(&lab, &origin, FULL, "-i https://web.test/hello");
     assert!(both.ok().starts_with("HTTP/2 200"), "{both:?}");
-    // Also where the upstream is not who it should be.
+    // Also if the upstream's certificate is for another name.
     let refused = curl(&lab, &origin, FULL, "-i https://web.test:8444/hello");
     assert!(refused.ok().contains("upstream_tls_invalid"), "{refused:?}");
 }
@@ -487,7 +487,7 @@ fn a_client_that_leaves_it_open_speaks_what_its_upstream_does() {
 fn an_upstream_that_has_not_said_that_it_speaks_http2_gets_nothing_of_a_clients() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    // Reads line by line, and serves whatever line is a request.
+    // Reads line by line, and serves each line that is a request.
     let server = lab.file(
         "lenient.py",
         r"
@@ -556,13 +556,13 @@ fn answers_that_nobody_reads_take_so_much_memory_and_no_more() {
 
 #[test]
 fn what_is_held_back_of_answers_that_are_searched_for_secrets_has_a_bound() {
-    // A byte of each answer is taken, so that the rest is held back.
+    // The window admits one byte of each response; the rest is buffered.
     let secret = "0123456789abcdef".repeat(2048);
     unread(&format!("credentials: {{KEY: {{value: {secret}, hosts: [web.test]}}}}"), 1, "HEADERS 503");
 }
 
-/// Forty connections that ask for 95 answers each and take `window` bytes of each; meanwhile `afterwards` comes of one more request of
-/// the same program.
+/// Opens forty connections with 95 requests each, which read `window` bytes of each response; then expects the outcome `afterwards`
+/// of a further request of the same program.
 #[track_caller]
 fn unread(credentials: &str, window: u32, afterwards: &str) {
     let lab = Lab::with_web();
@@ -604,7 +604,7 @@ client.request(1, ask('/hello')); print(client.until(HEADERS))
     assert!(most < 512 * 1024, "{most} kB");
 }
 
-/// Tells the resident memory of process `pid`, in kB; 0 where there is none.
+/// Returns the resident memory of process `pid`, in kB; 0 without such a process.
 fn resident(pid: u32) -> impl Fn() -> u64 {
     move || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -696,8 +696,8 @@ for n in range(20):
     assert!(origin.connections() <= 2, "{}", origin.connections());
 }
 
-/// Runs `program` behind a client that speaks frame by frame, with an upstream that does as well: `settings` are its own, and
-/// `serve` what it does about a frame of a `kind` with `flags` on a `stream`.
+/// Runs `program` as a client that speaks frame by frame, with an upstream that does too: `settings` are the upstream's,
+/// `serve` is its Python code for a frame of a `kind` with `flags` on a `stream`.
 fn between(settings: &str, serve: &str, program: &str) -> Finished {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
@@ -726,7 +726,7 @@ while True:
     lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[])
 }
 
-/// One request at a time.
+/// Settings that allow one stream at a time.
 const NARROW: &str = "struct.pack('>HI', 3, 1)";
 
 #[test]
@@ -769,7 +769,7 @@ fn what_waits_for_its_turn_when_the_upstream_goes_is_not_its_clients_fault() {
             "
 client = Client(tls=False, port=8447)
 client.request(1, ask('/first', 'POST'), END_HEADERS)
-# The upstream has it, and takes no other one beside it.
+# The upstream has the stream, and accepts no other one beside it.
 client.until(HEADERS, stream=1)
 for n in (3, 5, 7): client.request(n, ask('/next'))
 client.send(frame(PING, 0, 0, bytes(8))); client.until(PING)

@@ -1,4 +1,4 @@
-//! Who the workload is, and that it can become nobody else.
+//! Identity of the workload, and ways to change it.
 
 use lab::Lab;
 use lab::host::UID;
@@ -45,7 +45,7 @@ for act in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]
     except PermissionError: print('refused')
 ";
     assert_eq!(lab.sandbox(&crate::policy("{}")).python(program, &[]).ok(), "refused\n".repeat(4).trim_end());
-    // A set-user-ID program runs, and gains nothing.
+    // A set-user-ID program runs without gaining privileges.
     let folder = lab.folder("setuid");
     let id = folder.join("id");
     lab.shell(&format!("cp /usr/bin/id {0} && chmod 4755 {0}", id.display())).is_empty().then_some(()).unwrap();
@@ -77,8 +77,8 @@ socket.socket(16, 3, 0); socket.socket(2, 1, 0); socket.socket(10, 1, 0); socket
     );
 }
 
-/// Sets what curl, wget, git, ssh, Python, Node.js, Java and `ip` were seen to set (strace), then what hides who has a
-/// connection, or leads into rarely used code; prints what was refused of each.
+/// Sets the socket options that curl, wget, git, ssh, Python, Node.js, Java and `ip` set (strace), then options that hide the
+/// owner of a connection or reach rarely used code; prints the refused ones of each.
 const OPTIONS: &str = "
 import ctypes, errno, socket as s
 tcp, tcp6, udp, udp6 = [s.socket(f, t) for t in (s.SOCK_STREAM, s.SOCK_DGRAM) for f in (s.AF_INET, s.AF_INET6)]
@@ -117,7 +117,7 @@ fn socket_options_of_ordinary_programs_pass_and_fast_open_filters_and_other_prot
                     1/26 ENOPROTOOPT 17/100 ENOPROTOOPT\nsendto ENOTSUP\n1 262 EPROTONOSUPPORT\n2 136 EPROTONOSUPPORT\n\
                     1 132 EPROTONOSUPPORT\n5 0 EPROTONOSUPPORT\n2 115 EPROTONOSUPPORT";
     assert_eq!(lab.sandbox(&crate::policy("{}")).python(OPTIONS, &[]).ok(), expected);
-    // A client that wishes for fast open goes on without it.
+    // A client that asks for fast open continues without it.
     let curl = "curl -sS --tcp-fastopen -o /dev/null -w '%{http_connect}' https://web.test:8080";
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh(curl).stdout, "403");
 }
@@ -188,7 +188,7 @@ fn processes_of_the_same_user_outside_cannot_be_signalled_nor_read() {
     let outside = lab.shell(&format!("setpriv --reuid {UID} --clear-groups kill -0 {pid} && echo reached"));
     assert_eq!(outside, "reached\n", "the twin outside");
     let script = format!("kill -0 {pid} && echo reached; cat /proc/{pid}/status && echo read; kill -9 -1; echo alive");
-    // `kill -1` reaches everything that may be signalled, the sender excepted.
+    // `kill -1` reaches every process that may be signalled, except the sender.
     for network in ["proxy", "allow"] {
         let inside = lab.sandbox(&crate::policy("{}")).args(&["--network", network]).sh(&script);
         assert_eq!(inside.stdout, "alive\n", "{inside:?}");
@@ -196,7 +196,7 @@ fn processes_of_the_same_user_outside_cannot_be_signalled_nor_read() {
     assert_eq!(lab.shell(&format!("kill -0 {pid} && echo alive")), "alive\n");
 }
 
-/// Asks for the process number by the table of 32-bit calls.
+/// Calls getpid by the table of 32-bit calls.
 const OTHER_TABLE: &str = r#"
 #include <stdio.h>
 int main(void) { long number; __asm__ volatile("int $0x80" : "=a"(number) : "a"(20) : "memory"); puts(number > 0 ? "asked" : "no"); }
@@ -251,7 +251,7 @@ fn the_supervisors_secrets_cannot_be_read_even_by_root_through_proc() {
     drop(started);
 }
 
-/// Says what the limit of core dumps is, then what becomes of attempts to change it, and what it is by then.
+/// Prints the limit of core dumps, the results of attempts to change it, and the limit afterwards.
 const CORE: &str = "
 import ctypes, resource, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -270,11 +270,11 @@ fn a_crash_runs_no_handler_of_the_host_whatever_the_workload_sets() {
     // At 1, and at no other value, the kernel runs no handler (core(5)).
     let finished = lab.sandbox(&crate::policy("{}")).python(CORE, &[]);
     assert_eq!(finished.ok(), "(1, 1)\n0 (1, 1)\n(99, 99)");
-    // A crash ends as one.
+    // A crash ends with its signal.
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh("ulimit -c 0; kill -SEGV $$").code(), 128 + 11);
 }
 
-/// A passwd file with one user more, and its home.
+/// Writes a passwd file with a further user, and creates its home.
 fn with_user(lab: &Lab, home: &str) {
     let passwd = lab.file("passwd", format!("root:x:0:0::/root:/bin/sh\nbuilder:x:61190:61190::{home}:/bin/sh\n"));
     assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", passwd.display())), "");
@@ -283,7 +283,7 @@ fn with_user(lab: &Lab, home: &str) {
 #[test]
 fn a_home_of_the_runs_own_takes_nothing_from_other_sandboxes_and_is_gone_afterwards() {
     let lab = Lab::with_web();
-    // As the shipped examples: a user without a home, and no /sandbox. Another sandbox leaves a start-up file where it can.
+    // As in the examples: a user without a home, and no /sandbox. Another sandbox leaves a start-up file in every place it can.
     let planted = format!("/tmp/e2e-planted-{}", std::process::id());
     let plant = format!("for d in $HOME /tmp /dev/shm; do echo 'echo planted' > $d/.e2e-rc; done; touch {planted}");
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh(&plant).code(), 0);

@@ -9,7 +9,7 @@ use lab::{Finished, Lab, Sandbox};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A backend at 10.99.0.1:9000, and what it has seen.
+/// A backend at 10.99.0.1:9000 that records its requests.
 pub(crate) struct Backend {
     folder: PathBuf,
     _program: Program,
@@ -23,7 +23,7 @@ impl Backend {
         Self { _program: lab.program(&words), folder }
     }
 
-    /// Method, target, headers and body of each request.
+    /// Returns method, target, headers and body of each request.
     pub(crate) fn seen(&self) -> Vec<Value> {
         let lines = std::fs::read_to_string(self.folder.join("seen")).unwrap_or_default();
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -32,14 +32,14 @@ impl Backend {
 
 const ALL: &str = "openai_chat_completions, openai_completions, openai_responses, openai_embeddings, anthropic_messages, model_discovery";
 
-/// A route to the backend, which behaves as `how` says there.
+/// Returns a route to the backend; `how` selects its behaviour.
 pub(crate) fn route(how: &str, more: &str) -> String {
     format!(
         "{{name: \"{how}\", endpoint: \"http://10.99.0.1:9000/{how}/v1\", model: m1, api_key: sk-of-the-operator, protocols: [{ALL}]{more}}}"
     )
 }
 
-/// A route file that only its owner may read.
+/// Writes a route file that only its owner may read.
 pub(crate) fn file(lab: &Lab, text: &str) -> String {
     let path = lab.file("routes.yaml", text);
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn file(lab: &Lab, text: &str) -> String {
 }
 
 fn sandbox<'l>(lab: &'l Lab, routes: &str) -> Sandbox<'l> {
-    // No policy is asked about the models.
+    // No policy applies to the models.
     lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &file(lab, &format!("routes: {routes}"))])
 }
 
@@ -63,7 +63,7 @@ fn curl(lab: &Lab, routes: &str, words: &[&str]) -> Finished {
     statuses_beside(finished)
 }
 
-/// The output of `finished` with each status that curl wrote on the line of the refusal before it, which ends in a line feed.
+/// Returns the output of `finished` with each status of curl on the line of the refusal before it, which ends in a line feed.
 pub(crate) fn statuses_beside(mut finished: Finished) -> Finished {
     finished.stdout = finished.stdout.replace("}\n ", "} ");
     finished
@@ -361,7 +361,7 @@ fn requests_are_bounded_and_budgets_hold() {
     let finished = curl(&lab, &format!("[{}]", route("ok", ", budget: {max_tokens: 34}")), &[CHAT, CHAT, CHAT]);
     let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
     assert_eq!(statuses, ["200", "200", "429"], "33 tokens each: {finished:?}");
-    // What a request was taken to cost is taken back, however long the model's name is that it leaves with.
+    // The reserved cost of a request is released, independent of the length of the replaced model name.
     let long = route("ok", ", budget: {max_tokens: 34}").replace("model: m1", &format!("model: {}", "m".repeat(2000)));
     let finished = curl(&lab, &format!("[{long}]"), &[CHAT, CHAT, CHAT]);
     let statuses: Vec<_> = finished.ok().lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
@@ -509,7 +509,7 @@ fn a_call_that_its_client_leaves_is_cancelled_at_the_backend() {
     let backend = Backend::start(&lab);
     let script = "curl -sSN -m 1 https://inference.local/v1/chat/completions -d '{}' | wc -l; exec sleep 600";
     let started = sandbox(&lab, &format!("[{}]", route("endless", ""))).start(&["sh", "-c", script]);
-    // While the sandbox lives, which would end it otherwise.
+    // Before the end of the sandbox, which would cancel the call too.
     let deadline = Instant::now() + Duration::from_secs(60);
     while !backend.folder.join("left").exists() {
         assert!(Instant::now() < deadline, "the backend goes on for nobody");

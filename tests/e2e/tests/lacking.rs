@@ -1,11 +1,11 @@
-//! Hosts that lack something: what each start says, in one line that names what is missing, what needs it, and what to do.
+//! Hosts with a missing feature: the start prints one line that names the feature, its use, and the remedy.
 
 use std::time::{Duration, Instant};
 
 use lab::Lab;
 use lab::host::Lacking;
 
-/// Starts a sandbox where `lacking` is missing; it must not run, and must say `expected`.
+/// Starts a sandbox on a host without `lacking`; it must not run, and must print `expected`.
 #[track_caller]
 fn refused(lacking: Vec<Lacking>, expected: &[&str]) {
     let lab = Lab::with_web();
@@ -18,7 +18,7 @@ fn refused(lacking: Vec<Lacking>, expected: &[&str]) {
         assert!(line.contains(word), "no {word:?} in {line:?}");
     }
     let deadline = Instant::now() + Duration::from_secs(30);
-    // A link goes a moment after its namespace.
+    // A link is removed a moment after its namespace.
     while !lab.shell("ls -A /run/openshell 2>/dev/null; ip -br link | grep -v ^lo").is_empty() {
         assert!(Instant::now() < deadline, "something is left");
     }

@@ -1,16 +1,16 @@
-//! Nothing of a sandbox outlives it: no process, namespace, link, mount or file.
+//! No leftovers of a sandbox: no process, namespace, link, mount or file.
 
 use std::time::{Duration, Instant};
 
 use lab::Lab;
 use rustix::process::Signal;
 
-/// What the host holds that a sandbox could have left.
+/// Returns the state of the host that a sandbox can leave behind.
 fn state(lab: &Lab) -> String {
     lab.shell("ip -br link | awk '{print $1}'; ip route; ls -A /run/openshell 2>/dev/null; grep -c . /proc/self/mountinfo; ls /tmp/openshell 2>/dev/null")
 }
 
-/// Waits until the host is as it was: a dead link goes a moment after its namespace.
+/// Waits until the host is in its former state: a dead link is removed a moment after its namespace.
 #[track_caller]
 fn as_before(lab: &Lab, before: &str) {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -41,7 +41,7 @@ fn a_start_that_failed_leaves_nothing() {
     let before = state(&lab);
     assert_eq!(lab.sandbox(&crate::policy("{}")).run(&["no-such-command"]).code(), 127);
     as_before(&lab, &before);
-    // The last step fails: the port of the proxy is taken.
+    // The last step fails: the proxy's port is in use.
     let holder = lab.inside(|| std::net::TcpListener::bind("0.0.0.0:3128").unwrap());
     let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
     assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
@@ -69,7 +69,7 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
     while !lab.shell("ps -eo args | grep '[s]leep 60[45]'").is_empty() {
         assert!(Instant::now() < gone, "a process outlived its supervisor");
     }
-    // Its folder is removed by the next start; the rest is gone by itself.
+    // The next start removes its folder; the kernel removes the rest.
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
     as_before(&lab, &before);
 }
@@ -98,7 +98,7 @@ input()
     as_before(&lab, &before);
 }
 
-/// A container without a /proc of its own to mount: a user namespace whose /proc is masked from outside.
+/// A container that cannot mount a new /proc: a user namespace whose /proc is masked from outside.
 const MASKED: &str = r#"
 mount -t tmpfs mask /proc/fs; mkfifo $DIR/go
 unshare -Umn --propagation private sh -c 'read _ < $DIR/go; mount -t tmpfs x /run; mount -t tmpfs x /var/log; ip link set lo up; exec "$@"' sh "$@" &
@@ -129,7 +129,7 @@ fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
 }
 
 /// Runs the sandbox given as arguments 200 times, `argv[1]` at a time; kills every second one at a random moment if
-/// `argv[2]` says so. Prints the exit codes of the others.
+/// `argv[2]` is set. Prints the exit codes of the others.
 const MANY: &str = "
 import random, subprocess, sys, time
 at_a_time, kill, *command = sys.argv[1:]
@@ -150,7 +150,7 @@ for one in running: wait(*one)
 print(codes)
 ";
 
-/// Two hundred runs on a host, and that it is as it was afterwards.
+/// Runs two hundred sandboxes on a host, and checks its state afterwards.
 fn many(at_a_time: u32, kill: &str, mark: u32) {
     let lab = Lab::with_web();
     let before = state(&lab);
@@ -163,7 +163,7 @@ fn many(at_a_time: u32, kill: &str, mark: u32) {
         policy.display()
     );
     assert_eq!(lab.shell(&command), "{3}\n");
-    // The next start removes what the killed left in the run directory.
+    // The next start removes the folders of killed supervisors in the run directory.
     assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
     let gone = Instant::now() + Duration::from_secs(30);
     while !lab.shell(&format!("ps -eo args | grep '^sleep {mark}'")).is_empty() {
@@ -187,7 +187,7 @@ fn twenty_sandboxes_at_a_time_leave_the_host_as_it_was() {
     many(20, "kill", 610);
 }
 
-/// Holds the lock of the host's network namespace as a user without any right, and says so.
+/// Holds the lock of the host's network namespace as an unprivileged user, and reports it.
 const HOLDER: &str = "
 import fcntl, os, time
 os.setuid(65534)
@@ -204,7 +204,7 @@ fn a_process_that_locks_the_network_namespace_holds_up_no_start() {
     assert_eq!(finished.ok(), "ran");
 }
 
-/// Locks the folders in `argv[1:]` as a user without any rights, and holds them.
+/// Holds locks on the folders in `argv[1:]` as an unprivileged user.
 const LOCKER: &str = "
 import fcntl, os, sys, time
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

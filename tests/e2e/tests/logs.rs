@@ -1,4 +1,4 @@
-//! Lines for people and for audit.
+//! Log lines for operators and for audit.
 
 use lab::{Lab, Sandbox};
 
@@ -56,14 +56,14 @@ fn standard_error_shows_what_it_is_asked_for_and_standard_output_nothing() {
     assert_eq!(ask(&["--log-level", "warn"], "info").stderr, "", "the flag wins");
 }
 
-/// Runs the command given as arguments with an error output that nobody reads, and says how it ended.
+/// Runs the command in its arguments with an unread standard error, and prints its exit code.
 const UNREAD: &str = "
 import subprocess, sys
 p = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 print(p.wait(60))
 ";
 
-/// Fills the error output that the supervisor shares, has something logged, and stays.
+/// Fills the standard error that the supervisor shares, causes a log line, and stays.
 const FILL: &str = "
 import os, socket, time
 os.set_blocking(2, False)
@@ -107,7 +107,7 @@ fn a_doubtful_policy_is_said_on_standard_error() {
     assert!(finished.stderr.contains(expected) && finished.logged(expected).len() == 1, "{finished:?}");
 }
 
-/// Makes as many refused connections as its first argument says.
+/// Makes `argv[1]` refused connections.
 const REFUSED: &str = r"
 import os, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -153,7 +153,7 @@ fn a_log_that_another_sandbox_has_filled_takes_every_denial_of_this_one() {
         assert_eq!(prepared, "");
         let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", logs]).python(REFUSED, &["20"]);
         assert_eq!(finished.ok(), "");
-        // The denials stand at the end, behind a hole.
+        // The denials follow at the end, after a gap.
         let count = |words: &str| lab.shell(&format!("tail -c 65536 {logs}/*.log | grep -a -c '{words}'"));
         assert_eq!(count("NET:OPEN .MED. DENIED"), "20\n", "{size}");
         assert_eq!(count("PROC:TERMINATE"), "1\n", "{size}");
@@ -166,7 +166,7 @@ fn a_run_logs_its_start_its_network_its_policy_and_its_end() {
     let data = lab.file("policy.yaml", policy("{}"));
     let run = |flags: &[&str], words: &[&str]| {
         let finished = Sandbox::bare(&lab).args(&["--policy-data", data.to_str().unwrap()]).args(flags).run(words);
-        // One sandbox's lines, each without its time and its last word.
+        // The lines of one sandbox, without time and last word.
         let id = finished.log.lines().last().unwrap().rsplit_once(' ').unwrap().1.to_owned();
         let own = finished
             .log
@@ -208,8 +208,8 @@ fn a_run_logs_its_start_its_network_its_policy_and_its_end() {
     assert_eq!(failed.last().unwrap(), end, "{failed:?}");
 }
 
-/// Makes as many refused connections as its first argument says, waits for room (its second and third argument are the pipes that
-/// ask for it and tell of it), and makes three more.
+/// Makes `argv[1]` refused connections, waits for room (the pipe `argv[2]` asks for it, `argv[3]`
+/// reports it), and makes three more.
 const REFUSED_WITHOUT_ROOM: &str = r"
 import os, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -251,7 +251,7 @@ fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
     });
     let left_out: usize = left_out.sum();
     assert!(left_out > 0, "the disk was never full: {text}");
-    // Standard error has every line.
+    // Standard error has all lines.
     let made = finished.stderr.lines().filter(|line| line.ends_with(&format!(" {id}"))).count();
     assert_eq!(whole.len() + left_out, made, "{text}");
     let of_each = whole.iter().map(|line| line.matches(" OCSF ").count());

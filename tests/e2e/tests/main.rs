@@ -1,4 +1,4 @@
-//! The binary, run as its users run it: one file a subject, each test on a private host of its own.
+//! Tests of the binary from its command line: one file a subject, each test on a private host.
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
@@ -28,7 +28,7 @@ mod terminal;
 mod tls;
 mod tools;
 
-/// A policy for the tests' user, with `network_policies` as given.
+/// Returns a policy for the tests' user with the given `network_policies`.
 fn policy(network: &str) -> String {
     format!("process: {{run_as_user: \"{}\"}}\nnetwork_policies: {network}\n", lab::host::UID)
 }
@@ -41,13 +41,13 @@ fn web() -> String {
     ))
 }
 
-/// The file that runs as /usr/bin/python3.
+/// Returns the executable behind /usr/bin/python3.
 fn python() -> String {
     std::fs::canonicalize("/usr/bin/python3").unwrap().display().to_string()
 }
 
-/// A Python program: sends its first argument, with `\r\n` and the like written out, to the proxy, then its second one
-/// if the answer is a 200, and prints everything that comes back.
+/// A Python program: sends its first argument, with escapes such as `\r\n` decoded, to the proxy, then the second one
+/// if the answer is a 200, and prints the whole response.
 const RAW: &str = r#"
 import os, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')

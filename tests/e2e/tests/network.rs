@@ -1,4 +1,4 @@
-//! What the workload may reach: through the proxy what its policy gives its programs, and nothing past it.
+//! Network access of the workload: through the proxy under the policy, and no way past it.
 
 use lab::{Finished, Lab};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn ask(lab: &Lab, policy: &str, target: &str) -> Finished {
     lab.sandbox(policy).python(RAW, &[&connect(target), &GET.replace("web.test", target)])
 }
 
-/// The status line and the body of a refusal.
+/// Returns the status line and the body of a refusal.
 #[track_caller]
 fn refusal(finished: &Finished) -> (String, Value) {
     let (head, body) = finished.stdout.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{finished:?}"));
@@ -24,7 +24,7 @@ fn refusal(finished: &Finished) -> (String, Value) {
     (status, serde_json::from_str(body).unwrap())
 }
 
-/// Asks for `target` and expects a refusal with this code, and exactly one event that says so.
+/// Sends a CONNECT for `target` and expects a refusal with `code` and exactly one event with it.
 #[track_caller]
 fn refused(policy: &str, target: &str, code: &str) -> (Value, String) {
     let lab = Lab::with_web();
@@ -146,8 +146,8 @@ fn addresses_in_the_policy_are_consent() {
     assert_eq!(broad.logged("CONFIG:VALIDATED [MED] L7 policy validation warning").len(), 1, "{}", broad.log);
 }
 
-/// Answers every question for an IPv4 address with 10.99.0.1, to be remembered for `argv[1]` seconds, and writes down what it was
-/// asked to the file `argv[2]`.
+/// Answers every query for an IPv4 address with 10.99.0.1 and a TTL of `argv[1]` seconds, and writes the queried
+/// names to the file `argv[2]`.
 const NAME_SERVER: &str = r"
 import socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -202,7 +202,7 @@ fn names_are_remembered_for_as_long_as_their_servers_say() {
 fn an_address_that_does_not_answer_holds_nobody_up_if_another_one_does() {
     let lab = Lab::new(&[("10.99.0.1", "two.test")]);
     let _upstream = lab.http("10.99.0.1:8080");
-    // The first address leads where nobody is.
+    // The first address has no host.
     let hosts = lab.file("two", "10.99.0.3 two.test\n10.99.0.1 two.test\n");
     let made = format!(
         "mount --bind {} /etc/hosts; ip link add nobody type veth peer name nowhere; ip link set nobody up; \
@@ -238,7 +238,7 @@ fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     while !running() {
         assert!(std::time::Instant::now() < deadline, "it did not start");
     }
-    // Listeners on 10.200.0.1: the proxy, and beside it the one that each command tries to reach.
+    // Listeners on 10.200.0.1: the proxy, and the one that each command's proof tries to reach.
     let listening = "awk '$4 == \"0A\" && $2 ~ /^0100C80A:/ {print $2}' /proc/net/tcp | sort -u | wc -l";
     assert_eq!(lab.shell(listening), "2\n");
     drop(started);
@@ -340,7 +340,7 @@ fn the_supervisor_and_its_parents_are_nobodys_ancestors() {
     }
 }
 
-/// Copies Python to /tmp/…/tool and runs a program by it that then connects, replaced in between by `replace`.
+/// Copies Python to /tmp/…/tool, runs a program by it, replaces the copy by `replace`, and connects.
 fn replaced(replace: &str) -> Finished {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
@@ -415,7 +415,7 @@ other.kill()
     assert_eq!(upstream.seen().len(), 1);
 }
 
-/// Python, which no policy lists, connects from a socket that is bound to eth0, and gives a curl that waits a second one with the
+/// Python, which no policy lists, connects from a socket bound to eth0, and passes to a waiting curl a second one with the
 /// same addresses and ports that never connects.
 const DECOY: &str = r"
 import os, socket, subprocess, sys
@@ -434,7 +434,7 @@ try:
     decoy.setsockopt(socket.SOL_TCP, TCP_FASTOPEN_CONNECT, 1)
     decoy.setsockopt(socket.SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1)
 except OSError:
-    # A decoy that sends a SYN would break the real connection, and be nobody's.
+    # A decoy that sends a SYN would break the real connection, and belong to no process.
     print('the filter refuses fast open')
     sys.exit()
 decoy.bind(real.getsockname())
@@ -444,7 +444,7 @@ except BlockingIOError: pass
 curl = subprocess.Popen(['curl', '-K', '-'], stdin=subprocess.PIPE, pass_fds=[decoy.fileno()])
 decoy.close()
 real.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
-# The answer may be delivered to the decoy.
+# The kernel may deliver the answer to the decoy.
 try: print(real.recv(65536).decode('latin-1'))
 except TimeoutError: pass
 curl.stdin.close()
@@ -461,7 +461,7 @@ fn a_socket_that_never_connected_lends_no_program_its_connection() {
     let finished = lab.sandbox(&policy).python(DECOY, &[]);
     assert_eq!(finished.ok(), "the filter refuses fast open", "{finished:?}");
     assert_eq!(finished.logged("NET:OPEN [INFO] ALLOWED").len(), 0, "{}", finished.log);
-    // A program that is listed may choose its interface.
+    // A listed program may choose its interface.
     let finished = lab.sandbox(&policy).sh("curl -sS -p --interface eth0 http://web.test:8080/");
     assert!(finished.ok().ends_with("hello"), "{finished:?}");
 }
@@ -499,7 +499,7 @@ print(first.recv(1))
 fn the_look_for_a_caller_ends_with_so_many_descriptors() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
-    // Three hundred thousand descriptors of sixty sleepers, and a caller that starts after them.
+    // Sixty idle processes with 300,000 descriptors, and a caller that starts after them.
     let program = "
 import os, resource, signal, subprocess, sys
 limit = 5_000
@@ -570,7 +570,7 @@ print(attempt(stream, own.getsockname()))
     let finished = lab.sandbox(&policy("{}")).python(program, &[]);
     let expected = "ECONNREFUSED ECONNREFUSED ECONNREFUSED\nEPERM EPERM EPERM\nENETUNREACH\nreached";
     assert_eq!(finished.ok(), expected);
-    // The twin: with the network open the same acts reach what is there.
+    // Counterpart: with an open network the same acts succeed.
     let open = lab
         .sandbox(&policy("{}"))
         .args(&["--network", "allow"])
@@ -683,11 +683,11 @@ threading.Thread(target=ask).start()
 libc.syscall(60, 0)
 ";
     let finished = lab.sandbox(&web()).python(program, &[]);
-    // Nobody can say what such a process runs: its program is shown by its first thread.
+    // The program of such a process is unknown: only its first thread shows it.
     assert_eq!(finished.ok(), "HTTP/1.1 403 caller_unknown");
 }
 
-/// Goes past the proxy by TCP and by UDP, keeps its sockets until `argv[1]` exists, if it is given, and ends.
+/// Bypasses the proxy by TCP and by UDP, keeps its sockets until `argv[1]` exists, if given, and ends.
 const BYPASS: &str = "
 import os, socket, sys, time
 held = []
@@ -752,8 +752,8 @@ fn a_refusal_is_summed_up_at_the_end_with_the_line_that_would_allow_it() {
     assert_eq!(quiet.stderr, "");
 }
 
-/// Takes `argv[1]` connections to the proxy and keeps them; says whether a CONNECT that no policy permits gets through
-/// meanwhile, and, when they are given back, how long it takes until a permitted one does.
+/// Opens `argv[1]` connections to the proxy and keeps them. Prints the decision on a CONNECT that no policy permits
+/// meanwhile, and whether a permitted one succeeds within five seconds after they are closed.
 const CROWD: &str = "
 import os, resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -787,7 +787,7 @@ fn a_supervisor_that_runs_out_of_descriptors_serves_at_once_when_it_has_some() {
     let _upstream = lab.http("10.99.0.1:8080");
     let file = lab.file("crowd.py", CROWD);
     let data = lab.file("policy.yaml", format!("{}filesystem_policy: {{read_only: [{}]}}\n", web(), file.display()));
-    // The workload has the same limit, of which it uses less for anything else.
+    // The workload has the same limit, and uses fewer descriptors for other purposes.
     let script = format!(
         "ulimit -n 200; {} --policy-data {} -- /usr/bin/python3 {} 190; echo $?",
         lab::sandbox::binary().display(),

@@ -1,4 +1,4 @@
-//! An origin on the tests' host, plain and inside TLS, with an authority of its own.
+//! An origin on the tests' host, plain and inside TLS, with its own certificate authority.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use lab::Lab;
 use lab::host::Program;
 use serde_json::Value;
 
-/// The origin, plain at port 8080 and inside TLS at the others.
+/// A running origin, plain at port 8080 and inside TLS at the others.
 pub(crate) struct Origin {
     folder: PathBuf,
     _program: Program,
 }
 
-/// Makes an authority, and certificates: a good one, one that has run out, one for another name, and one that nobody issued.
+/// Creates an authority and certificates: a valid one, an expired one, one for another name, and a self-signed one.
 const CERTIFICATES: &str = "
 cd \"$1\"
 key() { openssl ecparam -genkey -name prime256v1 -noout -out $1.key; }
@@ -34,17 +34,17 @@ chmod a+r *
 ";
 
 impl Origin {
-    /// Starts it.
+    /// Starts the HTTP/1.1 origin.
     pub(crate) fn start(lab: &Lab) -> Self {
         Self::of(lab, "origin.py", include_str!("data/origin.py"), &["/usr/bin/python3"])
     }
 
-    /// Starts one that speaks HTTP/2 alone.
+    /// Starts an origin that speaks HTTP/2 only.
     pub(crate) fn http2(lab: &Lab) -> Self {
         Self::of(lab, "origin2.js", include_str!("data/origin2.js"), &["/usr/bin/node"])
     }
 
-    /// Starts another one: `text` in a file `name`, run by `interpreter` with its folder and its ports.
+    /// Starts the program `text` in a file `name`, run by `interpreter` with its folder and ports as arguments.
     pub(crate) fn of(lab: &Lab, name: &str, text: &str, interpreter: &[&str]) -> Self {
         let folder = lab.folder("origin");
         let script = lab.file("certificates.sh", CERTIFICATES);
@@ -56,34 +56,34 @@ impl Origin {
         Self { _program: lab.program(&words), folder }
     }
 
-    /// The text of a file that it writes.
+    /// Returns the text of a file that the origin writes.
     pub(crate) fn file(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
     }
 
-    /// The file with its authority.
+    /// Returns the path of the authority's certificate.
     pub(crate) fn authority(&self) -> String {
         self.folder.join("authority.pem").display().to_string()
     }
 
-    /// The requests so far: method, target, headers, length of the body, trailers.
+    /// Returns the requests so far: method, target, headers, length of the body, trailers.
     pub(crate) fn seen(&self) -> Vec<Value> {
         self.file("seen").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// How many connections there have been, with or without requests.
+    /// Returns the number of connections so far, with or without requests.
     pub(crate) fn connections(&self) -> usize {
         self.file("connections").len()
     }
 
-    /// Their methods and targets.
+    /// Returns methods and targets of the requests so far.
     pub(crate) fn asked(&self) -> Vec<String> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         self.seen().iter().map(|seen| format!("{} {}", text(&seen[0]), text(&seen[1]))).collect()
     }
 }
 
-/// A policy that gives `binaries` the origin at all its ports, judged as `rules` say.
+/// Returns a policy that permits `binaries` the origin at all ports under `rules`.
 pub(crate) fn policy(binaries: &[&str], rules: &str) -> String {
     let endpoint =
         format!("{{host: web.test, ports: [8080, 443, 8443, 8444, 8445, 8446], allowed_ips: [10.99.0.1], {rules}}}");
@@ -91,5 +91,5 @@ pub(crate) fn policy(binaries: &[&str], rules: &str) -> String {
     crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}", binaries.join(", ")))
 }
 
-/// Rules that are enforced.
+/// Enforced rules.
 pub(crate) const FULL: &str = "protocol: rest, enforcement: enforce, access: full";

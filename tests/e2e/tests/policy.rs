@@ -1,8 +1,8 @@
-//! Bad input: an error that names the thing, its place and the remedy; the command never runs.
+//! Invalid input: an error that names its subject, place and remedy; the command never runs.
 
 use lab::{Finished, Lab, Sandbox};
 
-/// Whatever the sandbox is given, the command leaves this behind if it runs.
+/// A command that leaves a file if it runs.
 const COMMAND: [&str; 3] = ["sh", "-c", "echo ran"];
 
 #[track_caller]
@@ -143,7 +143,7 @@ fn every_example_runs_on_a_plain_debian() {
     }
 }
 
-/// Messages of `check` for `policy` on `lab`, with its exit code.
+/// Returns the messages of `check` for `policy` on `lab`, with its exit code.
 fn check(lab: &Lab, flags: &str, policy: &str) -> String {
     let file = lab.file("checked.yaml", policy);
     lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), file.display()))
@@ -184,7 +184,7 @@ fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
     std::fs::write(&policy, &text).unwrap();
     let checked = lab.shell(&format!("{} check {}", lab::sandbox::binary().display(), policy.display()));
     assert!(checked.contains(&expected[0]), "{checked}");
-    // Neither one that is out of reach nor one that only root may write, in a sticky folder.
+    // Neither an unreachable folder nor one that only root may write, in a sticky folder.
     assert!(!check(&lab, "", &text).contains("may change"));
     let sticky = lab.folder("sticky");
     assert_eq!(lab.shell(&format!("chown 0 {0}; chmod 1777 {0}", sticky.display())), "");
@@ -193,7 +193,7 @@ fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
     assert!(checked.ends_with(" 0 network policies, 0 warnings\n"), "{checked}");
 }
 
-/// The built-in rules with a comment, at `path`.
+/// Writes the built-in rules with a further comment to `path`.
 fn rules(lab: &Lab, path: &str) -> String {
     let built_in = include_str!("../../../data/sandbox-policy.rego");
     std::fs::write(path, format!("# Not the built-in ones.\n{built_in}")).unwrap();

@@ -10,7 +10,7 @@ fn policy() -> String {
     crate::policy("{}")
 }
 
-/// Whether the last line of `finished` says that it ended as `how` says.
+/// Returns true if the last line of `finished` reports the end `how`.
 fn is_the_end(finished: &Finished, how: &str) -> bool {
     let last = finished.log.lines().last().and_then(|line| line.rsplit_once(" sandbox="));
     last.is_some_and(|(line, _)| line.ends_with(&format!(" OCSF LIFECYCLE:END [INFO] openshell-sandbox {how}")))
@@ -98,11 +98,11 @@ fn a_command_that_ignores_the_time_out_is_killed_after_the_grace() {
     assert_eq!(finished.code(), 124, "{finished:?}");
 }
 
-/// A sandbox whose shell has set its traps, as the file it makes shows.
+/// Starts a sandbox and waits until its shell has set its traps, shown by the file that it creates.
 fn trapping<'l>(lab: &'l Lab, traps: &str) -> Started<'l> {
     let folder = lab.folder("ready");
     let script = format!("{traps}; touch ready; while :; do sleep 0.05; done");
-    // No shell traps what it was started to ignore (XCU 2.15), as what runs in the background of a script is.
+    // A shell cannot trap signals ignored at its start (XCU 2.15), as they are for background processes of a script.
     let words = ["env", "--default-signal", "sh", "-c", &script];
     let started = lab.sandbox(&policy()).args(&["--grace", "1", "--workdir", folder.to_str().unwrap()]).start(&words);
     let ready = folder.join("ready");
@@ -195,7 +195,7 @@ fn streams_may_be_closed_before_and_meanwhile() {
     for (script, expected) in [
         (format!("{sandbox} cat <&-; echo $?"), "0\n"),
         (format!("{sandbox} sh -c 'exit 3' <&- >&- 2>&-; echo $?"), "3\n"),
-        // As without the sandbox: the writer is ended by SIGPIPE.
+        // As without the sandbox, SIGPIPE ends the writer.
         (format!("({sandbox} yes; echo $? >&2) | head -1"), "y\n141\n"),
         (
             format!(
@@ -211,7 +211,7 @@ fn streams_may_be_closed_before_and_meanwhile() {
     assert_eq!(std::fs::read_to_string(lab.folder("out").join("code")).unwrap(), "141\n");
 }
 
-/// Every process makes more of them for ever.
+/// Every process forks without end.
 const BOMB: &str = "
 import os
 while True:
@@ -222,7 +222,7 @@ while True:
 #[test]
 fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
     let lab = Lab::with_web();
-    // The limit counts the processes of a user, so this one is nobody else's.
+    // The limit counts the processes of a user, so no other test uses this one.
     let data = lab.file("policy.yaml", "process: {run_as_user: \"61199\"}\n");
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), data.display());
     let file = lab.file("bomb.py", BOMB);

@@ -1,12 +1,12 @@
-//! Real clients: git against a server of the lab, and the package registries in the machine's own network. The
-//! registries' host names are the clients' own, asked at run time.
+//! Real clients: git against a server of the lab, and package managers with their registries in the machine's network. The
+//! registries' host names come from the clients' settings at run time.
 
 #![expect(clippy::disallowed_methods, reason = "clients are asked for their registries outside the sandbox")]
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Output};
 
-/// Runs the binary in the machine's own namespaces.
+/// Runs the binary in the machine's namespaces.
 fn sandbox(policy: &str, words: &[&str]) -> Output {
     let folder = std::env::temp_dir().join(format!("e2e-{}-{}", std::process::id(), words[0].replace('/', "-")));
     std::fs::create_dir_all(&folder).unwrap();
@@ -30,7 +30,7 @@ fn asked(command: &str) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// An endpoint for `host`, at whatever address it has here.
+/// Returns an endpoint for `host` with its addresses on this machine.
 fn endpoint(host: &str) -> String {
     let addresses: Vec<IpAddr> = (host, 443).to_socket_addrs().unwrap().map(|address| address.ip()).collect();
     let listed: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
@@ -69,7 +69,7 @@ fn pip_downloads_what_its_policy_gives_and_is_told_why_not() {
     let refused = sandbox(&policy(&hosts, "/usr/bin/other"), &words);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("403 binary_not_in_policy"), "{refused:?}");
-    // pip makes the folder before it asks for anything.
+    // pip creates the folder before its first request.
     let _ = std::fs::remove_dir("/tmp/e2e-pip");
 }
 
@@ -116,16 +116,16 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
     for made in ["node_modules", "cache"] {
         std::fs::remove_dir_all(project.join(made)).unwrap();
     }
-    // Which would spare it asking for the packages by name.
+    // With the lock file npm would not request the packages by name.
     std::fs::remove_file(project.join("package-lock.json")).unwrap();
     let enforced = npm(&std::fs::read_to_string(observed).unwrap(), &[]);
-    // A scoped package is asked for by an escaped slash.
+    // The path of a scoped package contains an escaped slash.
     let made = ["is-number", "@types/ms"].map(|name| project.join("node_modules").join(name).exists());
     assert!(enforced.status.success() && made == [true, true], "{enforced:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Serves the folder `argv[1]` at web.test:443, and says so.
+/// Serves the folder `argv[1]` at web.test:443, and reports it.
 const HTTPS: &str = "
 import functools, http.server, ssl, sys
 handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1])

@@ -1,11 +1,11 @@
-//! Requests and answers of every shape, through a connection that is judged, as they are without a proxy.
+//! Requests and responses of all forms through a judged connection, compared with those without a proxy.
 
 use lab::{Finished, Lab};
 
 use crate::origin::{FULL, Origin, policy};
 
-/// A Python program: one tunnel, plain or inside TLS, for the requests that are its arguments, each `METHOD path [body]`; prints
-/// what http.client makes of each answer.
+/// A Python program: one tunnel, plain or inside TLS, for the requests in its arguments, each `METHOD path [body]`; prints
+/// each response as parsed by http.client.
 const CLIENT: &str = r#"
 import http.client, os, ssl, sys
 proxy = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -176,14 +176,14 @@ if b' 101 ' in head:
     assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
     let line = "HTTP:GET [INFO] OTHER GET http://web.test:8080/upgrade [policy:web engine:l7] [decision:allow_upgrade]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
-    // Rules see nothing of other protocols, so those are not asked for; without rules they are, but for HTTP/2.
+    // Rules cannot judge other protocols, so their upgrades are not forwarded; without rules they are, except HTTP/2.
     for (rules, protocol, status) in
         [(FULL, "tcp", "200"), (FULL, "h2c", "200"), ("", "tcp", "101"), ("", "h2c", "200")]
     {
         let finished = tunnel(&lab, rules, &upgrade.replace("PROTOCOL", protocol));
         assert!(finished.ok().starts_with(&format!("HTTP/1.1 {status}")), "{protocol}: {finished:?}");
     }
-    // Half a handshake is none.
+    // An incomplete handshake is not an upgrade.
     for half in [websocket.replace("Sec-WebSocket-Key: x\\r\\n", ""), websocket.replace("b'GET", "b'POST")] {
         assert!(tunnel(&lab, FULL, &half).ok().starts_with("HTTP/1.1 200"));
     }

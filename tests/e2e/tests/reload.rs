@@ -1,4 +1,4 @@
-//! SIGHUP: the policy is read again while the command runs.
+//! SIGHUP: the policy is reloaded while the command runs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use lab::sandbox::{Sandbox, Started};
 use lab::{Finished, Lab, Upstream};
 use rustix::process::Signal;
 
-/// Opens `argv[1]` tunnels, says so, and waits for `go`; then says how many of them still carry data, and what a new one gets.
+/// Opens `argv[1]` tunnels, reports it, and waits for `go`. Prints the number that still carry data and the answer to a new one.
 const TUNNELS: &str = r"
 import os, socket, sys, time
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -29,7 +29,7 @@ for s, _ in held:
 print(alive, connect()[1])
 ";
 
-/// A sandbox with open tunnels.
+/// A running sandbox with open tunnels.
 pub(crate) struct Running<'l> {
     lab: &'l Lab,
     policy: PathBuf,
@@ -43,13 +43,13 @@ impl<'l> Running<'l> {
         Self::start_as(lab, TUNNELS, tunnels)
     }
 
-    /// As `program` opens them.
+    /// Starts it with tunnels opened by `program`.
     fn start_as(lab: &'l Lab, program: &str, tunnels: usize) -> Self {
         let echo = lab.echo("10.99.0.1:8080".parse().unwrap());
         Self { _upstream: Some(echo), ..Self::start_under(lab, &crate::web(), program, tunnels) }
     }
 
-    /// Under `policy`, to an upstream that is there already.
+    /// Starts it under `policy`, with tunnels to a running upstream.
     pub(crate) fn start_under(lab: &'l Lab, policy: &str, program: &str, tunnels: usize) -> Self {
         let policy = lab.file("policy.yaml", policy);
         let folder = lab.folder("work");
@@ -74,7 +74,7 @@ impl<'l> Running<'l> {
         self.lab.shell("cat /var/log/openshell.*.log")
     }
 
-    /// Has `policy` read, and waits until the log says `said`.
+    /// Reloads `policy`, and waits until the log contains `said`.
     #[track_caller]
     pub(crate) fn reload(&self, policy: &str, said: &str) {
         std::fs::write(&self.policy, policy).unwrap();

@@ -1,12 +1,12 @@
-//! Requests inside a connection, each judged by itself: what the rules allow reaches the upstream as it was judged, and
-//! nothing else does.
+//! Requests inside a connection, each judged on its own: allowed requests reach the upstream as judged, and
+//! no others do.
 
 use lab::{Finished, Lab, Upstream};
 
 use crate::{connect, web};
 
-/// A Python program: for each argument a tunnel to web.test:8080 of its own, through which it sends that argument and ends its
-/// sending; prints the statuses that come back, one line a tunnel, and what is behind the last head if `BODY` is set.
+/// A Python program: for each argument, opens a tunnel to web.test:8080, sends the argument and ends its
+/// output; prints the statuses received, one line a tunnel, and the bytes after the last head if `BODY` is set.
 const TUNNELS: &str = r#"
 import os, re, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -28,7 +28,7 @@ for argument in sys.argv[1:]:
     if 'BODY' in os.environ: print(out.decode('latin-1'))
 "#;
 
-/// `web`, whose requests are judged as `rules` say.
+/// Returns the policy `web` with `rules` for requests.
 fn judged(rules: &str) -> String {
     web().replace("port: 8080,", &format!("port: 8080, protocol: rest, enforcement: enforce, {rules},"))
 }
@@ -37,7 +37,7 @@ fn rule(rule: &str) -> String {
     judged(&format!("rules: [{{allow: {rule}}}]"))
 }
 
-/// A request for `line`, without a body.
+/// Returns a request with the request line `line`, without a body.
 fn request(line: &str) -> String {
     format!("{line} HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n")
 }
@@ -59,7 +59,7 @@ fn check(policy: &str, cases: &[(&str, &str)]) {
     let statuses: Vec<_> = finished.stdout.lines().collect();
     let expected: Vec<_> = cases.iter().map(|(_, status)| *status).collect();
     assert_eq!(statuses, expected, "{cases:?} under {policy}\n{finished:?}");
-    // Each tunnel has a connection of its own, which stays empty where the request was refused.
+    // Each tunnel has its own connection, which stays empty if the request is refused.
     let reached: Vec<_> = upstream.seen().iter().map(|bytes| !bytes.is_empty()).collect();
     assert_eq!(reached, expected.iter().map(|status| *status == "200").collect::<Vec<_>>(), "{cases:?}");
 }
@@ -260,7 +260,7 @@ fn what_could_be_read_in_two_ways_is_not_sent_on() {
     }
     assert_eq!(finished.ok().lines().count(), refused.len());
     assert!(upstream.seen().iter().all(Vec::is_empty), "{:?}", seen(&upstream));
-    // One framing leaves, whatever came.
+    // One framing leaves, independent of the one received.
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let tolerated = [

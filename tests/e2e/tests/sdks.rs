@@ -1,4 +1,4 @@
-//! The model makers' own clients, from the package registries, against a backend of the lab that speaks both dialects.
+//! The vendors' clients of models, from the package registries, against a backend of the lab with both interfaces.
 
 #![expect(clippy::disallowed_methods, reason = "packages are installed outside the sandbox")]
 
@@ -9,9 +9,9 @@ use lab::{Finished, Lab};
 
 use crate::inference::{Backend, file, route};
 
-/// Where packages are, for as long as the tests run: installed by `words`, which get the folder as `FOLDER`.
+/// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while the tests run.
 pub(crate) fn installed(name: &str, words: &str) -> Packages {
-    // Not in /tmp, which belongs to the sandboxes.
+    // Not in /tmp, which is writable in every sandbox.
     let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let output = Command::new("sh").args(["-ec", words]).env("FOLDER", &folder).output().unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn installed(name: &str, words: &str) -> Packages {
     Packages(folder)
 }
 
-/// Removes what was installed when its last test has ended.
+/// Removes the installed packages after the last test.
 pub(crate) struct Packages(pub(crate) PathBuf);
 
 impl Drop for Packages {
@@ -133,7 +133,7 @@ const fetchOptions = { dispatcher: new ProxyAgent(process.env.HTTPS_PROXY) };
 
 #[test]
 fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
-    // Node's own fetch takes no proxy before 24, so its makers' agent is told.
+    // Node's fetch supports no proxy before 24, so the proxy agent of its authors is used.
     let packages = installed(
         "node",
         "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk undici@6",
@@ -145,7 +145,7 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
 }
 
-/// Runs an agent in a folder of its own until it has done one turn, for which its model tells it to write a file there.
+/// Runs an agent in its own folder for one turn, in which its model tells it to write a file there.
 fn check_agent(name: &str, command: &str) {
     let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {name}");
     let packages = installed(&name.replace(['@', '/'], "-"), &install);

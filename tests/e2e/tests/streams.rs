@@ -1,9 +1,9 @@
-//! Standard streams: which kinds reach the command, and that no socket of the host is among them.
+//! Standard streams: the kinds that reach the command, which include no socket of the host.
 
 use lab::Lab;
 
 /// Runs the command in `argv[2:]` with a TCP connection as the standard streams whose numbers are in `argv[1]`, and talks to
-/// it as `argv[1]` says. Prints what the peer of the connection, another server and the supervisor's outputs got.
+/// it as `argv[1]` requires. Prints the bytes that the peer, another server and the supervisor's outputs received.
 const CALLER: &str = r#"
 import json, socket, subprocess, sys
 how, command = json.loads(sys.argv[1]), sys.argv[2:]
@@ -28,7 +28,7 @@ if len(got) > 1000: got = b'%d bytes of %s' % (len(got), bytes(sorted(set(got)))
 print('peer:', got.decode(), 'code:', run.returncode, 'output:', (output or b'').decode(), 'errors:', (errors or b'').decode())
 "#;
 
-/// The output of [`CALLER`] for a sandbox that runs `words`.
+/// Returns the output of [`CALLER`] for a sandbox that runs `words`.
 fn called(lab: &Lab, how: &str, words: &[&str]) -> String {
     let caller = lab.file("caller.py", CALLER);
     let policy = lab.file("policy.yaml", crate::policy("{}"));
@@ -37,7 +37,7 @@ fn called(lab: &Lab, how: &str, words: &[&str]) -> String {
     lab.shell(&format!("/usr/bin/python3 {} '{how}' {sandbox} -- {}", caller.display(), words.join(" ")))
 }
 
-/// Disconnects the socket at descriptor 0 and connects it to another host; prints how far it came.
+/// Disconnects the socket at descriptor 0, connects it to another server and writes; prints the results.
 const RECONNECT: &str = "
 import ctypes, os, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -62,10 +62,10 @@ fn a_socket_as_standard_input_leads_nowhere_else() {
 fn one_socket_on_all_streams_serves_as_it_does_without_a_sandbox() {
     let lab = Lab::with_web();
     let all = r#"{"streams": [0, 1, 2], "send": "one two"}"#;
-    // Input, its end by the peer's half-close, output and errors in their order.
+    // Input, its end by the peer's half-close, output and errors in order.
     let script = "cat; echo error >&2; echo after; exit 3";
     assert_eq!(called(&lab, all, &["sh", "-c", script]), "peer: one twoerror\nafter\n code: 3 output:  errors: \n");
-    // The command's half-close reaches the peer, and what the peer says afterwards the command.
+    // The command's half-close reaches the peer, and the peer's later bytes reach the command.
     let half = "
 import socket
 s = socket.socket(fileno=0)
@@ -82,7 +82,7 @@ print('never')
 }
 
 /// Runs the command in `argv[2:]` with a TCP connection that its peer has reset as the standard stream `argv[1]`, as inetd does
-/// when a client goes at once. Prints the exit code and what the others got.
+/// if a client leaves at once. Prints the exit code and the bytes that the others received.
 const RESET: &str = r#"
 import select, socket, struct, subprocess, sys
 server = socket.create_server(('10.99.0.1', 7001))
@@ -185,7 +185,7 @@ for name, make in kinds.items():
     print(name, run.returncode, run.stdout.decode().strip(), run.stderr.decode().strip())
 "#;
 
-/// Starts the command in `argv[1:]` with its own memory as standard input, at the place of a text; prints the text afterwards.
+/// Starts the command in `argv[1:]` with its own memory as standard input, at the address of a text; prints the text after it.
 const MEMORY: &str = r#"
 import ctypes, os, subprocess, sys
 text = ctypes.create_string_buffer(b'as it was')

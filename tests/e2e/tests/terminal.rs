@@ -1,10 +1,10 @@
-//! A command that has the terminal: in its foreground, stopped, continued, and gone.
+//! A command with the terminal: in its foreground, stopped, continued and ended.
 
 use lab::Lab;
 
-/// Drives a shell on a terminal of its own: types each `send:` line, waits until each `expect:` text has been shown, and
-/// prints `ok`, or what was shown instead. `until:` waits too; a following `absent:` is
-/// about what was shown before its text.
+/// Drives a shell on a new terminal: types each `send:` line, waits until each `expect:` text is shown, and
+/// prints `ok`, or the text shown instead. `until:` waits too; a following `absent:`
+/// applies to the output before its text.
 const DRIVER: &str = r#"
 import os, pty, select, sys, time
 steps = open(sys.argv[1]).read().splitlines()
@@ -32,13 +32,13 @@ for step in steps:
 print('ok')
 "#;
 
-/// `steps` on a terminal, `BOX` standing for the binary under a policy of nothing.
+/// Runs `steps` on a terminal; `BOX` stands for the binary under an empty policy.
 #[track_caller]
 fn on_terminal(steps: &[&str]) {
     on_terminal_of(&Lab::with_web(), steps);
 }
 
-/// The same on a given host.
+/// The same on `lab`.
 #[track_caller]
 fn on_terminal_of(lab: &Lab, steps: &[&str]) {
     let policy = lab.file("policy.yaml", crate::policy("{}"));
@@ -63,9 +63,9 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", crate::policy("{}"));
     let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
-    // Neither a terminal's own program nor a shell without job control (dash keeps itself as the parent, bash does not).
+    // Neither the terminal's first program nor a shell without job control (dash stays as the parent, bash does not).
     for shell in ["/bin/bash", "/bin/dash"] {
-        // Also where what began the session has no number: in a PID namespace that was made for a child.
+        // Also if the session leader has no number: in a PID namespace created for a child.
         for namespace in ["", "unshare --pid --fork --mount-proc --kill-child"] {
             let shown = lab.shell(&format!(
                 "SHELL={shell} {namespace} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
@@ -108,7 +108,7 @@ fn the_terminal_is_given_back_as_it_was() {
     ]);
 }
 
-/// A command that says when it is interrupted and when it has read a line.
+/// A command that reports each interrupt and each line read.
 const LISTENER: &str =
     r#"send:BOX --grace 1 -- sh -c 'trap "echo IN""TR" INT; echo UP""1; while :; do read a && echo GOT""$a; done'\n"#;
 
@@ -142,7 +142,7 @@ fn a_stopped_command_goes_on_in_the_foreground_and_after_the_background() {
         "expect:GOTtwo",
         r"send:\x1a",
         "expect:Stopped",
-        // It reads, which the terminal stops it for in the background, and the supervisor with it.
+        // Its read in the background makes the terminal stop it, and the supervisor with it.
         r"send:bg; while jobs | grep -q Running; do :; done; echo B''G\n",
         "expect:BG",
         r"send:fg\n",
@@ -176,8 +176,8 @@ fn in_the_background_the_terminal_is_not_taken() {
     ]);
 }
 
-/// `steps` on a terminal on which `command`, a shell script, runs in a sandbox. Beside it runs `helper`, a shell script on the host with
-/// `SUPERVISOR` for the supervisor's number: it begins when the command has made `ready`, and makes `go` at its end.
+/// Runs `steps` on a terminal with `command`, a shell script, in a sandbox, and beside it `helper`, a shell script on the host with
+/// the supervisor's number in `SUPERVISOR`. It starts when the command has created `ready`, and creates `go` at its end.
 #[track_caller]
 fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let lab = Lab::with_web();
@@ -202,7 +202,7 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     on_terminal_of(&lab, &[&[start.as_str()], steps].concat());
 }
 
-/// Waits until the log holds as many lines with `$1` as `$2` says.
+/// Waits until the log has `$2` lines with `$1`.
 const LOGGED: &str =
     r#"logged() { until test "$(cat /var/log/openshell.*.log | grep -c "$1")" -ge "$2"; do :; done; }"#;
 

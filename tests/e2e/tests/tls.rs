@@ -1,4 +1,4 @@
-//! TLS, opened by an authority of the sandbox's own.
+//! TLS interception by the sandbox's certificate authority.
 
 use lab::{Finished, Lab, Sandbox};
 

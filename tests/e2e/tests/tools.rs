@@ -1,10 +1,10 @@
-//! Programs that people run, under the whole confinement: none of them may notice it.
+//! Common programs under the whole confinement, which must work unchanged.
 
 use std::path::Path;
 
 use lab::{Finished, Lab};
 
-/// Runs a shell script where it may write, with whatever else the policy grants.
+/// Runs a shell script in a writable folder, with further grants of the policy.
 fn run(lab: &Lab, read_only: &str, script: &str) -> Finished {
     let work = lab.folder("work");
     let policy = format!("{}filesystem_policy: {{read_only: [{read_only}]}}\n", crate::policy("{}"));
@@ -63,7 +63,7 @@ fn git_keeps_histories_and_packs() {
 #[test]
 fn cargo_builds_and_runs() {
     let lab = Lab::with_web();
-    // The toolchain may lie where only root may look.
+    // The toolchain may be in a folder of root's.
     let toolchain = Path::new(env!("CARGO")).ancestors().nth(2).unwrap().display();
     let here = lab.folder("toolchain");
     assert_eq!(lab.shell(&format!("mount --bind {toolchain} {}", here.display())), "");
@@ -84,7 +84,7 @@ fn tmux_script_and_ssh_keygen_have_their_terminals_and_keys() {
     assert_eq!(run(&lab, "/usr", tmux).ok(), "in tmux");
     assert!(run(&lab, "/usr", "script -qc tty /dev/null").ok().starts_with("/dev/pts/"));
     let keys = "ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -yf key | cut -d' ' -f1 && echo x | ssh-keygen -q -Y sign -f key -n file | head -1";
-    // It asks for its user's name, so it needs one that has one.
+    // It looks up its user's name, so it needs a user with a name.
     let finished = lab.sandbox("process: {run_as_user: nobody}").sh(&format!("cd $(mktemp -d) && {keys}; rm -r $PWD"));
     assert_eq!(finished.ok(), "ssh-ed25519\n-----BEGIN SSH SIGNATURE-----");
 }
@@ -92,7 +92,7 @@ fn tmux_script_and_ssh_keygen_have_their_terminals_and_keys() {
 #[test]
 fn a_headless_browser_shows_a_page() {
     let lab = Lab::with_web();
-    // Its own sandbox needs a user namespace, which would bring every capability back; it runs in ours instead.
+    // Its own sandbox needs a user namespace, which would restore every capability; it runs in this sandbox instead.
     let script =
         "chromium-headless-shell --no-sandbox --dump-dom 'data:text/html,<p id=x></p><script>x.append(6*7)</script>'";
     let finished = run(&lab, "/usr", script);
