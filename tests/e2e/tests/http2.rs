@@ -478,7 +478,7 @@ fn a_client_that_leaves_it_open_speaks_what_its_upstream_does() {
     let origin = Origin::http2(&lab);
     let both = curl(&lab, &origin, FULL, "-i https://web.test/hello");
     assert!(both.ok().starts_with("HTTP/2 200"), "{both:?}");
-    // Also if the upstream's certificate is for another name.
+    // Also in the refusal of an upstream whose certificate does not verify.
     let refused = curl(&lab, &origin, FULL, "-i https://web.test:8444/hello");
     assert!(refused.ok().contains("upstream_tls_invalid"), "{refused:?}");
 }
