@@ -1,4 +1,4 @@
-//! Reports of packets that the firewall rejected: attempts to go past the proxy.
+//! Reports of packets that the egress firewall rejected: attempts to bypass the proxy.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use crate::identify::Identifier;
 use crate::peer::Caller;
 
-/// A netlink socket of the sandbox's namespace that hears of every packet in a log group (nfnetlink_log).
+/// A netlink socket in the sandbox's namespace that receives the packets of a log group (nfnetlink_log).
 #[derive(Debug)]
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
@@ -32,7 +32,7 @@ pub struct Monitor {
 struct Attempt {
     from: IpAddr,
     to: IpAddr,
-    /// Source and destination, of protocols that have ports.
+    /// Source and destination ports, for protocols that have them.
     ports: Option<[u16; 2]>,
     protocol: Protocol,
 }
@@ -57,7 +57,7 @@ impl fmt::Display for Protocol {
 const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 
 impl Attempt {
-    /// A remedy for its author.
+    /// Remedy for the author of the program.
     fn hint(&self) -> &'static str {
         match (self.protocol, self.ports) {
             (Protocol::Udp, Some([_, 53])) => {
@@ -71,7 +71,7 @@ impl Attempt {
         }
     }
 
-    /// Both ends of a UDP socket that may still be there to be asked for. A TCP socket is reset before anybody can look.
+    /// Both ends of a UDP socket, which may still exist. A TCP socket is reset before it can be looked up.
     fn udp(&self) -> Option<[SocketAddrV4; 2]> {
         match (self.from, self.to, self.ports?, self.protocol) {
             (IpAddr::V4(from), IpAddr::V4(to), [source, destination], Protocol::Udp) => {
@@ -83,9 +83,9 @@ impl Attempt {
 }
 
 impl Monitor {
-    /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace. What goes to
-    /// `probe` is the supervisor's own proof of the firewall, and no attempt. `identifier` finds the program where it can
-    /// be had, and `audit` takes the reports. To be called inside a tokio runtime.
+    /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace.
+    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `identifier` finds the
+    /// sending program, and `audit` takes the reports. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
@@ -115,7 +115,7 @@ impl Monitor {
         Ok(Self { socket, probe, identifier, audit })
     }
 
-    /// Reports until `stop` is done, and what there is by then. The fence itself limits how often there is something.
+    /// Reports packets until `stop` completes, then those that are queued. The firewall limits their rate.
     pub async fn run(self, stop: impl Future) {
         let mut stop = pin!(stop);
         let mut buffer = vec![0; 16 * 1024];
@@ -127,10 +127,10 @@ impl Monitor {
             };
             match received {
                 Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()).await,
-                // Packets were lost for want of a reader; those that come are still worth reporting.
+                // Packets were lost because the queue was full; later ones are still worth reporting.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => {
-                    // The fence holds without its reports.
+                    // The firewall holds without its reports.
                     tracing::warn!("attempts to go past the proxy are not reported any more: {error}");
                     stop.await;
                     return;
@@ -156,7 +156,7 @@ impl Monitor {
         self.probe.is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
     }
 
-    /// Its sender, if the socket is still there.
+    /// The program behind an attempt, if its socket still exists.
     async fn caller(&self, attempt: Attempt) -> Option<Caller> {
         let ([from, to], identifier) = (attempt.udp()?, Arc::clone(&self.identifier));
         tokio::task::spawn_blocking(move || identifier.sender(from, to)).await.ok()?
@@ -217,7 +217,7 @@ const MSG_CONFIG: u16 = 4 << 8 | 1;
 const REQUEST_ACK: u16 = 1 | 4;
 const NFULA_PAYLOAD: u16 = 9;
 
-/// Binds to a group: whole packets up to 128 bytes, each at once.
+/// Builds the messages that bind to a group: packets cut to 128 bytes, each reported at once.
 fn bind_request(group: u16) -> Vec<u8> {
     let mut bytes = vec![0; NETLINK_HEADER];
     // `struct nfgenmsg`: the group is its resource number, big-endian.
@@ -239,7 +239,7 @@ fn bind_request(group: u16) -> Vec<u8> {
     bytes
 }
 
-/// The packets in what the kernel sent; what is none is passed over.
+/// Parses the packets in what the kernel sent; other messages are skipped.
 fn attempts(mut bytes: &[u8]) -> impl Iterator<Item = Attempt> {
     std::iter::from_fn(move || {
         while let Some(header) = bytes.first_chunk::<NETLINK_HEADER>() {
@@ -268,7 +268,7 @@ fn payload(mut attributes: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The head of an IP packet (RFC 791, RFC 8200); the ports of TCP and UDP.
+/// Parses the head of an IP packet (RFC 791, RFC 8200), and the ports of TCP and UDP.
 fn parse(packet: &[u8]) -> Option<Attempt> {
     let (from, to, number, transport) = match packet.first()? >> 4 {
         4 => {

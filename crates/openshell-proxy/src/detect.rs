@@ -1,4 +1,4 @@
-//! What a connection speaks, by its first bytes; never by guess.
+//! Detection of a connection's protocol by its first bytes, never by port.
 
 use std::io;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::limits::Limits;
 
-/// What the first bytes of a client say.
+/// The protocol that a client's first bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The beginning of a TLS handshake (RFC 8446 §5.1).
     Tls,
-    /// A request line (RFC 9112 §3), of whatever version.
+    /// A request line (RFC 9112 §3), of any version.
     Http1,
     /// The preface of HTTP/2 (RFC 9113 §3.4).
     Http2,
@@ -24,7 +24,8 @@ pub enum Protocol {
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What `bytes`, the first ones, say; `None` while more could change that. What is said once is said for all that begins so.
+/// Detects the protocol of a client by its first `bytes`; `None` while more could change the result. A result holds for
+/// every continuation of `bytes`.
 #[must_use]
 pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     match bytes {
@@ -42,13 +43,13 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     // Servers skip empty lines before a request (RFC 9112 §2.2).
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let line = bytes.get(blank..).unwrap_or_default();
-    // A line without end that began as a request's is refused as one that is too long.
+    // A line without end that began as a request line is refused as too long.
     let as_it_began = if line.contains(&b' ') { Protocol::Http1 } else { Protocol::Other };
     request_line(line).or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(as_it_began))
 }
 
-/// Whether `bytes`, of which [`protocol`] is not certain, are the beginning of what clients usually say. Where no rule depends on
-/// it nobody should wait for the rest of a word that is no method.
+/// Returns true if `bytes`, which [`protocol`] has not settled, begin like common requests. A connection without rules
+/// does not wait for the rest of anything else.
 fn is_usual(bytes: &[u8]) -> bool {
     const METHODS: &[&[u8]] = &[
         b"GET ",
@@ -75,7 +76,7 @@ fn is_usual(bytes: &[u8]) -> bool {
     matches!(bytes, [0x16, ..] | [b'\r' | b'\n', ..]) || HTTP2_PREFACE.starts_with(bytes) || METHODS.iter().any(begins)
 }
 
-/// Whether `bytes` begin with a method, a target and a version, each behind one space.
+/// Detects a method, a target and a version with one space between them.
 fn request_line(bytes: &[u8]) -> Option<Protocol> {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let behind = |bytes: &'_ [u8], accepted: &dyn Fn(&u8) -> bool| {
@@ -109,10 +110,12 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// The head of the frame that a server of HTTP/2 begins with: SETTINGS of whole entries, no flags, stream 0 (RFC 9113 §3.4, §6.5).
+/// Bytes of a frame head. An HTTP/2 server begins with SETTINGS of whole entries, no flags, stream 0 (RFC 9113 §3.4,
+/// §6.5).
 const SETTINGS_HEAD: usize = 9;
 
-/// What `bytes`, the first ones of a server that spoke before its client, say; `None` while more could change that.
+/// Detects the protocol of a server that speaks before its client by its first `bytes`; `None` while more could change
+/// the result.
 #[must_use]
 fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
     const STATUS_LINE: &[u8] = b"HTTP/";
@@ -133,22 +136,23 @@ fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// What was read on the way to knowing.
+/// A detected protocol, and the bytes that were read for it.
 #[derive(Debug)]
 pub struct Detected {
-    /// What the client speaks.
+    /// Protocol of the client.
     pub protocol: Protocol,
-    /// What it has sent.
+    /// Bytes from the client.
     pub from_client: Bytes,
-    /// What the upstream has sent, if it spoke first.
+    /// Bytes from the upstream, if it spoke first.
     pub from_upstream: Bytes,
 }
 
-/// Reads from `client`, of which `surplus` was read before, until it is certain what it speaks. Where `may_be_opaque`, an
-/// `upstream` that speaks first settles it, as HTTP if it begins as a server of HTTP does, and so does a client that leaves it open.
+/// Reads from `client`, after the `surplus` that was read before, until its protocol is settled. If the connection
+/// `may_be_opaque`, an `upstream` that speaks first settles it (as HTTP if it begins like an HTTP server), and so does
+/// a client that falls silent.
 ///
 /// # Errors
-/// Either failed; or the client said nothing, where that will not do.
+/// A read failed; or the client sent nothing on a connection that must not be opaque.
 pub async fn detect(
     client: &mut (impl AsyncRead + Unpin),
     surplus: Bytes,
@@ -176,14 +180,14 @@ pub async fn detect(
                 deadline.saturating_duration_since(Instant::now())
             }
         };
-        // What is still silent takes no more than it must.
+        // A silent connection holds no larger buffer.
         from_client.reserve(1024);
         let more = tokio::select! {
-            // What the client has said already counts before what the upstream says.
+            // Bytes of the client take precedence over those of the upstream.
             biased;
             more = within(patience, client.read_buf(&mut from_client)) => more,
             spoken = upstream.read_buf(&mut from_upstream), if may_be_opaque => {
-                // Its end is an answer too.
+                // The upstream's end settles it too.
                 let is_over = spoken? == 0;
                 match server_protocol(&from_upstream) {
                     None if !is_over => continue,
@@ -193,7 +197,7 @@ pub async fn detect(
         };
         match more? {
             Some(1..) => {}
-            // Whoever says nothing asks for nothing.
+            // A silent client has made no request.
             Some(0) | None if from_client.is_empty() && !may_be_opaque => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -202,7 +206,7 @@ pub async fn detect(
     }
 }
 
-/// `None` where it takes longer than `patience`.
+/// Reads within `patience`; `None` if it takes longer.
 async fn within(patience: Duration, read: impl Future<Output = io::Result<usize>>) -> io::Result<Option<usize>> {
     match timeout(patience, read).await {
         Ok(read) => read.map(Some),

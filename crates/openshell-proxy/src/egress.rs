@@ -21,32 +21,32 @@ use crate::socket::prepare;
 use crate::tls::originate::UpstreamRoots;
 use crate::trace::Stopwatch;
 
-/// Everything that a connection to an upstream takes.
+/// Handles for connections to upstreams.
 #[derive(Debug)]
 pub struct Egress {
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
-    /// Addresses of the supervisor's own, which no policy makes reachable.
+    /// The supervisor's own addresses, which no policy makes reachable.
     own: Arc<OwnAddresses>,
     /// Connections of each program.
     quota: Arc<Quota>,
-    /// Upstream certificates that are trusted.
+    /// Trusted roots for upstream certificates.
     pub roots: UpstreamRoots,
 }
 
 /// A connection to an upstream.
 #[derive(Debug)]
 pub struct Dialed {
-    /// Its socket.
+    /// The connected socket.
     pub stream: TcpStream,
     /// The address that was checked and dialled.
     pub address: SocketAddr,
-    /// Its part of the program's connections.
+    /// Guard of the program's connection quota.
     pub quota: QuotaGuard,
 }
 
 impl Egress {
-    /// Connects to hosts that `resolver` finds, but for the `own` addresses of the supervisor, and to servers under `roots`.
+    /// Creates the egress over `resolver` and `roots`; the `own` addresses of the supervisor are never reachable.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, own: Arc<OwnAddresses>, roots: UpstreamRoots) -> Self {
         Self { resolver, own, quota: Arc::default(), roots }
@@ -63,10 +63,10 @@ impl Egress {
         Ok(destination)
     }
 
-    /// One of the connections that `program` may have at once.
+    /// Takes one of the connections that `program` may have at once.
     ///
     /// # Errors
-    /// It has them all.
+    /// The program has all of its connections.
     pub fn reserve(&self, program: &str) -> Result<QuotaGuard, Refusal> {
         self.quota.take(program).ok_or(Refusal::limit_reached("the program has too many connections at once"))
     }
@@ -74,7 +74,7 @@ impl Egress {
     /// Connects to `destination` for `program`.
     ///
     /// # Errors
-    /// The program has all of its connections, or no address answered in [`Limits::CONNECT_DEADLINE`].
+    /// The program has all of its connections, or no address answered within [`Limits::CONNECT_DEADLINE`].
     pub async fn connect(&self, destination: &Destination, program: &str) -> Result<Dialed, Refusal> {
         let quota = self.reserve(program)?;
         let (stream, address) = dial(destination, Limits::CONNECT_DEADLINE).await?;
@@ -85,7 +85,7 @@ impl Egress {
 /// Connects to the first address of `destination` that answers.
 ///
 /// # Errors
-/// None answered within `patience`, or all refused.
+/// No address answered within `patience`, or all refused.
 pub async fn dial(destination: &Destination, patience: Duration) -> Result<(TcpStream, SocketAddr), Refusal> {
     let watch = Stopwatch::start();
     let unreachable = |error: io::Error| Refusal::upstream_unreachable(error.to_string());
@@ -98,7 +98,7 @@ pub async fn dial(destination: &Destination, patience: Duration) -> Result<(TcpS
 
 /// Connects to the first of `addresses` that answers, each with a head start over the next (RFC 8305 §5).
 async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
-    // Dropping the set ends the attempts that lost.
+    // Dropping the set aborts the attempts that lost.
     let mut attempts = JoinSet::new();
     let mut remaining = addresses.iter().copied();
     let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);

@@ -1,7 +1,7 @@
-//! The way of a connection out of the sandbox, and every decision on it.
+//! The path of a connection out of the sandbox, and every decision on it.
 //!
-//! The modules stand in the order in which a byte meets them. A stage is a function from the previous stage's type to
-//! its own, so that nothing is dialled without a [`decide::permit::Permit`], and no address that was not checked.
+//! Modules are listed in the order of that path. A stage is a function from the previous stage's type to its own:
+//! nothing is dialled without a [`decide::permit::Permit`], and no address without a check.
 
 #![forbid(unsafe_code)]
 

@@ -2,160 +2,165 @@
 
 use std::time::Duration;
 
-/// Bounds, each with its reason.
+/// Bounds, each with its unit and its reason.
 #[derive(Debug)]
 pub struct Limits;
 
 impl Limits {
-    /// Connections at once: what a supervisor with the usual 8,192 descriptors can hold, at two each; at three, as those are whose
-    /// requests are judged, the last of them wait.
+    /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two descriptors each. Judged
+    /// connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
-    /// Threads that serve connections: enough for every byte that a link inside of one kernel brings, and few enough for a sandbox
-    /// among hundreds on a large host.
+    /// Threads that serve connections: enough to saturate a link within one kernel, few enough for hundreds of
+    /// sandboxes on a large host.
     pub const WORKERS: usize = 8;
-    /// Bytes that a connection moves without a pause before others of its thread have their turn: some tenths of a millisecond.
+    /// Bytes that one stream moves before it yields its thread: some tenths of a millisecond.
     pub const COOP_BYTES: usize = 512 * 1024;
-    /// Steps of connections after which a thread looks for what has arrived meanwhile.
+    /// Task polls between two checks for I/O events in a worker's runtime.
     pub const EVENT_INTERVAL: u32 = 8;
     /// Connections at once of one program, so that it leaves some to the others.
     pub const CONNECTIONS_PER_PROGRAM: usize = 1_024;
-    /// Connections beyond those that are still told why they are refused; further ones are closed.
+    /// Connections beyond [`Self::CONNECTIONS`] that still get a refusal as their answer; further ones are closed.
     pub const REFUSED_CONNECTIONS: usize = 64;
-    /// Bytes of the head of a CONNECT or forward request: what the interface promises, and hyper's smallest.
+    /// Bytes of the head of a CONNECT or forward request: the documented limit, and the smallest that hyper accepts.
     pub const HEAD_BYTES: usize = 8 * 1024;
-    /// Bytes of the head of a request inside a connection, and of first bytes that could still be one…
+    /// Bytes of the head of a request inside a connection, and of first bytes that could still become one.
     pub const INSPECTED_HEAD_BYTES: usize = 16 * 1024;
-    /// …and its lines; more than any client sends.
+    /// Header lines of such a head; more than any client sends.
     pub const HEAD_LINES: usize = 128;
-    /// Bytes that an upstream sends before its answer, interim ones included; far more than any answer's head.
+    /// Bytes that an upstream may send before its final response, interim responses included; far more than any head
+    /// has.
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
-    /// Lines of an upstream's answer: it may be more generous than clients are.
+    /// Header lines of an upstream's response, which may have more than a request.
     pub const ANSWER_LINES: usize = 256;
-    /// HTTP/2 connections at once; whoever offers HTTP/1.1 as well speaks that beyond them.
+    /// HTTP/2 connections at once; beyond them a client that offers both protocols gets HTTP/1.1.
     pub const HTTP2_CONNECTIONS: usize = 256;
-    /// Requests beside each other in one of them…
+    /// Concurrent streams of one HTTP/2 connection.
     pub const STREAMS: u32 = 100;
-    /// …bytes of one that may be on their way from its client, which is near…
+    /// Flow-control window in bytes of one client stream. The client is near, so a small one suffices.
     pub const STREAM_WINDOW: u32 = 128 * 1024;
-    /// …and of all: room for each, or those that nobody reads would hold up the others.
+    /// Flow-control window in bytes of a client connection: room for every stream, so that unread ones do not block the
+    /// others.
     pub const CONNECTION_WINDOW: u32 = Self::STREAMS * Self::STREAM_WINDOW;
-    /// The same from an upstream, which may be far away: as much as a fast line carries in a tenth of a second…
+    /// Flow-control window in bytes of one upstream stream. The upstream may be far away: a fast line carries as much
+    /// in a tenth of a second.
     pub const UPSTREAM_STREAM_WINDOW: u32 = 1024 * 1024;
-    /// …and room for as many that nobody reads as people have open.
+    /// Flow-control window in bytes of an upstream connection: room for 32 unread streams.
     pub const UPSTREAM_WINDOW: u32 = 32 * 1024 * 1024;
-    /// KiB of the windows of all HTTP/2 connections together, beside what each has at the least: two connections have all that they may,
-    /// the others of them less and less.
+    /// KiB of the windows of all HTTP/2 connections, beyond each one's minimum: two connections get theirs in full,
+    /// further ones less and less.
     pub const WINDOWS_KIB: usize = 192 * 1024;
-    /// KiB of the heads of HTTP/2 requests that are not answered: two thousand of the largest that are let through.
+    /// KiB of the heads of unanswered HTTP/2 requests: two thousand of the largest.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
-    /// KiB that are held back of all answers that are searched for secrets: of a key of 50 bytes some 100,000 answers.
+    /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a key of 50 bytes.
     pub const SEARCHED_KIB: usize = 128 * 1024;
-    /// Bytes of a stream that wait to be sent.
+    /// Bytes of one stream queued for sending.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
-    /// Requests that a connection's client has given up before their answers, until it is ended if they are the most of all.
+    /// Streams cancelled before their response, after which a connection ends if they are more than half of its
+    /// streams.
     pub const STREAMS_ABANDONED: u64 = 200;
-    /// Requests of a connection that are not over, those among them that its client has given up or has an answer to and that an
-    /// upstream does not take: twice what may go on beside each other.
+    /// Open streams of a connection, cancelled ones whose body the upstream has not taken included: twice
+    /// [`Self::STREAMS`].
     pub const STREAMS_HELD: usize = 2 * Self::STREAMS as usize;
-    /// Requests that are cancelled before anybody has looked at them, until their connection ends (CVE-2023-44487)…
+    /// Streams reset before they were accepted, after which their connection ends (CVE-2023-44487).
     pub const STREAM_RESETS: usize = 20;
-    /// …and malformed ones that are answered by a reset.
+    /// Malformed streams answered by a reset, after which their connection ends.
     pub const STREAM_ERRORS: usize = 64;
     /// HTTP/1.1 connections to an upstream for the streams of one client: as many as browsers open.
     pub const POOLED_CONNECTIONS: usize = 6;
-    /// Time for a connection to say that it ends, when it is permitted no longer.
+    /// Time for the GOAWAY of a revoked connection to be sent.
     pub const GOAWAY_GRACE: Duration = Duration::from_millis(250);
-    /// Bytes of the head of an HTTP/2 answer.
+    /// Bytes of the head of an HTTP/2 response.
     pub const ANSWER_HEAD_BYTES: u32 = 64 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const RELEASED_BYTES: usize = 256 * 1024;
-    /// Credentials in one request; in its answer each is looked for.
+    /// Credentials in one request; its response is searched for each.
     pub const CREDENTIALS_PER_REQUEST: usize = 64;
-    /// Bytes of a body that is looked at before anything of its request is sent, so that its refusal can be told…
+    /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
     pub const PREFETCH_BYTES: u64 = 64 * 1024;
-    /// …and time for it to arrive.
+    /// Time for these bytes to arrive.
     pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
-    /// The same where it is longer, or nobody knows: who waits for an answer to its first part must not wait for long.
+    /// The same for long or unsized bodies: a client may be waiting for a response to the first part.
     pub const PREFETCH_DEADLINE_UNSIZED: Duration = Duration::from_millis(20);
-    /// First bytes of a connection that are looked at for placeholders where nothing else is.
+    /// First bytes of an uninspected connection that are searched for placeholders.
     pub const FIRST_BYTES: usize = 64 * 1024;
-    /// KiB of requests for models that are held at once, each twice while it is rewritten: room for the largest…
+    /// KiB of requests for models held at once, each counted twice for its rewritten form: room for one of the largest.
     pub const INFERENCE_KIB: usize = 2 * openshell_policy::inference::MAX_REQUEST_BYTES / 1024;
-    /// …how long one waits for its room…
+    /// Time that such a request waits for memory.
     pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
-    /// …how long it may take until it is whole…
+    /// Time for the body of such a request to arrive.
     pub const INFERENCE_BODY: Duration = Duration::from_secs(120);
-    /// …and how long it may be silent meanwhile.
+    /// Silence within such a body.
     pub const INFERENCE_SILENCE: Duration = Duration::from_secs(30);
-    /// Bytes of a request whose model is replaced on the thread that serves others.
+    /// Bytes of a request whose model is replaced on a connection thread; larger ones go to a blocking thread.
     pub const REWRITTEN_BYTES: usize = 1024 * 1024;
-    /// Time to tell a client that an answer is cut off, before it is.
+    /// Time between telling a client that its response is cut off and closing.
     pub const TRUNCATION_GRACE: Duration = Duration::from_millis(50);
-    /// Bytes of a body that are read, or wait to be written, at once: sixteen records of TLS.
+    /// Bytes of a body that are read, or queued for sending, at once: sixteen TLS records.
     pub const BUFFER_BYTES: usize = 256 * 1024;
-    /// Time for the other side to read what was said last…
+    /// Time that a closing connection waits for its peer to read the last bytes.
     pub const LINGER: Duration = Duration::from_secs(2);
-    /// …and bytes that it may still send meanwhile: as much as is in flight on a fast link.
+    /// Bytes that the peer may still send meanwhile: as much as a fast link has in flight.
     pub const LINGER_BYTES: usize = 4 * 1024 * 1024;
-    /// Hosts whose certificates, or whose upstreams' sessions, are kept.
+    /// Hosts whose certificates, and upstreams whose TLS sessions, are cached.
     pub const CERTIFICATES: usize = 1_024;
-    /// Silence after first bytes that could still be a request, where it matters to no rule whether they are.
+    /// Silence after first bytes that could still become a request, on connections without rules for requests.
     pub const DETECT_TIMEOUT: Duration = Duration::from_millis(500);
-    /// Time for a head to arrive: longer than any client takes that is not holding the connection on purpose.
+    /// Time for a head to arrive: longer than any client takes unless it holds the connection on purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
-    /// Time after which a client that has ended its sending, and was not answered for as long again, is taken to have gone.
+    /// Interval of the checks for dead clients. Two in a row with a half-closed and unanswered, or a stalled, client
+    /// end its connection.
     pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
-    /// Time to reach an upstream, over all its addresses.
+    /// Time to connect to an upstream, over all its addresses.
     pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
     /// Head start of one address over the next (RFC 8305 §5).
     pub const CONNECT_STAGGER: Duration = Duration::from_millis(250);
-    /// Addresses of one name that are looked at; real names have fewer, and every one costs a check.
+    /// Addresses of one name that are used; real names have fewer, and each one costs a check.
     pub const ADDRESSES: usize = 64;
     /// Time for a name to resolve.
     pub const LOOKUP_DEADLINE: Duration = Duration::from_secs(10);
-    /// An established connection without a byte either way: below this, long polls and idle sessions would die.
+    /// Silence, both ways, after which an established connection ends; long polls and idle sessions need as much.
     pub const IDLE: Duration = Duration::from_secs(2 * 60 * 60);
-    /// Silence after which TCP asks whether the peer is still there.
+    /// Silence before the first TCP keepalive probe.
     pub const KEEPALIVE: Duration = Duration::from_secs(60);
-    /// Programs whose fingerprints are remembered; they are never forgotten, or trust on first use would not hold.
+    /// Programs with a fingerprint. None is ever forgotten, or trust on first use would not hold.
     pub const FINGERPRINTS: usize = 4_096;
-    /// Bytes of a program that is read for its fingerprint; the largest that people run are a few hundred megabytes.
+    /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-    /// Descriptors of all processes that are looked at to find one caller: half a second's worth, and more than the programs of
-    /// a sandbox hold that has few processes…
+    /// Descriptors that are read to find one caller: half a second's worth, and more than a small sandbox's programs
+    /// have open.
     pub const SEARCHED_DESCRIPTORS: usize = 250_000;
-    /// …and to find all further owners afterwards…
+    /// Descriptors that are read by one rescan for further owners.
     pub const SWEPT_DESCRIPTORS: usize = 20_000_000;
-    /// …which nobody waits for…
+    /// Time for one rescan, which no connection waits for.
     pub const SWEEP_DEADLINE: Duration = Duration::from_secs(60);
-    /// …and time to find the program of a packet that was refused.
+    /// Time to find the program behind a rejected packet, for its report.
     pub const REPORT_DEADLINE: Duration = Duration::from_secs(1);
-    /// Connections whose callers are looked for at once: more would only wait for the same processors.
+    /// Connections that are identified and judged at once; more would only compete for the processors.
     pub const IDENTIFYING: usize = 32;
-    /// Time to find out who is calling and to judge it, waiting for a turn included.
+    /// Time to identify a caller and judge its connection, the wait for a slot included.
     pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
-    /// Decisions remembered by one policy generation…
+    /// Cached decisions of one policy generation, if they have [`Self::DECISION_BYTES`] each.
     pub const DECISIONS: usize = 16_384;
-    /// …and the bytes of their questions on average; larger ones push out more of the others.
+    /// Bytes that a cached decision counts for at least; larger ones evict more of the others.
     pub const DECISION_BYTES: usize = 1024;
     /// Bytes of a reason that are kept.
     pub const REASON_BYTES: usize = 4 * 1024;
-    /// Processes of a sandbox that are all looked at before a caller is known; some 10 us each.
+    /// Processes of a sandbox up to which all are searched before a caller is known; some 10 us each.
     pub const SEARCHED_PROCESSES: usize = 128;
-    /// Owners of sockets that are looked at first where there are more, and as many of the newest processes.
+    /// Recent owners of sockets that are searched first in larger sandboxes, and as many of the newest processes.
     pub const RECENT_CALLERS: usize = 32;
-    /// How much of the time may go into looking at all of them afterwards: one part in this many.
+    /// Divisor of the time that rescans may take: one part in this many.
     pub const SWEEP_SHARE: u32 = 5;
-    /// Processes between a caller and the command that init started.
+    /// Ancestors of a caller, up to the command that init started.
     pub const ANCESTORS: usize = 64;
-    /// Absolute paths kept of a caller's arguments and its ancestors', for the reason text.
+    /// Absolute paths among the arguments of a caller and its ancestors, for the reason text.
     pub const CMDLINE_PATHS: usize = 16;
     /// Bytes of one such path.
     pub const CMDLINE_PATH_BYTES: usize = 256;
-    /// Bytes of one process's arguments that are looked at.
+    /// Bytes of one process's arguments that are read.
     pub const CMDLINE_BYTES: usize = 16 * 1024;
-    /// Time that open connections have when the sandbox ends: their clients are gone, and most notice that at once.
+    /// Time for open connections to end with the sandbox: their clients are gone, and most notice at once.
     pub const DRAIN: Duration = Duration::from_millis(250);
-    /// Pause after an accept that failed, doubled up to the second value while it goes on.
+    /// Pauses after a failed accept: the first, and the bound up to which it doubles.
     pub const ACCEPT_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 }

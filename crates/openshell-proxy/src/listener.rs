@@ -1,4 +1,4 @@
-//! Accepts the workload's connections, and owns every one of them.
+//! The listener: accepts the workload's connections, and owns each until it ends.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -18,7 +18,7 @@ use crate::proxy::Proxy;
 use crate::socket::prepare;
 use crate::workers::Workers;
 
-/// A listener that is bound; dropping it, or the future of [`Self::run`], ends its connections.
+/// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -26,20 +26,20 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to `address`, which only the sandbox reaches; `workers` are to serve its connections.
+    /// Binds to `address`, which only the sandbox reaches; connections are served by `workers`.
     ///
     /// # Errors
     /// The address is not this host's, or its port is taken.
     pub async fn bind(address: SocketAddrV4, workers: Workers) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
-        // Nothing is lost on a link inside of one kernel, and whoever probes or paces it waits for timers. Every kernel has this
-        // one; without it the host's own serves.
+        // A link within one kernel loses nothing, so congestion controls that probe or pace only add delays. Every
+        // kernel has Reno; if it is refused, the host's default serves.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
         Ok(Self { socket, workers })
     }
 
-    /// Accepts until it is `stopped`, and then gives open connections a moment, so that what has become of each is reported. No
-    /// error ends it: what keeps accept from working may pass.
+    /// Accepts connections until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
+    /// accept are logged and retried, since their causes pass.
     pub async fn run(self, proxy: Arc<Proxy>, mut stopped: oneshot::Receiver<()>) {
         let places = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
@@ -51,7 +51,7 @@ impl Listener {
                 note_failure(ended);
             }
             let accepted = tokio::select! {
-                // Who came before the end is still heard.
+                // Connections that arrived before the stop are still accepted.
                 biased;
                 accepted = self.socket.accept() => accepted,
                 _ = &mut stopped => break,
@@ -60,7 +60,7 @@ impl Listener {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("Proxy accept error: {error}");
-                    // A connection that ends gives back what was missing.
+                    // A connection that ends frees the descriptors that accept may lack.
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         Some(ended) = connections.join_next() => note_failure(ended),
@@ -94,11 +94,11 @@ impl Listener {
             }
         };
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
-        // What goes on by itself is ended, and reports that.
+        // Aborted connections report so when they are dropped.
         connections.shutdown().await;
     }
 
-    /// Has a worker `serve` the `client`, which has its `place` for as long.
+    /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.
     fn hand_over<F>(
         &self,
         connections: &mut JoinSet<()>,
@@ -123,14 +123,14 @@ impl Listener {
     }
 }
 
-/// A connection's own task failed, or its thread has ended; the others go on.
+/// Logs a connection whose task panicked or whose thread has ended; the others are not affected.
 fn note_failure(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!("a connection ended by an error of the proxy's own: {error}");
     }
 }
 
-/// Said when their number has doubled, so that they cannot fill the log either.
+/// Logs the count at each power of two, so that a flood of connections does not flood the log.
 fn note_unanswered(count: u64) {
     if count.is_power_of_two() {
         tracing::warn!("connections closed unanswered since the start, as there were too many at once: {count}");

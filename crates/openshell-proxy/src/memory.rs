@@ -1,5 +1,5 @@
-//! The memory that connections may take together: windows of HTTP/2, which peers can fill without anything being read, heads of
-//! its requests that wait for their turn, and what is held back of answers that are searched for secrets.
+//! Memory shared by all connections: HTTP/2 flow-control windows, heads of unanswered requests, and the parts of
+//! searched responses that are held back.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
 
-/// What all connections share.
+/// The memory budgets of all connections.
 #[derive(Debug)]
 pub struct Memory {
     windows: Arc<Semaphore>,
@@ -28,8 +28,8 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// The windows of one more connection: those of [`Limits`] while half of what is left has room for them, else as small a part of
-    /// them as that has, and a 32nd at the least.
+    /// Allocates the windows of one more connection: those of [`Limits`] if they fit into half of the free budget;
+    /// otherwise the largest power-of-two fraction that does, down to 1/32, which is free.
     #[must_use]
     pub fn windows(&self) -> Windows {
         let mut divisor = 1;
@@ -45,26 +45,27 @@ impl Memory {
         Windows { divisor, _lease: None }
     }
 
-    /// Room for the head of a request of `program`, until it is dropped; `None` where too many wait already, its own or all.
+    /// Reserves memory for a request head of `program`, until the guard is dropped; `None` if its part, or all, is in
+    /// use.
     #[must_use]
     pub fn head(&self, program: &str, bytes: usize) -> Option<QuotaGuard> {
         self.heads.take_many(program, bytes.div_ceil(1024))
     }
 
-    /// Room for the part that is held back of a response to `program` which is searched for secrets of up to `longest` bytes, until it
-    /// is dropped; `None` without any.
+    /// Reserves memory for the held-back part of a response to `program` that is searched for secrets of up to
+    /// `longest` bytes, until the guard is dropped; `None` if `longest` is.
     ///
     /// # Errors
-    /// Too many such responses are on their way, the program's or all.
+    /// The memory for such responses, the program's part or all, is in use.
     pub fn searching(&self, program: &str, longest: Option<usize>) -> Result<Option<QuotaGuard>, Refusal> {
         let Some(longest) = longest else { return Ok(None) };
-        // Each byte with a mark of its own.
+        // Each byte has a mark beside it.
         let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
         room.map(Some).ok_or(Refusal::limit_reached("too many answers at once that are searched for secrets"))
     }
 }
 
-/// How much of one connection may be on its way, and its part of what all may have, until it is dropped.
+/// HTTP/2 window sizes of one connection, and their lease of the shared budget until they are dropped.
 #[derive(Debug)]
 pub struct Windows {
     divisor: u32,
@@ -72,50 +73,50 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The part of the usual windows that every connection has.
+    /// Divisor of the windows that every connection gets without a lease.
     const SMALLEST: u32 = 32;
 
-    /// Bytes of a request's body that come from the client.
+    /// Bytes of one client stream.
     #[must_use]
     pub fn client_stream(&self) -> u32 {
         Limits::STREAM_WINDOW / self.divisor
     }
 
-    /// Bytes of the bodies of all requests.
+    /// Bytes of the client connection.
     #[must_use]
     pub fn client(&self) -> u32 {
         (Limits::CONNECTION_WINDOW / self.divisor).max(SPECIFIED)
     }
 
-    /// Bytes of an answer's body that come from the upstream.
+    /// Bytes of one upstream stream.
     #[must_use]
     pub fn upstream_stream(&self) -> u32 {
         Limits::UPSTREAM_STREAM_WINDOW / self.divisor
     }
 
-    /// Bytes of the bodies of all answers.
+    /// Bytes of the upstream connection.
     #[must_use]
     pub fn upstream(&self) -> u32 {
         (Limits::UPSTREAM_WINDOW / self.divisor).max(SPECIFIED)
     }
 
-    /// Bytes of a stream that wait to be sent, either way.
+    /// Bytes of a stream queued for sending, per direction.
     #[must_use]
     pub fn send(&self) -> usize {
         (Limits::STREAM_SEND_BYTES / self.divisor as usize).max(SMALLEST_SEND)
     }
 
-    /// All of it.
+    /// KiB of all windows and send queues together.
     fn kib(&self) -> u32 {
         let sends = 2 * Limits::STREAMS * u32::try_from(self.send()).unwrap_or(u32::MAX);
         (self.client() + self.upstream() + sends).div_ceil(1024)
     }
 }
 
-/// The window of a connection that no setting can make smaller (RFC 9113 §6.9.2).
+/// Bytes of a connection window that no setting can shrink (RFC 9113 §6.9.2).
 const SPECIFIED: u32 = 65_535;
 
-/// Bytes of a frame that are worth being sent.
+/// Bytes of the smallest frame worth sending.
 const SMALLEST_SEND: usize = 4 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a run has used, where it is observed instead of refused.
+//! Endpoints that a run has used, for runs that observe the policy instead of enforcing it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use openshell_policy::proposal::has_encoded_slash;
 use crate::limits::Limits;
 use crate::target::Target;
 
-/// Endpoints that are kept; a run that uses more is no run to make a policy of.
+/// Endpoints that are kept; a run with more is unsuited as the source of a policy.
 const ENDPOINTS: usize = 10_000;
 
-/// Where each program went.
+/// Endpoints by program.
 #[derive(Debug, Default)]
 pub struct Observations(Mutex<Observed>);
 
@@ -24,45 +24,45 @@ struct Observed {
     is_incomplete: bool,
 }
 
-/// What a program used of an endpoint.
+/// Use of an endpoint by one program.
 #[derive(Debug, Default)]
 struct Used {
-    /// All addresses, where one of them is internal.
+    /// All addresses of the host, if one of them is internal.
     internal: BTreeSet<IpAddr>,
-    /// The methods of its requests, and the first paths of them.
+    /// Methods, and the first paths, of its requests.
     methods: BTreeSet<String>,
     paths: BTreeSet<String>,
-    /// Whether a path held an escaped slash.
+    /// True if a path held an escaped slash.
     has_encoded_slash: bool,
-    /// Whether there was something that no rule for requests could see.
+    /// True if bytes were relayed that no rule for requests could judge.
     is_opaque: bool,
 }
 
-/// Different methods and paths of an endpoint that are kept.
+/// Distinct methods, and distinct paths, that are kept of an endpoint.
 const METHODS: usize = 32;
 const PATHS: usize = 20;
 
-/// One program's endpoint.
+/// Endpoint that one program has used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The program.
+    /// Executable of the program.
     pub program: String,
-    /// Where it went.
+    /// Host of the endpoint.
     pub host: String,
-    /// At which port.
+    /// Port of the endpoint.
     pub port: u16,
-    /// All addresses of the host, where one of them is internal.
+    /// All addresses of the host, if one of them is internal.
     pub internal: Vec<IpAddr>,
-    /// With which methods, where there was nothing but requests.
+    /// Methods of its requests; empty if bytes were relayed uninspected.
     pub methods: BTreeSet<String>,
-    /// For which paths: the first of them.
+    /// First paths of its requests.
     pub paths: Vec<String>,
-    /// Whether any path held an escaped slash.
+    /// True if a path held an escaped slash.
     pub has_encoded_slash: bool,
 }
 
 impl Observations {
-    /// Notes that `program` went to `target`, which has these `addresses`.
+    /// Notes a connection of `program` to `target`, which has these `addresses`.
     pub fn add(&self, program: &str, target: &Target, addresses: impl Iterator<Item = IpAddr>) {
         let addresses: BTreeSet<_> = addresses.collect();
         let is_internal = addresses.iter().any(|address| AddressClass::of(*address).is_internal());
@@ -76,12 +76,12 @@ impl Observations {
         }
         *endpoints += usize::from(is_new);
         let known = &mut programs.entry(program.to_owned()).or_default().entry(key).or_default().internal;
-        // A name server may give other ones each time it is asked.
+        // A name server may return different addresses to each query.
         let room = Limits::ADDRESSES.saturating_sub(known.len());
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
     }
 
-    /// Notes that `program` sent a `method` request for `path` to `target`.
+    /// Notes a `method` request of `program` for `path` of `target`.
     pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
         self.of(program, target, |used| {
             if used.methods.len() < METHODS {
@@ -96,12 +96,12 @@ impl Observations {
         });
     }
 
-    /// Notes that `program` had a connection to `target` in which no rule for requests would see anything.
+    /// Notes that bytes of `program` to `target` were relayed uninspected.
     pub fn add_opaque(&self, program: &str, target: &Target) {
         self.of(program, target, |used| used.is_opaque = true);
     }
 
-    /// What was noted of an endpoint before is noted further.
+    /// Applies `note` to an endpoint that has been added; others are ignored.
     fn of(&self, program: &str, target: &Target, note: impl FnOnce(&mut Used)) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (target.host.to_string(), target.port);
@@ -110,7 +110,7 @@ impl Observations {
         }
     }
 
-    /// What there was, by program; and whether that is all of it.
+    /// All observations by program; true as the second value if none was left out.
     #[must_use]
     pub fn all(&self) -> (Vec<Observation>, bool) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);

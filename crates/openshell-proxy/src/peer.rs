@@ -8,28 +8,29 @@ use std::sync::Arc;
 pub struct Flow {
     /// The workload's end.
     pub client: SocketAddrV4,
-    /// The proxy's.
+    /// The proxy's end.
     pub server: SocketAddrV4,
 }
 
-/// What of a process a decision depends on. Paths are text, as rules and logs know no other; a program whose path is not
+/// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program whose path is not
 /// UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// The file that runs.
+    /// Path of the running executable.
     pub executable: String,
-    /// The files that its ancestors run, nearest first, up to the command that init started.
+    /// Executables of its ancestors, nearest first, up to the command that init started.
     pub ancestors: Vec<String>,
-    /// Absolute paths among its arguments and its ancestors'; they explain, and never grant.
+    /// Absolute paths among the arguments of the process and its ancestors. They explain a decision, and never grant
+    /// anything.
     pub cmdline_paths: Vec<String>,
 }
 
-/// One process that holds a client's socket.
+/// A process that holds a client's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its number inside the sandbox.
+    /// PID inside the sandbox.
     pub pid: i32,
-    /// What it runs.
+    /// The program that it runs.
     pub program: Arc<Program>,
 }
 
@@ -55,7 +56,7 @@ impl Callers {
         &self.first
     }
 
-    /// These and `further` ones, each program once.
+    /// Returns these callers and `further` ones, each program once.
     #[must_use]
     pub fn with(&self, further: impl Iterator<Item = Caller>) -> Self {
         let mut all = self.clone();
@@ -67,12 +68,12 @@ impl Callers {
         all
     }
 
-    /// All of them.
+    /// Iterates over all callers.
     pub fn iter(&self) -> impl Iterator<Item = &Caller> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The rest.
+    /// All callers but the first.
     #[must_use]
     pub fn others(&self) -> &[Caller] {
         &self.others

@@ -1,4 +1,4 @@
-//! A connection's way, from its head to its last byte.
+//! The pipeline of one connection, from its head to its last byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,9 +39,9 @@ use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
 use openshell_policy::reason::DenialStage;
 
-/// Serves one client: answers its requests, and relays a connection that was permitted until that ends.
+/// Serves one client: answers its requests, and relays a permitted connection until it ends.
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
-    // Boxed, so that the memory for reading heads is given back before the relay, which may last for hours.
+    // Boxed, so that the memory for reading heads is freed before the relay, which may last for hours.
     let Some(Connected { client, surplus, opened }) = Box::pin(ingress::serve(&proxy, client, flow)).await else {
         return;
     };
@@ -53,7 +53,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
     let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection));
     tokio::select! {
         relayed = &mut relayed => match relayed {
-            // The connection turned out to be something that is refused.
+            // A placeholder was found after the connection was established.
             Err(refusal) if refusal.code().stage() == DenialStage::Credential => {
                 report_refused(&proxy.services, &connection, &refusal);
             }
@@ -70,7 +70,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
     debug!(us = lasted.micros(), "ended");
 }
 
-/// Serves models to a client, inside the sandbox's own TLS.
+/// Serves requests for models to a client, inside TLS with the sandbox's certificate.
 async fn serve_models(proxy: &Proxy, client: TcpStream, surplus: Bytes, models: ModelsClient) {
     let (services, ModelsClient { caller, target, quota: _quota }) = (&*proxy.services, models);
     let Some(inference) = &proxy.inference else { return };
@@ -94,7 +94,7 @@ async fn serve_models(proxy: &Proxy, client: TcpStream, surplus: Bytes, models: 
     }
 }
 
-/// Relays a connection as the protocol that it turns out to be, with the inspection that its permit demands.
+/// Relays a connection as the protocol that is detected in it, with the inspection that its permit demands.
 async fn relay(
     proxy: &Proxy,
     mut client: TcpStream,
@@ -140,7 +140,7 @@ async fn relay(
     }
 }
 
-/// Intercepts TLS, and relays what is inside.
+/// Intercepts TLS, and relays the connection inside.
 async fn relay_tls(
     proxy: &Proxy,
     client: Prefixed<TcpStream>,
@@ -196,7 +196,7 @@ struct Ends<C, U> {
     address: SocketAddr,
     /// The protocol of the upstream.
     speaks: UpstreamProtocol,
-    /// A slot for HTTP/2, if there is one already.
+    /// A slot for HTTP/2, if one was acquired with ALPN.
     slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -223,19 +223,19 @@ where
     Ok(())
 }
 
-/// Leave to relay bytes uninspected, with the search for placeholders in the first of them.
+/// Authorizes an uninspected relay; returns the search for placeholders in its first bytes.
 async fn start_opaque(services: &Services, connection: &Connection) -> Result<FirstBytes, Refusal> {
     connection.start_opaque(&services.authorizer).await?;
     Ok(FirstBytes::new(&services.vault.load()))
 }
 
-/// The refusal of a placeholder, if that has ended an uninspected connection. Neither side's failure is a decision: the other learns
-/// of it by the end of its connection.
+/// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
+/// decision: the other side learns of it by the end of its connection.
 fn ended(relayed: io::Result<()>) -> Result<(), Refusal> {
     relayed.err().as_ref().and_then(misplaced).map_or(Ok(()), Err)
 }
 
-/// Tells a client that its protocol cannot be judged, and its connection has rules.
+/// Answers a client whose protocol cannot be judged although its connection has rules.
 async fn refuse_opaque<C>(services: &Services, client: C, connection: &Connection, permit: &Permit)
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -245,7 +245,7 @@ where
     let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
     let answer = reply::raw(&refusal, record.subject());
     record.finish(Outcome::Refused(&refusal));
-    // A client that has gone wants no answer.
+    // The client may be gone already.
     let mut client = Linger::new(client, Arc::default());
     let _ = client.write_all(&answer).await;
     let _ = client.shutdown().await;

@@ -1,4 +1,4 @@
-//! Placeholders in texts, in every form that one could leave in.
+//! Placeholders of credentials in texts, in every encoding in which one could leave.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use openshell_policy::credential::CredentialName;
 pub use openshell_policy::credential::MARKER;
 use zeroize::Zeroizing;
 
-/// What is shown of a request in place of a placeholder.
+/// Shown in place of a placeholder in logs and answers.
 pub const REDACTED: &str = "[CREDENTIAL]";
 
-/// Characters of the longest name: a gateway's, `s`, 64 digits and `_` in front of a credential's own.
+/// Bytes of the longest name: a gateway's prefix (`s`, 64 digits and `_`) and a credential's own.
 const NAME: usize = CredentialName::MAX + 66;
 
-/// Bytes that any form of the marker fits in, with the first of a name.
+/// Bytes that the marker in any encoding fits in, with the first byte of a name.
 pub const SPAN: usize = 48;
 
 /// The first word of the marker.
@@ -26,15 +26,15 @@ pub const BEGINNING: &str = "openshell";
 
 static BEGINNINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(BEGINNING));
 
-/// The marker as a part of Base64.
+/// The marker inside Base64, at each alignment.
 static BASE64: LazyLock<Vec<Finder<'static>>> =
     LazyLock::new(|| base64_forms(MARKER.as_bytes()).iter().map(|form| Finder::new(&**form).into_owned()).collect());
 
-/// A colon as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
+/// Encodings of a colon: as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
 const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
 
-/// What `bytes` are inside Base64 (RFC 4648 §4, §5), at each of the three places where they may begin there; without the characters
-/// that hold bits of their neighbours.
+/// Encodes `bytes` as a part of Base64 (RFC 4648 §4, §5), at each of its three alignments and without the characters
+/// that hold bits of neighbouring bytes.
 #[must_use]
 pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let mut forms = Vec::new();
@@ -51,8 +51,7 @@ pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     forms
 }
 
-/// Whether `bytes` hold a placeholder, as it is or as texts have it on their way. What only speaks of placeholders, without a name,
-/// holds none.
+/// Returns true if `bytes` hold a placeholder, plain or in one of the usual encodings. A marker without a name is none.
 #[must_use]
 pub fn is_in(bytes: &[u8]) -> bool {
     has_marker(bytes, true)
@@ -63,7 +62,7 @@ fn has_marker(bytes: &[u8], needs_name: bool) -> bool {
     BEGINNINGS.find_iter(bytes).any(|at| ends_marker(behind(at), needs_name))
 }
 
-/// Whether `rest` is what stands behind the beginning of a marker.
+/// Returns true if `rest` continues the beginning of a marker to its end.
 fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
     let colon =
         |rest: &'_ [u8]| COLONS.iter().find(|colon| rest.starts_with(colon.as_bytes())).map(|colon| colon.len());
@@ -76,7 +75,7 @@ fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
     !needs_name || rest.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
 
-/// Whether `bytes` hold a marker in any form, also encoded more often than a server would look.
+/// Returns true if `bytes` hold a marker in any encoding, also encoded repeatedly.
 #[must_use]
 pub fn is_hidden_in(bytes: &[u8]) -> bool {
     let mut text = Cow::Borrowed(bytes);
@@ -92,11 +91,11 @@ pub fn is_hidden_in(bytes: &[u8]) -> bool {
     false
 }
 
-/// How often a text is decoded to find what is hidden in it; no server decodes as often.
+/// Rounds of decoding; no server decodes as often.
 const DECODED: usize = 8;
 
-/// `text` without its percent-encoding (RFC 3986 §2.1), and for each byte and the end where it stands in `text`. What is no escape
-/// stays.
+/// Decodes the percent-encoding (RFC 3986 §2.1) of `text`; also returns the offset in `text` of each byte and of the
+/// end. Invalid escapes stay.
 #[must_use]
 pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut places, mut at) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len() + 1), 0);
@@ -119,25 +118,25 @@ pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
     (bytes, places)
 }
 
-/// How a text is written.
+/// Encoding of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// As it is.
+    /// Plain.
     Plain,
     /// Percent-encoded.
     Percent,
 }
 
-/// A placeholder in a text: where it stands, and for which credential.
+/// A placeholder in a text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The bytes of the text.
+    /// Its bytes in the text.
     pub range: Range<usize>,
-    /// The longest name that stands there.
+    /// The longest possible name of its credential.
     pub name: String,
 }
 
-/// The placeholders in `text`, in their order.
+/// Finds the placeholders in `text`, in their order.
 #[must_use]
 pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
     let is_coded = coding == Coding::Percent && text.contains(&b'%');
@@ -150,7 +149,7 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
         let start = from + offset;
         let behind = bytes.get(start + MARKER.len()..).unwrap_or_default();
         let length = behind.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
-        // Where a name runs into another marker, that marker is none.
+        // A name that runs into another marker makes that marker none.
         from = start + MARKER.len() + length;
         let name = behind.get(..length).and_then(|name| std::str::from_utf8(name).ok());
         let name = name.filter(|name| length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit()));
@@ -161,7 +160,8 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
     found
 }
 
-/// Whether the line of a header holds a marker in any form: in its value, in its name, or across the colon between them.
+/// Returns true if a header line holds a marker in any encoding: in its value, in its name, or across the colon between
+/// them.
 #[must_use]
 pub fn is_in_header(name: &HeaderName, value: &HeaderValue) -> bool {
     let could_begin = name.as_str().contains('%') || name.as_str().contains(BEGINNING);
@@ -169,7 +169,7 @@ pub fn is_in_header(name: &HeaderName, value: &HeaderValue) -> bool {
     is_hidden_in(name.as_str().as_bytes()) || is_hidden_in(value.as_bytes()) || (could_begin && is_hidden_in(&line()))
 }
 
-/// `path` as it is judged and shown: with [`REDACTED`] for each placeholder. `None` if it has none.
+/// Returns `path` with [`REDACTED`] for each placeholder, as it is judged and shown; `None` if it has none.
 #[must_use]
 pub fn redacted(path: &str) -> Option<String> {
     let found = find(path.as_bytes(), Coding::Percent);

@@ -1,4 +1,4 @@
-//! Everything that the connections of one sandbox share.
+//! State shared by the connections of one sandbox.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use crate::inference::route::Inference;
 use crate::relay::services::Services;
 use crate::tls::interceptor::Interceptor;
 
-/// Everything that the connections of one sandbox share.
+/// State shared by the connections of one sandbox.
 #[derive(Debug)]
 pub struct Proxy {
     /// Handles of exchanges.
     pub services: Arc<Services>,
-    /// Means to intercept TLS.
+    /// TLS interception.
     pub interceptor: Interceptor,
-    /// Models; `None` if none are configured.
+    /// Inference; `None` if it is not configured.
     pub inference: Option<Arc<Inference>>,
-    /// The address of the workload's end of connections; others are closed unanswered.
+    /// Address of the workload; connections from any other are closed unanswered.
     pub workload: Ipv4Addr,
 }

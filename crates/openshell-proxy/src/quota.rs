@@ -1,16 +1,16 @@
-//! A program's share of what all have, connections or memory, so that none takes it all.
+//! Quotas of programs on shared resources, connections or memory, so that none exhausts them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::Limits;
 
-/// How much each program has.
+/// A resource with a bound for each program and one for all.
 #[derive(Debug)]
 pub struct Quota {
-    /// What one may have…
+    /// Bound of one program.
     each: usize,
-    /// …and all together.
+    /// Bound of all programs together.
     all: usize,
     counts: Mutex<Counts>,
 }
@@ -21,7 +21,7 @@ struct Counts {
     programs: HashMap<String, usize>,
 }
 
-/// A part of a program's share; given back when it is dropped.
+/// Guard of an amount taken by a program; dropping it returns the amount.
 #[derive(Debug)]
 pub struct QuotaGuard {
     shares: Arc<Quota>,
@@ -30,25 +30,25 @@ pub struct QuotaGuard {
 }
 
 impl Default for Quota {
-    /// Of connections, whose number as a whole the listener bounds.
+    /// A quota of connections. The listener bounds their total.
     fn default() -> Self {
         Self::new(Limits::CONNECTIONS_PER_PROGRAM, usize::MAX)
     }
 }
 
 impl Quota {
-    /// Where one program may have `each`, and all together `all`.
+    /// Creates a quota of `each` for one program and `all` together.
     #[must_use]
     pub fn new(each: usize, all: usize) -> Self {
         Self { each, all, counts: Mutex::default() }
     }
 
-    /// Takes one for `program`; `None` if it has its share already.
+    /// Takes one unit for `program`; `None` if its quota is exhausted.
     pub fn take(self: &Arc<Self>, program: &str) -> Option<QuotaGuard> {
         self.take_many(program, 1)
     }
 
-    /// Takes `amount` for `program`; `None` if that is more than its share, or than there is.
+    /// Takes `amount` units for `program`; `None` if that exceeds its quota or the total.
     pub fn take_many(self: &Arc<Self>, program: &str, amount: usize) -> Option<QuotaGuard> {
         let mut counts = self.counts();
         let Counts { all, programs } = &mut *counts;
@@ -60,7 +60,7 @@ impl Quota {
         Some(QuotaGuard { shares: Arc::clone(self), program: program.to_owned(), amount })
     }
 
-    /// What is behind the lock is whole at every moment.
+    /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the same.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +72,7 @@ impl Drop for QuotaGuard {
         counts.all -= self.amount;
         if let Some(count) = counts.programs.get_mut(&self.program) {
             *count -= self.amount;
-            // Programs come and go, and a workload may name as many as it likes.
+            // A workload may run any number of programs, so entries without connections are removed.
             if *count == 0 {
                 counts.programs.remove(&self.program);
             }

@@ -1,4 +1,4 @@
-//! One connection's facts; the only place that reports what became of it.
+//! The record of one decision, and the only place that reports its outcome.
 
 use std::sync::Arc;
 
@@ -15,38 +15,38 @@ use crate::peer::{Caller, Callers};
 use crate::placeholder::redacted;
 use crate::target::{Scheme, Target};
 
-/// The facts of a decision so far. Exactly one event comes of it.
+/// The facts of a decision so far. Exactly one event is emitted for it.
 #[derive(Debug)]
 pub struct Record {
     audit: Arc<dyn Audit>,
     subject: Subject,
-    /// The request, where one is judged and not a connection.
+    /// The request, if the decision is on one and not on a connection.
     http: Option<Http>,
     policy: Option<String>,
-    /// How its request came to its leave.
+    /// The rules' judgement of the request.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
-    /// The models' part in it, if it is for them.
+    /// The model call, if the request is for a model.
     inference: Option<Inference>,
-    /// The names of the credentials that it carries.
+    /// Comma-separated names of the credentials in the request.
     credentials: String,
     finished: bool,
 }
 
-/// A request.
+/// An HTTP request.
 #[derive(Clone, Debug)]
 struct Http {
     method: String,
     path: String,
     scheme: Scheme,
-    /// Its number inside its connection, from 1 on; `None` where it came by itself.
+    /// Number inside its connection, from 1 on; `None` for a forwarded request.
     number: Option<u64>,
-    /// True if it turned its connection into another one.
+    /// True if its response switched protocols.
     is_upgrade: bool,
 }
 
 impl Http {
-    /// The request in words: with its target, unless its connection has that already.
+    /// The request in words; with its target, unless the connection's event names that.
     fn named(&self, target: &Target) -> String {
         let Self { method, path, .. } = self;
         match self.number {
@@ -56,13 +56,13 @@ impl Http {
     }
 }
 
-/// The models' part in a request.
+/// The part of a request that concerns models.
 #[derive(Clone, Debug, Default)]
 struct Inference {
     /// The call, once a route is chosen.
     call: Option<Call>,
     usage: TokenUsage,
-    /// How the answer ended, if not by itself.
+    /// Remark on a response that was cut off; empty otherwise.
     remark: String,
 }
 
@@ -74,21 +74,21 @@ struct Call {
     kind: &'static str,
 }
 
-/// The end of a decision.
+/// Outcome of a decision.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'o> {
     /// Permitted, and the upstream reached.
     Allowed,
-    /// Refused, or not reached.
+    /// Refused, or the upstream not reached.
     Refused(&'o Refusal),
     /// Permitted before, and no longer.
     Revoked(&'o Refusal),
-    /// It ended before there was a decision.
+    /// The client left before a decision.
     Aborted,
 }
 
 impl Record {
-    /// A record of `request`, such as `CONNECT example.com:443`, for `target` where it has one.
+    /// Creates the record of `request`, such as `CONNECT example.com:443`, for `target` if it has one.
     #[must_use]
     pub fn new(audit: &Arc<dyn Audit>, request: String, target: Option<Target>) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Record {
         }
     }
 
-    /// A record of a request for `path` of `target` that came by itself.
+    /// Creates the record of a forwarded request for `path` of `target`.
     #[must_use]
     pub fn http(audit: &Arc<dyn Audit>, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
         let http = Http { method: method.to_owned(), path: shown(path), scheme, number: None, is_upgrade: false };
@@ -113,7 +113,7 @@ impl Record {
         record
     }
 
-    /// The same request as number `number` inside a connection to its target.
+    /// Makes this the record of request `number` inside a connection to its target.
     #[must_use]
     pub fn inside(mut self, number: u64) -> Self {
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target) {
@@ -124,7 +124,7 @@ impl Record {
         self
     }
 
-    /// A record of an open connection of `callers` to `target`, which is judged again.
+    /// Creates the record of an open connection of `callers` to `target` that is judged again.
     #[must_use]
     pub fn of(audit: &Arc<dyn Audit>, callers: &Callers, target: Target) -> Self {
         let mut record = Self::new(audit, format!("CONNECT {target}"), Some(target));
@@ -138,7 +138,7 @@ impl Record {
         &self.subject.request
     }
 
-    /// The connection or request that it is of.
+    /// The connection or request under decision.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
@@ -149,13 +149,14 @@ impl Record {
         self.subject.caller = Some(caller);
     }
 
-    /// Notes that the connection was permitted by `policy`, or is `observed` and would have been refused otherwise.
+    /// Notes that `policy` permits the connection, or that the run is observed and the code for which it would be
+    /// refused otherwise.
     pub fn permitted_by(&mut self, policy: Option<&str>, observed: Option<ReasonCode>) {
         self.policy = policy.map(str::to_owned);
         self.observed = observed;
     }
 
-    /// Notes the path that is judged.
+    /// Notes the path under judgement.
     pub fn asks_for(&mut self, path: &str) {
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
             && http.path != path
@@ -165,7 +166,7 @@ impl Record {
         }
     }
 
-    /// Notes that its request was permitted by `policy`, if one is named, and how it was `judged`.
+    /// Notes that `policy`, if one is named, permits the request, and how it was `judged`.
     pub fn request_permitted_by(&mut self, policy: Option<&str>, judged: &Judged) {
         if policy.is_some() {
             self.policy = policy.map(str::to_owned);
@@ -173,7 +174,7 @@ impl Record {
         self.judged = Some(judged.clone());
     }
 
-    /// Notes that it is for the models, about which no policy is asked.
+    /// Notes that the request is for a model and needs no policy.
     pub fn intercepted(&mut self) {
         self.inference.get_or_insert_default();
     }
@@ -183,18 +184,18 @@ impl Record {
         self.inference.as_ref().is_some_and(|inference| inference.call.is_some())
     }
 
-    /// Leaves it to the requests inside to report what becomes of them.
+    /// Ends the record without an event: the requests inside the connection are reported instead.
     pub fn left_to_requests(mut self) {
         self.finished = true;
     }
 
-    /// Notes the route that is asked, by which interface, and for which kind of answer.
+    /// Notes the chosen route, its interface, and the kind of the call.
     pub fn routed(&mut self, route: &str, interface: &'static str, kind: &'static str) {
         let call = Call { route: route.to_owned(), interface, kind };
         self.inference = Some(Inference { call: Some(call), ..Inference::default() });
     }
 
-    /// Notes the usage of an answer, and how it ended if not by itself.
+    /// Notes the token usage of a response, and a remark if it was cut off.
     pub fn record_usage(&mut self, usage: TokenUsage, remark: &str) {
         if let Some(inference) = &mut self.inference {
             inference.usage = usage;
@@ -202,12 +203,12 @@ impl Record {
         }
     }
 
-    /// Notes the names of the credentials that it carries.
+    /// Notes the names of the credentials in the request.
     pub fn carries(&mut self, names: impl IntoIterator<Item = String>) {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
     }
 
-    /// The report of an answer that holds one of the credentials `names`.
+    /// Creates the finding of a response that holds one of the credentials `names`.
     #[must_use]
     pub fn echo<'n>(&self, names: impl Iterator<Item = &'n str>) -> LeakFinding {
         let names: Vec<_> = names.collect();
@@ -216,7 +217,7 @@ impl Record {
         LeakFinding { audit: Arc::clone(&self.audit), request: self.subject.request.clone(), target, credentials }
     }
 
-    /// Notes that the connection is another one from here on.
+    /// Notes that the response switched protocols.
     pub fn upgraded(&mut self) {
         if let Some(http) = &mut self.http {
             http.is_upgrade = true;
@@ -228,7 +229,7 @@ impl Record {
         self.report(outcome);
     }
 
-    /// The denial to count, if another policy or the operator could permit what was refused.
+    /// The denial to count, if another policy or the operator could permit the refused request.
     fn denial(&self, refusal: &Refusal) -> Option<Denial> {
         let Subject { target, caller, .. } = &self.subject;
         let target = target.as_ref().filter(|_| refusal.is_counted())?;
@@ -251,7 +252,7 @@ impl Record {
             Outcome::Allowed => self.report_allowed(""),
             Outcome::Refused(refusal) => self.report_refused(refusal),
             Outcome::Revoked(refusal) => self.report_revoked(refusal),
-            // It may have been sent already, and done what it does.
+            // The request may have been sent already, and taken effect.
             Outcome::Aborted if self.judged.is_some() || self.is_routed() => {
                 self.report_allowed("the connection ended before the answer");
             }
@@ -282,7 +283,7 @@ impl Record {
                 (Some(Engine::Rules), Decision::Audit, reason.as_str(), Some(*code))
             }
             Some(Judged::Allowed) => (Some(Engine::Rules), Decision::Allow, remark, None),
-            // No rule has seen it.
+            // No rule has judged it.
             Some(Judged::Unjudged) if self.subject.is_inside => (None, Decision::Allow, remark, None),
             Some(Judged::Unjudged) | None => (Some(Engine::Policy), Decision::Allow, remark, None),
         };
@@ -330,7 +331,7 @@ impl Record {
         self.audit.event(&Event::Revoked(revoked));
     }
 
-    /// An upstream tried to make a way past the rules.
+    /// Reports an upstream that tried to open a channel past the rules.
     fn report_unsolicited(&self) {
         self.audit.event(&Event::Finding(Finding {
             activity: FindingActivity::Blocked,
@@ -382,12 +383,12 @@ impl Record {
     }
 }
 
-/// `path` as logs may hold it.
+/// Returns `path` with placeholders redacted, for logs.
 fn shown(path: &str) -> String {
     redacted(path).unwrap_or_else(|| path.to_owned())
 }
 
-/// The report that an upstream sent back a secret, which the workload did not get.
+/// Finding of a secret in a response, which was masked for the workload.
 #[derive(Clone, Debug)]
 pub struct LeakFinding {
     audit: Arc<dyn Audit>,
@@ -397,14 +398,14 @@ pub struct LeakFinding {
 }
 
 impl LeakFinding {
-    /// Reports it.
+    /// Reports the finding.
     pub fn report(self) {
         let Self { request, target, credentials, .. } = &self;
         let message = format!("Answer of {target} to {request} held a secret of {credentials}, which was masked");
         self.emit(FindingActivity::Blocked, Severity::Medium, &message);
     }
 
-    /// Reports that the answer is encoded although that was not wanted, so that it could not be searched.
+    /// Reports a response that is encoded although the request asked for none, so that it could not be searched.
     pub fn report_encoded(&self) {
         let Self { request, target, credentials, .. } = self;
         let message = format!("Answer of {target} to {request} is encoded, and was not searched for {credentials}");
@@ -423,7 +424,7 @@ impl LeakFinding {
 }
 
 impl Drop for Record {
-    /// A record that was not finished is a connection that ended before its decision: reported, so that none is missing.
+    /// Reports an unfinished record as a connection that ended before its decision, so that no event is missing.
     fn drop(&mut self) {
         if !self.finished {
             self.report(Outcome::Aborted);

@@ -1,4 +1,4 @@
-//! Options of both ends of a connection.
+//! Socket options of both ends of a connection.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::limits::Limits;
 
-/// No waiting for more to send, and a question to a peer that has gone silent.
+/// Sets TCP_NODELAY, and keepalive probes after [`Limits::KEEPALIVE`].
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

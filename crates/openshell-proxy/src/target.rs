@@ -4,17 +4,17 @@ use std::fmt;
 
 use openshell_policy::network::host::Host;
 
-/// How a request reaches its origin.
+/// Scheme of a request's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// As it is.
+    /// In clear text.
     Http,
     /// Inside TLS.
     Https,
 }
 
 impl Scheme {
-    /// The word in URLs.
+    /// The scheme as it is written in URLs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -23,7 +23,7 @@ impl Scheme {
         }
     }
 
-    /// The port that a URL means which says none (RFC 9110 §4.2).
+    /// The default port of the scheme (RFC 9110 §4.2).
     #[must_use]
     pub fn default_port(self) -> u16 {
         match self {
@@ -33,17 +33,17 @@ impl Scheme {
     }
 }
 
-/// Where a client wants to go.
+/// Host and port that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Normalised.
+    /// The host in normal form.
     pub host: Host,
-    /// Never 0.
+    /// The port, never 0.
     pub port: u16,
 }
 
 impl Target {
-    /// The host as it stands in a URL.
+    /// The host as it is written in a URL.
     #[must_use]
     pub fn without_port(&self) -> String {
         match &self.host {
@@ -59,16 +59,16 @@ impl fmt::Display for Target {
     }
 }
 
-/// Where an HTTP request goes: the server that a URL names (RFC 9110 §4.3.1).
+/// The server of an HTTP request, as its URL names it (RFC 9110 §4.3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The scheme of its URLs.
+    /// Scheme of its URLs.
     pub scheme: Scheme,
-    /// Its host and port.
+    /// Host and port.
     pub target: Target,
 }
 
-/// A port from 1 on, as digits without sign or leading zero.
+/// Parses a port from 1 on, in digits without sign or leading zero.
 pub(crate) fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port: &u16| *port != 0 && port.to_string() == text)
 }

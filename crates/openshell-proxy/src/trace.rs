@@ -1,10 +1,10 @@
-//! Debug spans and events of connections and requests. They are off unless debug lines are logged, and cost a comparison then.
+//! Durations for debug events. Without debug logging each costs one comparison.
 
 use std::time::Instant;
 
 use tracing::{Level, enabled};
 
-/// Measures a step whose duration a debug event tells.
+/// Measures a step for a debug event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Option<Instant>);
 

@@ -1,6 +1,6 @@
-//! The threads that serve connections. Each has a runtime of its own, and a connection stays with the one that it began on: what
-//! arrives for it wakes that thread and no other, and what it frees is taken again by the same one. In a runtime that shares its
-//! work out, a thread that is busy is the one that would have noticed what else has arrived.
+//! Worker threads for connections. Each has a runtime of its own, and a connection stays on one thread: its events wake
+//! no other thread, and its memory returns to the same allocator cache. In a work-stealing runtime a busy thread delays
+//! the events that it would have polled for.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 
 use crate::limits::Limits;
 
-/// One for each processor that the sandbox may use, up to a bound. Dropping them ends what they still do.
+/// The worker threads, one per available processor up to [`Limits::WORKERS`]. Dropping them ends their connections.
 #[derive(Debug)]
 pub struct Workers(Vec<Worker>);
 
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Held once for each of its connections.
+    /// Cloned into the [`WorkerSlot`] of each connection, so that its count tells the load.
     connections: Arc<()>,
     /// Ends the thread when it is dropped.
     running: oneshot::Sender<()>,
@@ -28,14 +28,14 @@ impl Workers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There are no more threads or descriptors to be had.
+    /// The system has no more threads or descriptors.
     pub fn start() -> io::Result<Self> {
         let processors = available_parallelism().map_or(1, usize::from);
         (0..processors.min(Limits::WORKERS)).map(|_| Worker::start()).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The runtime of the one with the fewest connections, and what the next one holds on to while it lasts. None where none is
-    /// left: a thread that has ended has no connections at all.
+    /// The runtime of the worker with the fewest connections, and a slot to be held by the next one. `None` if every
+    /// thread has ended.
     pub(crate) fn freest(&self) -> Option<(&Handle, Place)> {
         let running = self.0.iter().filter(|worker| !worker.running.is_closed());
         let worker = running.min_by_key(|worker| Arc::strong_count(&worker.connections))?;
@@ -43,7 +43,7 @@ impl Workers {
     }
 }
 
-/// A connection's place with a worker.
+/// A connection's slot on a worker, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     _of: Arc<()>,
@@ -56,7 +56,7 @@ impl Worker {
         thread::Builder::new().name("connections".to_owned()).spawn(move || {
             match Builder::new_current_thread().enable_all().event_interval(Limits::EVENT_INTERVAL).build() {
                 Ok(runtime) => {
-                    // Nobody may wait for either any more.
+                    // The caller of `start`, or the workers, may be gone already.
                     let _ = tell.send(Ok(runtime.handle().clone()));
                     let _ = runtime.block_on(ended);
                     runtime.shutdown_background();
