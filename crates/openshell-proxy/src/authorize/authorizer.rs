@@ -1,4 +1,4 @@
-//! Leave to connect and to send messages: identity, policy and mode put together.
+//! Authorization of connections and messages: identity, policy and mode put together.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,47 +24,47 @@ use crate::resolve::guard::{Destination, OwnAddresses};
 use crate::target::Target;
 use crate::trace::Stopwatch;
 
-/// Everything that an authorization depends on.
+/// Handles for authorizations.
 #[derive(Debug)]
 pub struct Authorizer {
     /// The policy in force.
     pub policy: Arc<PolicyStore>,
-    /// Finds out which program is calling.
+    /// Identifies the programs behind a connection.
     pub(super) identifier: Arc<Identifier>,
     /// Slots for look-ups and evaluations at once; [`Limits::IDENTIFYING`] of them.
     pub(super) slots: Arc<Semaphore>,
-    /// Sockets of which one owner is known, and the others are still looked for.
+    /// Sockets with one known owner, to be searched for others.
     pub(super) rescans: PendingRescans,
-    /// Addresses of the supervisor's own, which no policy makes reachable.
+    /// The supervisor's own addresses, which no policy makes reachable.
     pub own: Arc<OwnAddresses>,
-    /// Policy violations: refused, or noted.
+    /// Treatment of policy violations.
     pub(super) mode: Mode,
 }
 
-/// Treatment of violations of the policy.
+/// Treatment of policy violations.
 #[derive(Clone, Debug)]
 pub enum Mode {
-    /// They are refused.
+    /// Violations are refused.
     Enforce,
-    /// Nothing is refused that a policy could permit, and all that is used is noted.
+    /// Violations that another policy could permit are permitted, and all that is used is noted.
     Observe(Arc<Observations>),
 }
 
-/// Leave to connect, with the programs that have it.
+/// An authorized connection before it is dialled: its programs and its permit.
 #[derive(Debug)]
 pub struct Authorization {
     /// The programs that hold the client's socket.
     pub callers: Callers,
-    /// Their socket, if not all processes were searched for owners.
+    /// The client's socket, if not all processes were searched for owners.
     pub(super) unsearched: Option<u32>,
-    /// Leave to reach the target.
+    /// The permit to reach the target.
     pub permit: Arc<Permit>,
-    /// Tells the generation in force.
+    /// Reports the generation in force.
     pub(super) generations: watch::Receiver<u64>,
 }
 
 impl Authorization {
-    /// True if another generation has come into force since.
+    /// Returns true if another generation has come into force since.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         *self.generations.borrow() != self.permit.generation()
@@ -72,18 +72,19 @@ impl Authorization {
 }
 
 impl Authorizer {
-    /// Authorizes by `policy`, for callers that `identifier` finds. No policy makes `own` addresses reachable.
+    /// Creates an authorizer by `policy` for callers found by `identifier`; no policy makes the `own` addresses
+    /// reachable.
     #[must_use]
     pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, own: Arc<OwnAddresses>, mode: Mode) -> Self {
         let slots = Arc::new(Semaphore::new(Limits::IDENTIFYING));
         Self { policy, identifier, slots, rescans: PendingRescans::default(), own, mode }
     }
 
-    /// Identifies the programs behind `flow` and judges their connection to `target`. Reading /proc, hashing a program and evaluating
-    /// foreign rules may take long: all of it runs on a thread of its own, in one of the slots.
+    /// Identifies the programs behind `flow` and judges their connection to `target`. Runs on a blocking thread, in one
+    /// of the slots: reading /proc, hashing a program and evaluating custom rules may take long.
     ///
     /// # Errors
-    /// The caller cannot be identified in [`Limits::JUDGE_DEADLINE`], or the policy refuses it.
+    /// The caller is not identified within [`Limits::JUDGE_DEADLINE`], or the policy refuses the connection.
     pub async fn authorize(&self, flow: Flow, target: &Target, record: &mut Record) -> Result<Authorization, Refusal> {
         let (generations, watch) = (self.policy.subscribe(), Stopwatch::start());
         let (identifier, policy, to) = (Arc::clone(&self.identifier), Arc::clone(&self.policy), target.clone());
@@ -111,7 +112,7 @@ impl Authorizer {
         Ok(Authorization { callers, unsearched, permit, generations })
     }
 
-    /// The first program behind `flow`, for the log, where nothing depends on it.
+    /// Identifies the first program behind `flow`, for logs; no decision depends on it.
     pub async fn identify(&self, flow: Flow) -> Option<Caller> {
         let identified = async {
             let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
@@ -127,10 +128,10 @@ impl Authorizer {
         tokio::time::timeout(Limits::JUDGE_DEADLINE, identified).await.ok()?
     }
 
-    /// Judges `action`, a message of `callers` inside a connection that `permit` is for.
+    /// Judges `action`, a message of `callers` inside a connection with `permit`.
     ///
     /// # Errors
-    /// The policy refuses it, or cannot be evaluated.
+    /// The policy refuses the message, or cannot be evaluated.
     pub async fn authorize_message(
         &self,
         permit: &Permit,
@@ -149,7 +150,7 @@ impl Authorizer {
         Ok(leave)
     }
 
-    /// Notes in a run that is observed that `authorization` led to `destination`.
+    /// Notes the `destination` of `authorization`, if the run is observed.
     pub fn note_destination(&self, authorization: &Authorization, destination: &Destination) {
         if let Mode::Observe(observations) = &self.mode {
             let program = &authorization.callers.first().program.executable;
@@ -158,15 +159,15 @@ impl Authorizer {
         }
     }
 
-    /// Notes in a run that is observed that bytes of `callers` to `target` are relayed which no rule could judge.
+    /// Notes, if the run is observed, that bytes of `callers` to `target` are relayed uninspected.
     pub(super) fn note_opaque(&self, callers: &Callers, target: &Target) {
         if let Mode::Observe(observations) = &self.mode {
             observations.add_opaque(&callers.first().program.executable, target);
         }
     }
 
-    /// Searches all processes for further owners of sockets for as long as the sandbox lives: one look for all that wait, then a
-    /// pause, so that it takes its share of a processor and no more.
+    /// Searches all processes for further owners of sockets, until it is dropped: one rescan for all pending sockets,
+    /// then a pause, so that rescans take at most one part in [`Limits::SWEEP_SHARE`] of the time.
     pub async fn rescan(&self) {
         loop {
             let waiting = self.rescans.take().await;
@@ -180,7 +181,7 @@ impl Authorizer {
                     Ok(owners) => Ok(owners.remove(&inode).unwrap_or_default().into()),
                     Err(refusal) => Err(refusal.clone()),
                 };
-                // A connection that has ended meanwhile hears nothing.
+                // The connection may have ended meanwhile.
                 let _ = connection.send(found);
             }
             let pause = start.elapsed() * (Limits::SWEEP_SHARE - 1);
@@ -190,7 +191,7 @@ impl Authorizer {
 }
 
 impl Mode {
-    /// Judges a connection of `callers` to `target`; `verify` has the last word on their identity.
+    /// Judges a connection of `callers` to `target`; `verify` then checks their fingerprints.
     pub(super) fn judge(
         &self,
         snapshot: &Snapshot,
@@ -205,7 +206,7 @@ impl Mode {
     }
 }
 
-/// A search for a caller, and the guard that ends it when nothing waits for it any more.
+/// Creates a search for a caller, and the guard that cancels it when it is dropped.
 fn search() -> (Search, GiveUp) {
     let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::JUDGE_DEADLINE);
     let wanted = search.guard();

@@ -1,4 +1,4 @@
-//! An authorized connection: the programs that have it, its addresses, and the permit and the activities that it has by now.
+//! An authorized connection: its programs and addresses, the permit in force for it, and the activities that need one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,16 +17,16 @@ use crate::peer::Callers;
 use crate::resolve::guard;
 use crate::target::Target;
 
-/// A connection that was permitted, and is judged again whenever something changes.
+/// A permitted connection, which is judged again whenever the policy or its owners change.
 #[derive(Debug)]
 pub struct Connection {
     callers: Mutex<Callers>,
     target: Target,
-    /// Addresses that it leads to; several, where it has several upstream connections.
+    /// Addresses of its upstream connections.
     addresses: Mutex<Vec<IpAddr>>,
     permit: Mutex<Arc<Permit>>,
     activities: Mutex<Activities>,
-    /// Told before the connection ends, where it has a message for its client.
+    /// Fires before the connection ends; received by connections that send their client a last message.
     shutdown: watch::Sender<bool>,
 }
 
@@ -35,33 +35,32 @@ pub struct Connection {
 pub struct StreamId(NonZeroU64);
 
 impl StreamId {
-    /// The stream after `count` others.
+    /// The id of the stream after `count` others.
     #[must_use]
     pub fn after(count: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(count))
     }
 
-    /// The number.
+    /// The id as a number.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0.get()
     }
 }
 
-/// Everything under way in a connection, which a later generation must permit as well.
+/// Activities of a connection, all of which a later generation must permit as well.
 #[derive(Clone, Debug, Default)]
 struct Activities {
-    /// Bytes are relayed uninspected.
+    /// True once bytes are relayed uninspected.
     is_opaque: bool,
-    /// The last message of a connection that carries them one after the other, also once it is answered or has upgraded the
-    /// connection.
+    /// The last message of an HTTP/1.1 connection; it stays when it is answered, or has upgraded the connection.
     message: Option<Message>,
-    /// The messages of streams.
+    /// The messages of open streams.
     streams: BTreeMap<StreamId, Message>,
 }
 
 impl Connection {
-    /// A connection of `callers` to the target of `permit`, at `address`.
+    /// Creates a connection of `callers` to the target of `permit`, at `address`.
     #[must_use]
     pub fn new(callers: Callers, permit: Arc<Permit>, address: IpAddr) -> Self {
         Self {
@@ -80,7 +79,7 @@ impl Connection {
         lock(&self.callers).clone()
     }
 
-    /// The host and port that it leads to.
+    /// The host and port of the upstream.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
@@ -92,7 +91,7 @@ impl Connection {
         Arc::clone(&lock(&self.permit))
     }
 
-    /// Notes an upstream connection to `address`, in place of the one before.
+    /// Notes an upstream connection to `address` that replaces the one before.
     pub fn moved_to(&self, address: IpAddr) {
         *lock(&self.addresses) = vec![address];
     }
@@ -105,10 +104,10 @@ impl Connection {
         }
     }
 
-    /// The permit under the policy in force.
+    /// Returns the permit under the policy in force, after judging the connection again if that has changed.
     ///
     /// # Errors
-    /// The policy has changed, and permits the connection no longer.
+    /// The policy no longer permits the connection.
     pub async fn current_permit(&self, authorizer: &Authorizer) -> Result<Arc<Permit>, Refusal> {
         let permit = self.permit();
         if permit.generation() == authorizer.policy.load().generation() {
@@ -117,7 +116,7 @@ impl Connection {
         self.reauthorize(authorizer, None).await.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
-    /// As [`Self::current_permit`], for a connection whose activity is `message` from now on.
+    /// Notes `message` as the activity in place of the one before; then as [`Self::current_permit`].
     ///
     /// # Errors
     /// As [`Self::current_permit`].
@@ -126,10 +125,10 @@ impl Connection {
         self.current_permit(authorizer).await
     }
 
-    /// As [`Self::current_permit`], for a connection whose bytes are relayed uninspected from now on.
+    /// Notes that bytes are relayed uninspected from now on; then as [`Self::current_permit`].
     ///
     /// # Errors
-    /// As [`Self::current_permit`], or there are rules for its messages.
+    /// As [`Self::current_permit`], or the permit has rules for messages.
     pub async fn start_opaque(&self, authorizer: &Authorizer) -> Result<(), Refusal> {
         lock(&self.activities).is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
@@ -139,7 +138,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Registers the `message` of a stream, which was judged by `permit`; false if that is no longer the permit in force.
+    /// Registers the `message` of a stream, judged by `permit`; returns false if the policy has changed since.
     #[must_use]
     pub fn register(&self, authorizer: &Authorizer, permit: &Permit, stream: StreamId, message: Message) -> bool {
         lock(&self.activities).streams.insert(stream, message);
@@ -151,20 +150,21 @@ impl Connection {
         lock(&self.activities).streams.remove(&stream);
     }
 
-    /// Receiver of the signal to shut down; until it is dropped, the connection is waited for.
+    /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is delayed for its last
+    /// message.
     #[must_use]
     pub fn shutdown_signal(&self) -> watch::Receiver<bool> {
         self.shutdown.subscribe()
     }
 
-    /// Signals that the connection ends; true if it has a message for its client first.
+    /// Signals the shutdown; returns true if a receiver has a last message for the client.
     #[must_use]
     pub fn notify_shutdown(&self) -> bool {
         self.shutdown.send(true).is_ok()
     }
 
-    /// Judges the connection and everything under way in it by the policy in force; `further` owners of its socket, which are new,
-    /// also by their fingerprints.
+    /// Judges the connection and its activities by the policy in force. `further` owners of its socket are judged with
+    /// it, and their fingerprints verified.
     pub(super) async fn reauthorize(
         &self,
         authorizer: &Authorizer,
@@ -183,7 +183,7 @@ impl Connection {
         let slot = slot.map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            // In a run that is observed nobody has more to lose.
+            // An observed run refuses no owner.
             let verified = further.filter(|_| matches!(mode, Mode::Enforce));
             let verify =
                 || verified.iter().flat_map(|owners| owners.iter()).try_for_each(|o| identifier.verify_owner(o));
@@ -193,7 +193,7 @@ impl Connection {
             Ok(Arc::new(permit))
         });
         let permit = judged.await.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
-        // Another judgement may have ended meanwhile, and what it found is kept.
+        // Another judgement may have ended meanwhile; its owners are kept.
         let mut callers = lock(&self.callers);
         *callers = callers.with(new.into_iter());
         let mut known = lock(&self.permit);
@@ -205,7 +205,7 @@ impl Connection {
 }
 
 impl Activities {
-    /// Checks that `permit` is also for everything under way.
+    /// Checks that `permit` covers all activities.
     fn permitted_by(&self, permit: &Permit) -> Result<(), Refusal> {
         if permit.rules().is_none() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Activities {
     }
 }
 
-/// Locks a value that is whole at every moment.
+/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }

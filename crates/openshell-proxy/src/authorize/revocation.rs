@@ -1,4 +1,5 @@
-//! The end of an authorization: the policy changes, or a further owner of the client's socket is found that it refuses.
+//! Revocation: the end of an authorization because the policy changes, or because it refuses a further owner of the
+//! client's socket.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,23 +11,24 @@ use crate::authorize::connection::Connection;
 use crate::denial::refusal::Refusal;
 use crate::identify::rescan::{Owners, RescanResult};
 
-/// Watches over one authorized connection.
+/// Watches one authorized connection for its revocation.
 #[derive(Debug)]
 pub struct RevocationWatch {
     connection: Arc<Connection>,
     generations: watch::Receiver<u64>,
-    /// The generation that judged it last here; a message in it may have been judged by another since.
+    /// The generation by which this watch last judged the connection; a message in it may have been judged by a newer
+    /// one.
     generation: u64,
-    /// Its socket, if not all processes were searched and no rescan has been requested.
+    /// The client's socket, if not all processes were searched and no rescan has been requested.
     unsearched: Option<u32>,
-    /// The result of a rescan, once it is there…
+    /// A rescan that is pending.
     rescan: Option<oneshot::Receiver<RescanResult>>,
-    /// …and until it has been judged.
+    /// The owners that it found, until they are judged.
     found: Option<Owners>,
 }
 
 impl RevocationWatch {
-    /// Watches over `authorization`, with which a connection to `address` was made.
+    /// Watches `authorization`, whose connection leads to `address`.
     #[must_use]
     pub fn new(authorization: Authorization, address: IpAddr) -> Self {
         let Authorization { callers, permit, generations, unsearched } = authorization;
@@ -35,19 +37,19 @@ impl RevocationWatch {
         Self { connection, generations, generation, unsearched, rescan: None, found: None }
     }
 
-    /// Takes over the rescan of an earlier request of the same client connection, as it concerns this one too.
+    /// Takes over the rescan of an earlier request on the same client connection: it is for the same socket.
     pub fn inherit(&mut self, earlier: Self) {
         self.rescan = earlier.rescan;
         self.found = earlier.found;
     }
 
-    /// The connection.
+    /// The watched connection.
     #[must_use]
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Returns when the connection is permitted no longer, with the reason. Cancel safe.
+    /// Returns the reason once the connection is permitted no longer. Cancel safe.
     pub async fn revoked(&mut self, authorizer: &Authorizer) -> Refusal {
         loop {
             match self.next(authorizer).await {
@@ -57,7 +59,7 @@ impl RevocationWatch {
         }
     }
 
-    /// Waits for one change, and judges the connection by it.
+    /// Waits for one change, and judges the connection after it.
     async fn next(&mut self, authorizer: &Authorizer) -> Result<(), Refusal> {
         if let Some(found) = self.found.clone() {
             self.generation = self.connection.reauthorize(authorizer, Some(found)).await?.generation();
@@ -71,7 +73,7 @@ impl RevocationWatch {
         let changed = async { generations.wait_for(|current| *current != generation).await.is_ok() };
         tokio::select! {
             changed = changed => {
-                // Without a sender the policy stays.
+                // Without a sender there are no more generations.
                 if !changed {
                     std::future::pending::<()>().await;
                 }
@@ -89,7 +91,7 @@ impl RevocationWatch {
     }
 }
 
-/// The result of the rescan; pending for ever without one.
+/// The result of the rescan; pending without one.
 async fn receive(rescan: &mut Option<oneshot::Receiver<RescanResult>>) -> RescanResult {
     match rescan {
         Some(receiver) => receiver.await.unwrap_or_else(|_| {

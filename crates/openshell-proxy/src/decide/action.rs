@@ -1,4 +1,4 @@
-//! Messages inside a connection: as their clients sent them, and in the one form in which they are judged.
+//! Messages inside a connection: as clients sent them, and in the form in which they are judged.
 
 use hyper::http::request::Parts;
 use hyper::{Method, Uri};
@@ -8,20 +8,20 @@ use crate::decide::http_request::{HttpRequest, Reads};
 use crate::denial::refusal::Refusal;
 use crate::http::target::TargetError;
 
-/// A message as its client sent it. A connection keeps those in flight, because a later generation of the policy may demand
-/// another canonical form of them.
+/// A message as its client sent it. A connection keeps the ones in flight, because a later generation may demand
+/// another canonical form.
 #[derive(Clone, Debug)]
 pub enum Message {
     /// The head of an HTTP request.
     Http {
-        /// Its method.
+        /// Method.
         method: Method,
-        /// Its target as it was written.
+        /// Target as it was sent.
         uri: Uri,
     },
 }
 
-/// A message in the form in which it is judged, remembered, reported and sent.
+/// A message in the form in which it is judged, cached, reported and sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// An HTTP request.
@@ -51,7 +51,7 @@ impl Message {
 }
 
 impl Action {
-    /// The method and the path that denials, proposals and observations name.
+    /// The method and path that denials, proposals and observations name.
     #[must_use]
     pub fn rule(&self) -> (String, String) {
         match self {

@@ -1,4 +1,4 @@
-//! Snapshot, callers and target to a permit, or to a refusal.
+//! Decision on a connection: snapshot, callers and target to a permit or a refusal.
 
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
@@ -10,11 +10,11 @@ use crate::denial::refusal::{Matches, Nearest, Refusal};
 use crate::peer::{Caller, Callers};
 use crate::target::Target;
 
-/// Judges a connection of `callers` to `target`. Where a socket has several owners, the policy must say the same about
-/// each of them. Where it permits, `verify` has the last word on whether they are who they seem to be.
+/// Judges a connection of `callers` to `target`. If a socket has several owners, the policy must say the same about
+/// each. Before a permit is given, `verify` checks their fingerprints.
 ///
 /// # Errors
-/// The refusal, and for an engine that failed, a refusal too.
+/// The policy refuses the connection, or the engine fails.
 pub fn judge(
     snapshot: &Snapshot,
     callers: &Callers,
@@ -25,7 +25,7 @@ pub fn judge(
         |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()));
     let answer = verdict_on(callers.first())?;
     for other in callers.others() {
-        // What foreign rules say about requests may depend on who asks.
+        // Custom rules for requests may depend on the caller.
         let is_judged_by_whom = answer.rules.is_some() && !snapshot.is_built_in();
         if is_judged_by_whom || !same(&answer.verdict, &verdict_on(other)?.verdict) {
             let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
@@ -57,11 +57,11 @@ pub fn judge(
     }
 }
 
-/// Judges as [`judge`] does, in a run that is observed: what the policy refuses is permitted, with its code; whatever
-/// address the host has, but those that are never reachable.
+/// Judges as [`judge`] does, for an observed run: a refusal by the policy becomes a permit with its code, for any
+/// address but those that are never reachable.
 ///
 /// # Errors
-/// As [`judge`], where it is not the policy that refuses.
+/// As [`judge`], except refusals by the policy.
 pub fn observe(
     snapshot: &Snapshot,
     callers: &Callers,
@@ -103,7 +103,7 @@ fn inspection(decision: &CachedDecision, policy: Option<&str>, endpoints: &[Endp
 
 /// Addresses of `host` that `endpoints` permit.
 fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
-    // An address as the host is its own list, where the endpoint has none.
+    // An endpoint without a list whose host is an address lists that address.
     let is_listed = |endpoint: &&Endpoint| !endpoint.allowed_ips().is_empty();
     let mut unlisted = endpoints.iter().filter(|endpoint| !is_listed(endpoint)).filter_map(Endpoint::host);
     let literal = match host {
@@ -112,14 +112,14 @@ fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
     };
     PermittedAddresses {
         any: false,
-        // Foreign rules that name no endpoint permit what any endpoint without a list would.
+        // Custom rules that name no endpoint permit the same as an endpoint without a list.
         public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
         listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
         literal,
     }
 }
 
-/// True if both say the same about a connection. The nearest policy of two refusals may differ.
+/// Returns true if both verdicts say the same about a connection. The nearest policy of two refusals may differ.
 fn same(one: &Verdict, other: &Verdict) -> bool {
     let is_within = |some: &[Endpoint], all: &[Endpoint]| some.iter().all(|endpoint| all.contains(endpoint));
     match (one, other) {

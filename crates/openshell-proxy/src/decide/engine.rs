@@ -10,7 +10,7 @@ use regorus::{CompiledPolicy, Value};
 /// The built-in rules.
 pub const BUILT_IN: &str = include_str!("../../../../data/sandbox-policy.rego");
 
-/// What is asked of the rules, by name in the package `openshell.sandbox`.
+/// Queries of the rules, by their names in the package `openshell.sandbox`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the rules")]
 pub enum Query {
@@ -50,7 +50,7 @@ impl Query {
         Self::ProcessPolicy,
     ];
 
-    /// The rule's name.
+    /// Name of the rule.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NetworkAction => "network_action",
@@ -76,7 +76,7 @@ impl Query {
     }
 }
 
-/// Why rules cannot be used, or did not answer.
+/// Error of rules that cannot be loaded or evaluated.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum EngineError {
@@ -92,11 +92,11 @@ pub enum EngineError {
     Answer { query: &'static str, answer: String, expected: &'static str },
 }
 
-/// Instructions of one evaluation: some 50 a policy, endpoint and binary, so enough for the largest document; reaching
-/// it refuses.
+/// Instructions of one evaluation, after which it fails: some 50 for each policy, endpoint and binary, so enough for
+/// the largest document.
 const MAX_INSTRUCTIONS: usize = 20_000_000;
 
-/// Compiled patterns that the engine keeps, for the whole process.
+/// Compiled glob patterns that are cached in the whole process.
 const GLOB_CACHE: usize = 32_768;
 
 /// Rules and data, immutable.
@@ -136,7 +136,7 @@ impl Engine {
         Ok(Self { compiled, program, data })
     }
 
-    /// What the rules read.
+    /// The data of the rules.
     #[must_use]
     pub fn data(&self) -> &Value {
         &self.data
@@ -148,7 +148,7 @@ impl Engine {
         Self { compiled: self.compiled.clone(), program: Arc::clone(&self.program), data }
     }
 
-    /// Asks one question after the other about the same input.
+    /// Opens a session for queries about one `input`.
     ///
     /// # Errors
     /// The data conflicts with the rules.
@@ -167,8 +167,8 @@ fn not_compiled(error: impl std::fmt::Display) -> EngineError {
     EngineError::Compile(error.to_string())
 }
 
-/// A rule for each query in a package of ours, so that a query which foreign rules do not define is undefined instead of
-/// unknown.
+/// Defines a rule for each query in a package of the engine's own, so that a query that custom rules lack is undefined
+/// instead of an error.
 fn queries() -> String {
     let rule = |query: Query| format!("{0} := data.openshell.sandbox.{0}\n", query.name());
     format!("package openshell.query\n\nimport rego.v1\n\n{}", Query::ALL.map(rule).concat())
@@ -180,7 +180,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The answer to `query`; `None` where it is undefined.
+    /// Evaluates `query`; `None` if it is undefined.
     ///
     /// # Errors
     /// The evaluation failed or took too long.
@@ -192,10 +192,10 @@ impl Session {
         Ok(Some(value).filter(|value| *value != Value::Undefined))
     }
 
-    /// The answer to `query`, which is a text.
+    /// Evaluates `query`, whose result is a text.
     ///
     /// # Errors
-    /// As [`Self::ask`], or another answer than a text.
+    /// As [`Self::ask`], or the result is no text.
     pub fn ask_text(&mut self, query: Query) -> Result<Option<String>, EngineError> {
         match self.ask(query)? {
             None => Ok(None),

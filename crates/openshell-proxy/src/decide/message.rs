@@ -1,4 +1,4 @@
-//! Permit and message to leave to send it, or to a refusal.
+//! Decision on a message: a permit to send it, or a refusal.
 
 use std::sync::Arc;
 
@@ -11,52 +11,52 @@ use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
 use crate::denial::refusal::{JudgedRequest, Refusal};
 
-/// Leave to send one message. Only [`judge`] makes one.
+/// Permit to send one message. Only [`judge`] makes one.
 #[derive(Debug)]
 pub struct MessagePermit {
     policy: Option<String>,
     judged: Judged,
 }
 
-/// Outcome of judging a message that may be sent.
+/// Judgement of a message that may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// No rules judge the messages of its connection.
+    /// The connection has no rules for messages.
     Unjudged,
     /// A rule allows it.
     Allowed,
-    /// No rule does, for this reason, and the rules only record that.
+    /// No rule allows it, and the endpoint only audits.
     Audited {
-        /// In one word.
+        /// The reason code.
         code: ReasonCode,
-        /// In a sentence.
+        /// The reason in words.
         reason: String,
     },
 }
 
 impl MessagePermit {
-    /// The smallest key of a policy that permits it, if the rules name one.
+    /// The key of the policy that permits it (the smallest, if several do), if the rules name one.
     #[must_use]
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// The outcome.
+    /// The judgement.
     #[must_use]
     pub fn judged(&self) -> &Judged {
         &self.judged
     }
 }
 
-/// Judges `action` inside a connection that `permit` is for. An evaluation that may take long waits for one of `slots`, and runs on
-/// a thread of its own.
+/// Judges `action` inside a connection with `permit`. A costly evaluation waits for one of `slots` and runs on a
+/// blocking thread.
 ///
 /// # Errors
-/// The refusal, and for an engine that failed, a refusal too.
+/// The policy refuses the message, or the engine fails.
 pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> Result<MessagePermit, Refusal> {
     if let Some(rules) = permit.rules().filter(|rules| rules.is_slow_for(action)) {
         let (rules, action) = (Arc::clone(rules), action.clone());
-        // An evaluation that has begun keeps its slot, also when its client gives up.
+        // A started evaluation keeps its slot, also when its client gives up.
         let slot = Arc::clone(slots).acquire_owned().await.map_err(|error| Refusal::engine(error.to_string()))?;
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot = slot;
@@ -67,17 +67,17 @@ pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> 
     judge_now(permit, action)
 }
 
-/// As [`judge`], for a request that is written out.
+/// Judges as [`judge`] does, for a request given as text.
 ///
 /// # Errors
-/// As [`judge`], and that it is no request.
+/// As [`judge`], or the text is no request.
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit, Refusal> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::bad_request("the method is no method"))?;
     let uri: Uri = target.parse().map_err(|_| Refusal::bad_request("the path is no path"))?;
     judge_now(permit, &permit.action(&Message::Http { method, uri })?)
 }
 
-/// As [`judge`], on the thread of the caller.
+/// Judges as [`judge`] does, on the calling thread.
 ///
 /// # Errors
 /// As [`judge`].

@@ -1,4 +1,4 @@
-//! May it: whether a caller may reach a target, and which messages it may send there, by one immutable generation of the policy.
+//! Decisions on connections and on the messages inside them, by one immutable generation of the policy.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

@@ -1,4 +1,4 @@
-//! Leave to reach a target, and what it demands of the bytes that go there.
+//! The permit to reach a target, and the inspection that it demands.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::http::target::TargetError;
 use crate::target::Target;
 
-/// Leave to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled without a
-/// decision:
+/// Permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled
+/// without a decision:
 ///
 /// ```compile_fail
 /// use openshell_proxy::decide::permit::Permit;
@@ -27,7 +27,7 @@ pub struct Permit {
     pub(super) generation: u64,
     pub(super) addresses: PermittedAddresses,
     pub(super) inspection: Inspection,
-    /// True in a run that is observed, in which nothing is refused that a policy could permit.
+    /// True in an observed run, in which nothing is refused that a policy could permit.
     pub(super) is_observed: bool,
     /// Reason for which an observed connection would have been refused.
     pub(super) observed: Option<ReasonCode>,
@@ -54,16 +54,16 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// Addresses of a target that a permit is for.
+/// Addresses of a target that may be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PermittedAddresses {
-    /// All but those that are never reachable: the run is observed.
+    /// Any but those that are never reachable: the run is observed.
     pub(crate) any: bool,
-    /// Public ones.
+    /// Public addresses.
     pub(crate) public: bool,
-    /// These, public or not.
+    /// These ranges, public or not.
     pub(crate) listed: Vec<AddressRange>,
-    /// The one that the policy names as the host.
+    /// The address that the policy names as the host.
     pub(crate) literal: Option<IpAddr>,
 }
 
@@ -74,7 +74,7 @@ impl Permit {
         &self.target
     }
 
-    /// The smallest key of a policy that permits it, if the rules name one.
+    /// The key of the policy that permits it (the smallest, if several do), if the rules name one.
     #[must_use]
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
@@ -98,7 +98,7 @@ impl Permit {
         &self.inspection
     }
 
-    /// The rules that judge the messages inside; `None` where nothing does.
+    /// The rules for the messages inside, if there are any.
     #[must_use]
     pub fn rules(&self) -> Option<&Arc<Rules>> {
         match &self.inspection {
@@ -107,16 +107,16 @@ impl Permit {
         }
     }
 
-    /// True in a run that is observed, in which nothing is refused that a policy could permit.
+    /// True in an observed run, in which nothing is refused that a policy could permit.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         self.is_observed
     }
 
-    /// `message` in the form in which it is judged and sent.
+    /// Returns `message` in the form in which it is judged and sent.
     ///
     /// # Errors
-    /// It is judged, and has no canonical form.
+    /// Rules judge the message, and its target has no canonical form.
     pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
         let Some(rules) = self.rules() else { return Ok(message.as_written()) };
         match message.canonical(rules.takes_encoded_slash() || self.is_observed) {

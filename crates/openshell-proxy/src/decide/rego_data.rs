@@ -1,4 +1,4 @@
-//! A policy as the data that the rules read.
+//! A policy as the data of the rules.
 
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::network::NetworkPolicy;
@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::http::target::{decoded, folded};
 
-/// Targets of symlinks: a path of the policy that is a symlink means its target as well.
+/// Resolves the symlinks among a policy's binaries: a path that is one also means its target.
 pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
 
-/// The data of `policy`: ports in `ports`, presets expanded, what is absent left out, and the targets of binaries that are symlinks
-/// beside them, by `links`.
+/// Builds the data of `policy`: ports as `ports`, presets expanded, absent fields left out, and the targets of binaries
+/// that are symlinks, resolved by `links`, beside them.
 #[must_use]
 pub fn rego_data(policy: &Policy, links: Links<'_>) -> Value {
     let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy, links)));
@@ -23,7 +23,7 @@ pub fn rego_data(policy: &Policy, links: Links<'_>) -> Value {
     data
 }
 
-/// The parts of `policy` that take effect at a start alone, as a policy document has them.
+/// The static parts of `policy`, which take effect at a start alone, in the form of a policy document.
 #[must_use]
 pub fn static_data(policy: &Policy) -> Value {
     let filesystem = policy.filesystem();
@@ -110,15 +110,15 @@ fn deny_rule(deny: &DenyRule) -> Value {
     object
 }
 
-/// A deny rule's `pattern` as it is compared with the readings of a path: escapes undone, repeated slashes folded. What an escape stands
-/// for is never a wildcard.
+/// Normalizes a deny rule's `pattern` for comparison with the readings of a path: escapes decoded, repeated slashes
+/// folded. A decoded character is never a wildcard.
 fn readable(pattern: &str) -> String {
     let mut text = String::with_capacity(pattern.len());
     let mut rest = pattern;
     while let Some(at) = rest.find('%') {
         let (before, escapes) = rest.split_at(at);
         text.push_str(before);
-        // One character may take several escapes.
+        // One UTF-8 character takes up to four escapes.
         let length = (1..=4)
             .map(|count| 3 * count)
             .find(|length| escapes.get(..*length).is_some_and(|escapes| !decoded(escapes).contains('%')));

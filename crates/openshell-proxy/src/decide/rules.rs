@@ -1,4 +1,4 @@
-//! Rules over the messages of one connection, evaluated over the slice of the policy that they need.
+//! Rules for the messages of one connection, evaluated over the slice of the policy that they need.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::limits::Limits;
 
 /// The rules of one connection.
 pub struct Rules {
-    /// Keeps the cached decisions of this connection apart from those of others.
+    /// Keeps its cached decisions apart from those of other connections.
     id: u64,
     protocol: Protocol,
     slice: Slice,
@@ -25,19 +25,19 @@ pub struct Rules {
     takes_encoded_slash: bool,
     /// The parts of a message that make a difference.
     reads: Reads,
-    /// True if an evaluation may take longer than a thread that serves others can spare.
+    /// True if an evaluation is too slow for a connection thread.
     is_costly: bool,
     cache: Arc<MessageCache>,
 }
 
-/// The part of a policy that one connection's messages are judged by.
+/// Slice of a policy that judges the messages of one connection.
 pub(super) struct Slice {
     pub(super) engine: Engine,
-    /// False for foreign rules, which may read anything.
+    /// False for custom rules, which may read any data.
     pub(super) is_built_in: bool,
-    /// The caller and the target, as the engine reads them.
+    /// Caller and target, as input of the engine.
     pub(super) input: BTreeMap<Value, Value>,
-    /// The policy that is named where no rule is.
+    /// Key of the policy that is named if no rule is.
     pub(super) policy: Option<String>,
 }
 
@@ -47,17 +47,17 @@ impl std::fmt::Debug for Rules {
     }
 }
 
-/// Decisions on messages that one generation remembers.
+/// Cached decisions on messages of one generation.
 pub(super) type MessageCache = Cache<MessageKey, Arc<MessageVerdict>, MessageWeighter>;
 
-/// Everything that a decision on a message depends on.
+/// Input of a decision on a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MessageKey {
     rules: u64,
     action: Action,
 }
 
-/// Weighs cached decisions by the bytes in them that the workload chose.
+/// Weighs cached decisions by their bytes that the workload chose.
 #[derive(Clone, Debug)]
 pub(super) struct MessageWeighter;
 
@@ -71,18 +71,18 @@ impl Weighter<MessageKey, Arc<MessageVerdict>> for MessageWeighter {
     }
 }
 
-/// Answer of the rules about one message.
+/// Verdict of the rules on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
     Allow { policy: Option<String> },
     Deny { fault: RequestFault, policy: Option<String>, reason: String },
 }
 
-/// Rules that are evaluated on the thread that serves the connection; more may take milliseconds.
+/// Rules that are evaluated on a connection thread; more may take milliseconds.
 const CHEAP_RULES: usize = 200;
 
 impl Rules {
-    /// The rules of the connection of `slice`, which `endpoints` permit; `None` where none of them judges messages.
+    /// The rules of the connection of `slice`, permitted by `endpoints`; `None` if none of them judges messages.
     pub(super) fn new(slice: Slice, endpoints: &[Endpoint], cache: Arc<MessageCache>) -> Option<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let judging: Vec<(&Endpoint, &L7)> =
@@ -108,13 +108,13 @@ impl Rules {
         })
     }
 
-    /// The protocol whose messages they judge.
+    /// Protocol of the judged messages.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// True if `%2F` may stand in a path.
+    /// True if a path may hold `%2F`.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         self.takes_encoded_slash
@@ -126,12 +126,12 @@ impl Rules {
         self.enforcement == Enforcement::Enforce
     }
 
-    /// True if judging `action` may take longer than a thread that serves others can spare.
+    /// True if judging `action` is too slow for a connection thread.
     pub(super) fn is_slow_for(&self, action: &Action) -> bool {
         self.is_costly && self.cache.peek(&self.key(action)).is_none()
     }
 
-    /// The rules' answer about `action`; the same message is evaluated once.
+    /// Evaluates the rules on `action`; results are cached.
     ///
     /// # Errors
     /// A part of it that rules read cannot be decoded, or the evaluation failed.
@@ -177,12 +177,12 @@ impl Rules {
     }
 }
 
-/// The rules of `endpoint` over messages, if it has any.
+/// The rules of `endpoint` for messages, if it has any.
 pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
     let l7 = endpoint.l7()?;
     match l7.protocol {
         Protocol::Rest => Some(l7),
-        // Relayed as bytes, and audited as connections.
+        // Relayed uninspected, and audited as connections.
         Protocol::Sql | Protocol::Tcp => None,
     }
 }

@@ -1,4 +1,4 @@
-//! One immutable generation of the policy, with the decisions already made by it.
+//! Snapshot of one policy generation, immutable but for its cached decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,22 +31,22 @@ pub enum LoadError {
     Static { query: &'static str, source: Violations },
 }
 
-/// Policy, rules and decisions of one generation. Never changes; a reload makes another.
+/// Policy, rules and cached decisions of one generation. Never changes; a reload makes another.
 #[derive(Debug)]
 pub struct Snapshot {
     generation: u64,
     policy: Policy,
     engine: Engine,
-    /// False for foreign rules, by which arguments may count: the built-in ones only put them into reasons.
+    /// False for custom rules. Arguments count only for those: built-in rules merely put them into reasons.
     is_built_in: bool,
     decisions: Cache<CacheKey, Arc<CachedDecision>, DecisionWeighter>,
     messages: Arc<MessageCache>,
 }
 
-/// Bytes that a rule takes which comes with a decision, about.
+/// Estimated bytes of a rule cached with a decision.
 const RULE_BYTES: usize = 256;
 
-/// Weighs cached decisions by the bytes in them that the workload chose, and by their rules.
+/// Weighs cached decisions by their bytes that the workload chose, and by their rules.
 #[derive(Clone, Debug)]
 struct DecisionWeighter;
 
@@ -65,7 +65,7 @@ impl Weighter<CacheKey, Arc<CachedDecision>> for DecisionWeighter {
     }
 }
 
-/// Everything that a decision on a connection depends on.
+/// Input of a decision on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CacheKey {
     program: Program,
@@ -79,24 +79,24 @@ pub(super) struct CachedDecision {
     pub(super) rules: Option<Arc<Rules>>,
 }
 
-/// Answer of the rules about a connection.
+/// Verdict of the rules on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Permitted by `policy`, as these endpoints say.
+    /// Permitted by `policy`, with the demands of `endpoints`.
     Allow { policy: Option<String>, endpoints: Vec<Endpoint> },
     /// Refused.
     Deny { nearest: Option<Nearest> },
 }
 
 impl Snapshot {
-    /// One generation of `policy` under the built-in rules, or under `rules`; `links` tells the targets of its symlinks.
+    /// Creates a generation of `policy` under the built-in rules or under `rules`; `links` resolves symlinks.
     ///
     /// # Errors
-    /// The rules do not compile, or change the parts of the policy that take effect at a start to what no document may hold.
+    /// The rules do not compile, or change the static parts of the policy into an invalid document.
     pub fn new(generation: u64, policy: Policy, rules: Option<&str>, links: Links<'_>) -> Result<Self, LoadError> {
         let rules = rules.filter(|rules| *rules != BUILT_IN);
         let engine = Engine::new(rules.unwrap_or(BUILT_IN), rego_data(&policy, links))?;
-        // Foreign rules may answer otherwise than the data says; what they answer is held to the same schema.
+        // Custom rules may change the static data; their answers are held to the schema of a policy document.
         let policy = match rules {
             None => policy,
             Some(_) => with_static_answers(&engine, policy)?,
@@ -107,13 +107,13 @@ impl Snapshot {
         Ok(Self { generation, policy, engine, is_built_in: rules.is_none(), decisions, messages })
     }
 
-    /// Counts from 1; grows with every reload.
+    /// Number of the generation: 1 for the first, growing with every reload.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// False for foreign rules.
+    /// False for custom rules.
     pub(super) fn is_built_in(&self) -> bool {
         self.is_built_in
     }
@@ -124,7 +124,7 @@ impl Snapshot {
         &self.policy
     }
 
-    /// The rules' answer about `program` going to `target`; the same question is evaluated once.
+    /// Evaluates the rules on a connection of `program` to `target`; results are cached.
     pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<CachedDecision>, EngineError> {
         let mut key = CacheKey { program: program.clone(), target: target.clone() };
         if self.is_built_in {
@@ -133,7 +133,7 @@ impl Snapshot {
         self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
     }
 
-    /// Reason for which the rules refuse `program` going to `target`; empty where they give none.
+    /// The reason for which the rules refuse `program` going to `target`; empty if they give none.
     pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
         let mut session = self.engine.about(Value::from(input(program, target)))?;
         let mut reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
@@ -158,8 +158,8 @@ impl Snapshot {
         Ok(CachedDecision { verdict: Verdict::Allow { policy, endpoints }, rules: rules.map(Arc::new) })
     }
 
-    /// The endpoints that the built-in rules name, as the policy has them, and the rules over what these need for the messages of
-    /// the connection, whatever else the policy holds.
+    /// The endpoints named by the built-in rules, looked up in the policy, and an engine over the slice of the policy
+    /// that judges the connection's messages.
     fn permitted(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let answer = session.ask(Query::MatchedEndpoints)?.unwrap_or(Value::Undefined);
         let unexpected = || EngineError::Answer {
@@ -176,7 +176,7 @@ impl Snapshot {
             let mut policies = self.policy.network().iter();
             let policy = policies.find_map(|(known, policy)| (known.as_str() == &**name).then_some(policy));
             let endpoint = policy.and_then(|policy| policy.endpoints.get(place)).ok_or_else(unexpected)?;
-            // Keys come in their order.
+            // Keys are sorted.
             if judging.is_none() && judges(endpoint).is_some() {
                 judging = Some(name.to_string());
             }
@@ -195,7 +195,8 @@ impl Snapshot {
         Ok(Permitted { endpoints: permitted, engine: self.engine.over(Value::from(data)), judging })
     }
 
-    /// The endpoints that foreign rules answer, which are held to the schema of a document; what they read only they know.
+    /// The endpoints returned by custom rules, held to the schema of a policy document. Only the custom rules know what
+    /// data they read, so the engine stays whole.
     fn permitted_by_foreign_rules(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
             Some(configs) => configs,
@@ -214,9 +215,9 @@ impl Snapshot {
 /// Endpoints that permit a connection.
 struct Permitted {
     endpoints: Vec<Endpoint>,
-    /// The rules over what these need.
+    /// Engine over the data that judges its messages.
     engine: Engine,
-    /// The smallest key of a policy that judges messages, where the rules tell.
+    /// Key of the policy that judges messages (the smallest, if several do), if it is known.
     judging: Option<String>,
 }
 
@@ -250,7 +251,7 @@ fn nearest(answer: &Value) -> Option<Nearest> {
     Some(Nearest { name: text("name")?.to_string(), matches })
 }
 
-/// `policy` with the parts that take effect at a start as foreign rules answer them.
+/// Replaces the static parts of `policy` by the answers of custom rules.
 fn with_static_answers(engine: &Engine, policy: Policy) -> Result<Policy, LoadError> {
     let mut parts = static_data(&policy);
     let mut session = engine.about(Value::new_object())?;

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::decide::snapshot::Snapshot;
 
-/// The generation in force. A connection takes the one of its moment, and hears of the next.
+/// Holder of the generation in force, which a connection loads once, and of the notification of the next.
 #[derive(Debug)]
 pub struct PolicyStore {
     snapshot: ArcSwap<Snapshot>,
@@ -15,27 +15,27 @@ pub struct PolicyStore {
 }
 
 impl PolicyStore {
-    /// Puts the first one in force.
+    /// Puts the first generation in force.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
         let (generations, _) = watch::channel(snapshot.generation());
         Self { snapshot: ArcSwap::from_pointee(snapshot), generations }
     }
 
-    /// The one in force.
+    /// The generation in force.
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// Puts `snapshot` in force at once, and has every open connection judged by it.
+    /// Puts `snapshot` in force at once, and notifies every open connection.
     pub fn replace(&self, snapshot: Snapshot) {
         let generation = snapshot.generation();
         self.snapshot.store(Arc::new(snapshot));
         self.generations.send_replace(generation);
     }
 
-    /// Hears of generations that come into force from now on.
+    /// Subscribes to the numbers of generations that come into force from now on.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.generations.subscribe()
