@@ -1,4 +1,4 @@
-//! Explanations of refusals: the detail that the workload is told, and the line of policy that would help.
+//! Explanations of refusals: the detail for the workload, and the line of policy that would permit it.
 
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
@@ -9,7 +9,7 @@ use crate::peer::Caller;
 use crate::target::Target;
 
 impl Refusal {
-    /// The detail for people, of what `subject` is.
+    /// The detail in words, about `subject`.
     #[must_use]
     pub fn detail(&self, subject: &Subject) -> String {
         let mut detail = String::new();
@@ -23,7 +23,7 @@ impl Refusal {
         detail + rest
     }
 
-    /// The fact that a template names.
+    /// The value of a template's field.
     fn field(&self, name: &str, subject: &Subject) -> String {
         match name {
             "request" => subject.request.clone(),
@@ -43,7 +43,7 @@ impl Refusal {
         match self.facts() {
             Facts::Nearest(_) if self.no_fix(target).is_some() => None,
             Facts::Nearest(nearest) => {
-                // A rule could not name it without naming others.
+                // A path with a wildcard would permit other programs too.
                 let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
                 Some(policy_line(nearest.as_ref(), target, caller))
             }
@@ -72,11 +72,11 @@ impl Refusal {
         }
     }
 
-    /// The cause why no line of policy would permit `target`, where that is so.
+    /// The reason why no line of policy can permit `target`; `None` if one can.
     #[must_use]
     pub fn no_fix(&self, target: &Target) -> Option<String> {
         let is_never_reachable = match self.facts() {
-            // A port that is never reachable is said of a host without an address too.
+            // The port is checked first, also for a host without an address.
             Facts::Addresses(_, AddressFault::Unlisted | AddressFault::Other) => {
                 return is_control_plane(target).then(|| never(target, CONTROL_PLANE));
             }
@@ -115,10 +115,10 @@ fn never(target: &Target, why: &str) -> String {
     format!("no policy permits {target}: {why}")
 }
 
-/// The end of the path of a request by which git fetches (gitprotocol-http(5), Smart Service git-upload-pack).
+/// The end of the path of git's fetch requests (gitprotocol-http(5), Smart Service git-upload-pack).
 const GIT_FETCH: &str = "/git-upload-pack";
 
-/// The list of endpoints of `policy`.
+/// The YAML path of the endpoints of `policy`.
 fn endpoints(policy: Option<&str>) -> String {
     policy.map_or_else(|| "endpoints".to_owned(), |key| format!("network_policies.{key}.endpoints"))
 }
@@ -162,7 +162,7 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
     }
 }
 
-/// A text as it may stand inside braces in YAML: quoted unless it is plain.
+/// Quotes a text for YAML flow style, unless it is plain.
 fn flow_text(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');
     if text.bytes().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }

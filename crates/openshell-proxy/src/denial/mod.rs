@@ -1,4 +1,4 @@
-//! Refusals: what each says, to whom, and in which form.
+//! Refusals: their data, their explanations, and their forms as responses.
 
 pub mod explain;
 pub mod refusal;

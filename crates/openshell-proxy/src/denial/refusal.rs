@@ -8,27 +8,27 @@ use openshell_policy::reason::{Counted, ReasonCode};
 use crate::peer::Caller;
 use crate::target::Target;
 
-/// An expected answer of no. The workload is told its code and its [`Self::detail`]; an address that a name has, or an internal
-/// error, is in [`Self::reason`], which only the log may hold.
+/// An expected denial. The workload is told its code and its [`Self::detail`]; resolved addresses and internal errors
+/// are only in [`Self::reason`], for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     code: ReasonCode,
     reason: Cow<'static, str>,
-    /// The detail instead of the code's.
+    /// Overrides the code's detail.
     detail: Option<&'static str>,
-    /// The HTTP status instead of the code's.
+    /// Overrides the code's HTTP status.
     status: Option<u16>,
     facts: Facts,
 }
 
-/// Facts that a fix or an answer names, beyond code and cause.
+/// Facts of a refusal beyond code and cause, for its fix or its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Facts {
-    /// No further ones.
+    /// No facts.
     None,
     /// The policy that comes nearest to permitting the connection.
     Nearest(Option<Nearest>),
-    /// The policy that permits the connection, and cannot permit this.
+    /// The policy that permits the connection, and cannot permit this use of it.
     Policy(Option<String>),
     /// The addresses of a host, and the policy that permits the connection.
     Addresses(Option<String>, AddressFault),
@@ -36,43 +36,43 @@ pub enum Facts {
     Request(Box<JudgedRequest>),
     /// The authority that a request names instead of its connection's.
     Authority(String),
-    /// The name of a credential that there is not.
+    /// The name of a credential that does not exist.
     NoCredential(String),
     /// The name of a credential that is bound to other hosts or ports.
     CredentialHost(String),
     /// The name of a credential that is bound to other paths.
     CredentialPath(String),
-    /// A placeholder stands where none is replaced.
+    /// A placeholder where none is replaced.
     Placeholder,
-    /// A request for a model, whose clients read an answer of their own form; and the command that would help.
+    /// A request for a model, whose clients read a response format of their own; and the command that would help.
     Model(Option<&'static str>),
 }
 
-/// A fault of a host's addresses.
+/// Fault of a host's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
-    /// `allowed_ips` lacks one.
+    /// One is not in `allowed_ips`.
     Unlisted,
     /// One is never reachable.
     NeverReachable,
-    /// They are unknown, or their port is a control plane's.
+    /// They are unknown, or the port is a control plane's.
     Other,
 }
 
-/// A request that was judged.
+/// A judged request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JudgedRequest {
-    /// The policy whose endpoint has the rules.
+    /// The policy with the rules.
     pub policy: Option<String>,
-    /// Its method.
+    /// Method.
     pub method: String,
-    /// Its canonical path.
+    /// Canonical path.
     pub path: String,
     /// The fault.
     pub fault: RequestFault,
 }
 
-/// A fault of a judged request.
+/// Fault of a judged request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFault {
     /// No rule allows it.
@@ -84,7 +84,7 @@ pub enum RequestFault {
 }
 
 impl RequestFault {
-    /// Its reason code.
+    /// Reason code of the fault.
     #[must_use]
     pub fn code(self) -> ReasonCode {
         match self {
@@ -98,13 +98,13 @@ impl RequestFault {
 /// The policy that comes nearest to permitting a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nearest {
-    /// Its key.
+    /// Key of the policy.
     pub name: String,
     /// The part of it that matches.
     pub matches: Matches,
 }
 
-/// The part of a policy that matches a connection that it does not permit.
+/// The part of a policy that matches a connection it does not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matches {
     /// Host and port, not the program.
@@ -117,14 +117,14 @@ pub enum Matches {
     Host,
 }
 
-/// The connection or request that a refusal is about.
+/// The connection or request of a refusal.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The request, such as `CONNECT example.com:443`.
     pub request: String,
-    /// Its target, if it has one.
+    /// The target, if there is one.
     pub target: Option<Target>,
-    /// Its caller, once that is known.
+    /// The caller, once it is identified.
     pub caller: Option<Caller>,
     /// True for a request inside a connection.
     pub is_inside: bool,
@@ -150,7 +150,7 @@ impl Refusal {
         Self::because(code, reason).with(Facts::Nearest(nearest))
     }
 
-    /// A new policy does not permit what the one before did.
+    /// A new policy no longer permits the connection.
     #[must_use]
     pub fn policy_changed(reason: String) -> Self {
         Self::because(ReasonCode::PolicyChanged, reason)
@@ -163,13 +163,13 @@ impl Refusal {
         Self::because(ReasonCode::NotInThisBuild, reason).with(Facts::Policy(policy))
     }
 
-    /// The program cannot be found out.
+    /// The program cannot be identified.
     #[must_use]
     pub fn caller_unknown(reason: String) -> Self {
         Self::because(ReasonCode::CallerUnknown, reason)
     }
 
-    /// The program is not the one that it was.
+    /// The program has changed since its first use.
     #[must_use]
     pub fn caller_changed(reason: String) -> Self {
         Self::because(ReasonCode::CallerChanged, reason)
@@ -206,7 +206,7 @@ impl Refusal {
         Self::because(ReasonCode::UpstreamTlsInvalid, reason)
     }
 
-    /// The request names another authority than its connection's.
+    /// The request names another authority than that of its connection.
     #[must_use]
     pub fn authority_mismatch(named: String) -> Self {
         let reason = format!("the request names {named}");
@@ -219,13 +219,13 @@ impl Refusal {
         Self::because(request.fault.code(), reason).with(Facts::Request(Box::new(request)))
     }
 
-    /// The connection has rules that cannot be applied to it.
+    /// The rules of the connection cannot be applied to its protocol.
     #[must_use]
     pub fn unsupported_protocol(reason: &'static str, policy: Option<String>) -> Self {
         Self::new(ReasonCode::UnsupportedL7Protocol, reason).with(Facts::Policy(policy))
     }
 
-    /// The upstream switched protocols, which the client did not ask for.
+    /// The upstream switched protocols unasked.
     #[must_use]
     pub const fn unsolicited_upgrade() -> Self {
         Self::new(ReasonCode::UnsolicitedUpgrade, "101 Switching Protocols that nobody asked for")
@@ -238,7 +238,7 @@ impl Refusal {
         Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
     }
 
-    /// The secret of the credential `name` cannot stand where its placeholder does.
+    /// The secret of the credential `name` is not valid at the place of its placeholder.
     #[must_use]
     pub fn credential_unsafe(name: &str, why: &'static str) -> Self {
         Self::because(ReasonCode::CredentialUnsafe, format!("credential {name}: {why}"))
@@ -271,14 +271,14 @@ impl Refusal {
         Self::new(ReasonCode::InferenceNotConfigured, "no models are configured: --inference-routes names them")
     }
 
-    /// There are no models so far.
+    /// No routes for models exist yet.
     #[must_use]
     pub fn inference_without_routes() -> Self {
         Self::new(ReasonCode::InferenceNotConfigured, "cluster inference is not configured")
             .with(Facts::Model(Some("run: openshell cluster inference set --help")))
     }
 
-    /// The request is none of a model's interface.
+    /// The request is not one of a model's interface.
     #[must_use]
     pub fn inference_path_not_allowed() -> Self {
         Self::new(ReasonCode::InferencePathNotAllowed, "connection not allowed by policy").with(Facts::Model(None))
@@ -319,14 +319,14 @@ impl Refusal {
         Self::because(ReasonCode::InferenceBudgetExhausted, reason).with(Facts::Model(None))
     }
 
-    /// The backend of a model cannot be reached, or does not begin to answer.
+    /// The backend of a model cannot be reached, or does not begin to respond.
     #[must_use]
     pub fn inference_unavailable(why: &str) -> Self {
         Self::because(ReasonCode::InferenceUnavailable, format!("inference service unavailable: {why}"))
             .with(Facts::Model(None))
     }
 
-    /// The backend of a model does not answer as one.
+    /// The response of a model's backend is not one of its interface.
     #[must_use]
     pub fn inference_failed(why: &str) -> Self {
         Self::because(ReasonCode::InferenceError, format!("inference service error: {why}")).with(Facts::Model(None))
@@ -356,7 +356,7 @@ impl Refusal {
         Self::because(ReasonCode::PolicyEngineError, error)
     }
 
-    /// A bound is reached.
+    /// A limit is reached.
     #[must_use]
     pub const fn limit_reached(reason: &'static str) -> Self {
         Self::new(ReasonCode::LimitReached, reason)
@@ -368,7 +368,7 @@ impl Refusal {
         Self::because(ReasonCode::UpstreamUnreachable, error)
     }
 
-    /// The upstream speaks no HTTP/2.
+    /// The upstream does not speak HTTP/2.
     #[must_use]
     pub fn upstream_without_http2() -> Self {
         let reason = "the upstream speaks no HTTP/2, which gRPC needs";
@@ -381,13 +381,13 @@ impl Refusal {
         Self::new(ReasonCode::UpstreamTimeout, "the upstream did not answer")
     }
 
-    /// The same refusal, as an endpoint that has `allowed_ips` gives it.
+    /// The same refusal, with the detail for an endpoint with `allowed_ips`.
     #[must_use]
     pub fn under_allowed_ips(self) -> Self {
         Self { detail: Some(ReasonCode::AddressNotInAllowedIps.detail(false)), ..self }
     }
 
-    /// The reason, in one word.
+    /// The reason code.
     #[must_use]
     pub fn code(&self) -> ReasonCode {
         self.code
@@ -399,13 +399,13 @@ impl Refusal {
         &self.reason
     }
 
-    /// The status of the HTTP answer.
+    /// HTTP status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status.unwrap_or(self.code.status())
     }
 
-    /// The template of the detail that the workload is told.
+    /// Template of the detail for the workload.
     #[must_use]
     pub fn template(&self, is_inside: bool) -> &'static str {
         self.detail.unwrap_or(self.code.detail(is_inside))
@@ -417,7 +417,7 @@ impl Refusal {
         &self.facts
     }
 
-    /// Returns true if another policy, or the operator, could permit it, so that the summary of a run counts it.
+    /// Returns true if the summary of a run counts it: another policy or the operator could permit it.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         match self.code.counted() {

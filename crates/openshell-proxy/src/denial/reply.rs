@@ -1,4 +1,4 @@
-//! Refusals as answers: JSON over HTTP, a gRPC status, or the bytes of an HTTP/1.1 response.
+//! Refusals as responses: JSON over HTTP, a gRPC status, or the bytes of an HTTP/1.1 response.
 
 use bytes::Bytes;
 use hyper::ext::ReasonPhrase;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::denial::refusal::{Facts, JudgedRequest, Refusal, RequestFault, Subject};
 
-/// The body of a refusal; unknown facts are left out.
+/// Body of a refusal; unknown facts are left out.
 #[derive(Serialize)]
 struct Content<'r> {
     error: &'static str,
@@ -39,14 +39,14 @@ struct Content<'r> {
     hint: Option<String>,
 }
 
-/// The answer to a refused request; the connection ends with it.
+/// Builds the response to a refused request.
 #[must_use]
 pub fn refused(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let (head, body) = content(refusal, subject);
     Response::from_parts(head, body)
 }
 
-/// The body of a refusal as clients of models read it.
+/// Body of a refusal for clients of models.
 #[derive(Serialize)]
 struct ModelContent {
     error: String,
@@ -78,7 +78,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
             hint: target.and_then(|target| refusal.no_fix(target)),
         }),
     };
-    // Texts and numbers always have a JSON form.
+    // Strings and numbers always have a JSON form.
     message(refusal, content.unwrap_or_default())
 }
 
@@ -91,11 +91,11 @@ fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
-    // A terminal that shows it goes on in a line of its own.
+    // The prompt of a terminal that shows the body begins on a new line.
     content.push(b'\n');
     let mut response = Response::new(Bytes::from(content));
     *response.status_mut() = status(refusal);
-    // Clients that show nothing of the body show the status line.
+    // Clients that hide the body show the status line.
     response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A key of a policy is always a field value.
@@ -116,8 +116,8 @@ fn status(refusal: &Refusal) -> StatusCode {
     StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The answer to a refused gRPC call, in one head without a body: of any other its clients show the status alone (gRPC over
-/// HTTP/2, Trailers-Only).
+/// Builds the response to a refused gRPC call: a single head without a body (gRPC over HTTP/2, Trailers-Only), since
+/// clients show nothing but the status of any other.
 #[must_use]
 pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let status = match status(refusal) {
@@ -136,7 +136,7 @@ pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from_static(status));
-    // What is escaped is a field value.
+    // Escaped text is always a field value.
     if let Ok(message) = HeaderValue::try_from(message.bytes().map(escape).collect::<String>()) {
         headers.insert("grpc-message", message);
     }
@@ -147,7 +147,7 @@ pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
 const PERMISSION_DENIED: &str = "7";
 const UNAVAILABLE: &str = "14";
 
-/// The same for a connection that is no HTTP to the HTTP library.
+/// Serializes the response to a refusal, for connections that the HTTP library does not serve.
 #[must_use]
 pub fn raw(refusal: &Refusal, subject: &Subject) -> Vec<u8> {
     let (head, body) = content(refusal, subject);
