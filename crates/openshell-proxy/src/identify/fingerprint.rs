@@ -1,4 +1,4 @@
-//! Trust on first use: a path means the file that ran from it first.
+//! Trust on first use: a path stands for the file that first ran from it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 
 use crate::limits::Limits;
 
-/// The open file of a running program, and the path that it was started from.
+/// The open file of a running program, and the path from which it was started.
 #[derive(Debug)]
 pub(super) struct Executable {
     pub(super) path: String,
     pub(super) file: File,
 }
 
-/// Why a program is not trusted.
+/// Reason for which a program is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Untrusted {
     #[error("Binary integrity violation: {path} hash changed (cached: {cached}, current: {current})")]
@@ -30,7 +30,7 @@ pub(super) enum Untrusted {
     Full,
 }
 
-/// What tells an unchanged file without reading it.
+/// Metadata that shows a file unchanged without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -42,14 +42,14 @@ struct Stamp {
 
 type Hash = [u8; 32];
 
-/// Paths, and what ran from them first.
+/// First executables by path.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprints {
     known: Mutex<HashMap<String, (Stamp, Hash)>>,
 }
 
 impl Fingerprints {
-    /// Compares `executable` with the first use of its path, which this may be. A file whose stamp is unchanged is not
+    /// Compares `executable` with the first use of its path, which this may be. A file with an unchanged stamp is not
     /// read again.
     pub(super) fn verify(&self, executable: &Executable) -> Result<(), Untrusted> {
         let path = &executable.path;
@@ -62,7 +62,7 @@ impl Fingerprints {
         if stamp.size > Limits::PROGRAM_BYTES {
             return Err(Untrusted::TooLarge { path: path.clone() });
         }
-        // Outside the lock: a large program takes a while, and others should not wait for it.
+        // Outside the lock, as hashing a large program takes long.
         let hash = hash(&executable.file).map_err(read)?;
         let mut all = self.lock();
         let first = match all.get(path) {
@@ -77,7 +77,7 @@ impl Fingerprints {
         Ok(())
     }
 
-    /// Every entry is whole at every moment, so a panic elsewhere spoils nothing.
+    /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all the same.
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Which program is calling: from the socket to its owners, their executables and their ancestors, each held to the
+//! Identification of callers: from the socket to its owners, their executables and ancestors, each held to the
 //! fingerprint of its first use.
 
 mod fingerprint;
@@ -22,7 +22,7 @@ use rescan::Owner;
 use search::Search;
 use sock_diag::SockDiag;
 
-/// Finds out who is calling.
+/// Identifies the programs behind connections.
 #[derive(Debug)]
 pub struct Identifier {
     sockets: SockDiag,
@@ -31,19 +31,19 @@ pub struct Identifier {
 }
 
 impl Identifier {
-    /// An identifier that asks `sockets`, a NETLINK_SOCK_DIAG socket opened inside the sandbox's network namespace, about
-    /// connections by its interface number `interface`, and looks for owners among `processes`.
+    /// Creates an identifier over `sockets`, a NETLINK_SOCK_DIAG socket opened inside the sandbox's network namespace,
+    /// and `processes`. Connections arrive at the interface with index `interface`.
     ///
     /// # Errors
-    /// The socket takes no time limit.
+    /// The socket's timeout cannot be set.
     pub fn new(sockets: OwnedFd, interface: u32, processes: Processes) -> io::Result<Self> {
         Ok(Self { sockets: SockDiag::new(sockets, interface)?, processes, fingerprints: Fingerprints::default() })
     }
 
-    /// Every program that holds the client's end of `flow`, as far as `search` goes. Blocks: it reads /proc.
+    /// Finds the programs that hold the client's end of `flow`, within `search`. Blocks: it reads /proc.
     ///
     /// # Errors
-    /// Nobody is found, or a look-up fails: each a refusal.
+    /// No owner is found, or a look-up fails.
     pub fn identify(&self, flow: Flow, search: &Search) -> Result<Identified, Refusal> {
         let unknown = |what: String| Refusal::caller_unknown(format!("failed to resolve peer binary: {what}"));
         let inode = self
@@ -73,10 +73,10 @@ impl Identifier {
         Ok(Identified { inode, callers, evidence, is_complete: owners.is_complete })
     }
 
-    /// Everybody who holds one of the sockets. Blocks: it looks at all processes.
+    /// Finds all owners of the sockets `inodes`. Blocks: it searches all processes.
     ///
     /// # Errors
-    /// /proc cannot be read, or a process that holds one cannot be described: each a refusal of them all.
+    /// /proc cannot be read, or an owner cannot be described; either refuses all the sockets.
     pub fn sweep(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
         let unknown = |error: ProcError| Refusal::caller_unknown(format!("failed to look at all processes: {error}"));
         let mut found: HashMap<u32, Vec<Owner>> = HashMap::new();
@@ -90,7 +90,7 @@ impl Identifier {
         Ok(found)
     }
 
-    /// Holds everything that `owner` is judged by to the first use of its path, as [`Self::verify`] does.
+    /// Verifies the fingerprints of `owner`, as [`Self::verify`] does.
     ///
     /// # Errors
     /// As [`Self::verify`].
@@ -98,8 +98,8 @@ impl Identifier {
         self.verify_all(&owner.executables)
     }
 
-    /// The first program found that holds the UDP socket which sends from `local` to `remote`, for a report: `None` if
-    /// there is none any more. Blocks: it reads /proc.
+    /// Finds a program that holds the UDP socket sending from `local` to `remote`, for a report. Blocks: it reads
+    /// /proc.
     #[must_use]
     pub fn sender(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<Caller> {
         let inode = self.sockets.udp_inode(local, remote).ok()?;
@@ -108,7 +108,7 @@ impl Identifier {
         owners.found.iter().find_map(|owner| Some(self.describe_owner(owner, inode, &search).ok()??.caller))
     }
 
-    /// What an owner is, unless it has let go meanwhile: a child between fork and exec holds what its parent holds.
+    /// Describes an owner; `None` if it has closed the socket meanwhile, as a child does between fork and exec.
     fn describe_owner(
         &self,
         owner: &proc::Process,
@@ -123,8 +123,8 @@ impl Identifier {
                 Ok(false) | Err(ProcError::Gone(_)) => return Ok(None),
                 Err(error) => return Err(error),
             }
-            // Whoever still holds it and cannot be described is not left out. An ancestor that ended during the look is
-            // ordinary, though: a shell that started its command in the background.
+            // An owner that still holds the socket and cannot be described is an error. An ancestor that ends meanwhile
+            // is ordinary: a shell that started its command in the background.
             match described {
                 Err(ProcError::Changed(_) | ProcError::Gone(_)) if rounds.next().is_some() => {}
                 described => return described.map(Some),
@@ -132,16 +132,16 @@ impl Identifier {
         }
     }
 
-    /// Holds everything that `identified` is judged by to the first use of its path. Blocks: it hashes a program the first
-    /// time, so it comes after the policy has said that the path may.
+    /// Verifies that every executable of `identified` is the one of its path's first use. Blocks: it hashes a new
+    /// program, so it comes after the policy has permitted the path.
     ///
     /// # Errors
-    /// A program is not the one of its first use, or cannot be read: each a refusal.
+    /// An executable is not the one of its first use, or cannot be read.
     pub fn verify(&self, identified: &Identified) -> Result<(), Refusal> {
         identified.evidence.iter().try_for_each(|executables| self.verify_all(executables))
     }
 
-    /// A program first, then its ancestors.
+    /// Verifies a program's executable, then its ancestors'.
     fn verify_all(&self, executables: &[Executable]) -> Result<(), Refusal> {
         for (level, executable) in executables.iter().enumerate() {
             self.fingerprints.verify(executable).map_err(|problem| match (problem, level) {
@@ -157,7 +157,7 @@ impl Identifier {
     }
 }
 
-/// Who holds a socket, with the open files of everything that each is judged by: own program first, then ancestors.
+/// Owners of a socket, with the open files of their executables: own program first, then ancestors.
 #[derive(Debug)]
 pub struct Identified {
     inode: u32,
@@ -167,13 +167,13 @@ pub struct Identified {
 }
 
 impl Identified {
-    /// Who they are.
+    /// The callers.
     #[must_use]
     pub fn callers(&self) -> &Callers {
         &self.callers
     }
 
-    /// The socket that has still to be looked for among all processes; `None` where that was done.
+    /// The socket, if not all processes were searched for its owners.
     #[must_use]
     pub fn unsearched(&self) -> Option<u32> {
         (!self.is_complete).then_some(self.inode)

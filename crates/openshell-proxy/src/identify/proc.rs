@@ -1,4 +1,4 @@
-//! The sandbox's processes, read from /proc: who holds a socket, what it runs, who started it.
+//! Processes of the sandbox, read from /proc: owners of sockets, their executables and ancestors.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::identify::search::{Exceeded, Search};
 use crate::limits::Limits;
 use crate::peer::{Caller, Program};
 
-/// A /proc in which the sandbox's processes are, and their init's number there.
+/// A /proc mount that shows the sandbox's processes, and the PID of their init in it.
 #[derive(Debug)]
 pub struct Processes {
     root: OwnedFd,
@@ -22,29 +22,29 @@ pub struct Processes {
     hints: Mutex<Hints>,
 }
 
-/// Where to look first for the owner of a socket.
+/// Hints at the owner of a socket.
 #[derive(Debug, Default)]
 struct Hints {
-    /// Whether there were too many processes to look at each of them, when they were last counted.
+    /// True if the last full search counted too many processes for another one.
     are_many: bool,
-    /// The owners found last, the last one first.
+    /// Owners found last, the most recent first.
     recent: VecDeque<i32>,
-    /// Where the entry is of the one that was found last among the new ones: processes that are newer yet follow.
+    /// `/proc` directory offset of the newest owner found; newer processes come after it.
     newest: u64,
 }
 
-/// The processes that hold a socket, as far as they were looked for.
+/// Owners of a socket.
 #[derive(Debug)]
 pub(super) struct Owners {
     pub(super) found: Vec<Process>,
-    /// Whether every process was looked at.
+    /// True if every process was searched.
     pub(super) is_complete: bool,
 }
 
-/// How often a process is looked at that changes meanwhile, before that is taken for intent.
+/// Attempts at reading a process that changes meanwhile; more changes are taken for intent.
 pub(super) const ROUNDS: usize = 4;
 
-/// Why a process could not be looked at.
+/// Error of reading a process.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProcError {
     #[error("cannot list processes: {0}")]
@@ -66,8 +66,8 @@ pub(super) enum ProcError {
 }
 
 impl ProcError {
-    /// A process that ended holds nothing any more. Any other error is none that a process could be left out for: who
-    /// exhausts descriptors or memory would leave out whom it likes.
+    /// Maps ENOENT and ESRCH to [`Self::Gone`], as a process that has ended holds nothing. No other error skips a
+    /// process: a workload that exhausts descriptors or memory could hide one.
     fn reading(pid: i32) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             Errno::NOENT | Errno::SRCH => Self::Gone(pid),
@@ -76,40 +76,40 @@ impl ProcError {
     }
 }
 
-/// A process as it was when it was found: a number may be used again, a number with a start time is not.
+/// A process. Its PID may be reused, but not with the same start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pid: i32,
     start_time: u64,
 }
 
-/// A caller with the open files of everything that it is judged by.
+/// A caller with the open files of all executables that it is judged by.
 pub(super) struct Described {
     pub(super) caller: Caller,
-    /// Its own first, then its ancestors'.
+    /// Its own executable first, then its ancestors'.
     pub(super) executables: Vec<Executable>,
 }
 
-/// What of proc_pid_stat(5) is needed.
+/// Fields of proc_pid_stat(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
-    /// Whether its first thread has ended; others may go on.
+    /// True if the first thread has ended; others may go on.
     is_zombie: bool,
     parent: i32,
     start_time: u64,
 }
 
 impl Processes {
-    /// The processes of a sandbox that has a PID namespace, by the /proc of its init; `init` is its number in the
-    /// supervisor's own.
+    /// Opens the /proc of a sandbox with a PID namespace, through its init; `init` is its PID in the supervisor's
+    /// namespace.
     ///
     /// # Errors
-    /// The supervisor may not look into its init (CAP_SYS_PTRACE).
+    /// The supervisor lacks access to its init (CAP_SYS_PTRACE).
     pub fn of_namespace(init: i32) -> io::Result<Self> {
         Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1, hints: Mutex::default() })
     }
 
-    /// The processes of a sandbox that shares the supervisor's PIDs.
+    /// Opens the /proc of a sandbox that shares the supervisor's PID namespace.
     ///
     /// # Errors
     /// /proc cannot be opened.
@@ -117,8 +117,8 @@ impl Processes {
         Ok(Self { root: open_directory("/proc")?, init, hints: Mutex::default() })
     }
 
-    /// The processes that hold the socket `inode`: all of them where there are few, else the first one found, most likely
-    /// ones first. A complete search would take as long as there are processes.
+    /// Finds the processes that hold the socket `inode`: all of them in a small sandbox, else the first one found,
+    /// likely ones first. A full search takes time in proportion to the processes.
     pub(super) fn owners_of(&self, inode: u32, search: &Search) -> Result<Owners, ProcError> {
         if let Some(owner) = self.likely_owner(inode, search)? {
             return Ok(Owners { found: vec![owner], is_complete: false });
@@ -130,7 +130,7 @@ impl Processes {
         Ok(Owners { found, is_complete: true })
     }
 
-    /// Every process that holds one of the sockets `inodes`, with the socket.
+    /// Finds every process that holds one of the sockets `inodes`, with the socket.
     pub(super) fn sweep(&self, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
         let mut owners = Vec::new();
         let processes = self.list(0).map_err(ProcError::List)?;
@@ -145,7 +145,7 @@ impl Processes {
         Ok(owners)
     }
 
-    /// Where there are many processes: an owner among those found last, and among the newest.
+    /// In a large sandbox: finds an owner among the recent owners and the newest processes.
     fn likely_owner(&self, inode: u32, search: &Search) -> Result<Option<Process>, ProcError> {
         let (recent, newest) = {
             let hints = self.hints();
@@ -187,13 +187,13 @@ impl Processes {
         hints.newest = newest.unwrap_or(hints.newest);
     }
 
-    /// What is behind the lock is whole at every moment.
+    /// Locks the hints, which are consistent at every moment, so a poisoned lock is used all the same.
     fn hints(&self) -> MutexGuard<'_, Hints> {
         self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The processes whose entries are at `place` or behind it, in the order of their numbers, each with its own place (the
-    /// `d_off` of the one before, getdents(2)).
+    /// Lists the processes from directory offset `place` on, in the order of their PIDs, each with its own offset (the
+    /// `d_off` of the entry before, getdents(2)).
     fn list(&self, mut place: u64) -> io::Result<Vec<(i32, u64)>> {
         let folder =
             rustix::fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -211,9 +211,9 @@ impl Processes {
         Ok(found)
     }
 
-    /// The process `pid`, once for each of `inodes` that it holds.
+    /// Pairs the process `pid` with each of `inodes` that it holds.
     fn owner(&self, pid: i32, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
-        // Nobody outside the sandbox is passed over here: who holds its socket and does not descend from init is refused.
+        // Processes outside the sandbox are not skipped: an owner that does not descend from init is refused.
         if pid == self.init {
             return Ok(Vec::new());
         }
@@ -221,13 +221,14 @@ impl Processes {
         Ok(self.held(&owner, inodes, search)?.into_iter().map(|inode| (owner, inode)).collect())
     }
 
-    /// Whether `process` holds the socket `inode`.
+    /// Returns true if `process` holds the socket `inode`.
     pub(super) fn holds(&self, process: &Process, inode: u32, search: &Search) -> Result<bool, ProcError> {
         Ok(!self.held(process, &[inode], search)?.is_empty())
     }
 
-    /// Which of the sockets `inodes` the process holds. All threads of a process share one table, as the filter keeps them
-    /// from having others; it is shown by the first thread while that lives, else by each of the rest.
+    /// Returns those of the sockets `inodes` that the process holds. All its threads share one descriptor table, since
+    /// the seccomp filter denies unsharing it. /proc shows the table at the first thread while that lives, else at each
+    /// of the others.
     fn held(&self, process: &Process, inodes: &[u32], search: &Search) -> Result<Vec<u32>, ProcError> {
         let pid = process.pid;
         for _ in 0..ROUNDS {
@@ -238,7 +239,7 @@ impl Processes {
                 }
             }
             let held = self.in_table(pid, &format!("{pid}/fd"), inodes, search)?;
-            // A first thread that has ended meanwhile showed nothing.
+            // The table of a first thread that ended meanwhile was empty.
             if !held.is_empty() || !self.stat(pid)?.is_zombie {
                 return Ok(held);
             }
@@ -246,8 +247,8 @@ impl Processes {
         Err(ProcError::Changed(pid))
     }
 
-    /// Which of the sockets are in the table of a process whose first thread has ended; `None` if a thread ended during the
-    /// look, which then says nothing.
+    /// As [`Self::held`], for a process whose first thread has ended; `None` if a thread ended during the search, which
+    /// is then inconclusive.
     fn held_by_threads(&self, pid: i32, inodes: &[u32], search: &Search) -> Result<Option<Vec<u32>>, ProcError> {
         let folder = self.open_directory(pid, &format!("{pid}/task"))?;
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
@@ -282,7 +283,7 @@ impl Processes {
             match rustix::fs::readlinkat(&folder, entry.file_name(), [0; 32]) {
                 Ok(target) => held
                     .extend(socket(target.as_bytes()).filter(|inode| inodes.contains(inode) && !held.contains(inode))),
-                // It was closed meanwhile.
+                // The descriptor was closed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(ProcError::reading(pid)(errno)),
             }
@@ -293,12 +294,12 @@ impl Processes {
         Ok(held)
     }
 
-    /// What `process` runs, and what its ancestors run.
+    /// Reads the executables of `process` and of its ancestors.
     pub(super) fn describe(&self, process: &Process) -> Result<Described, ProcError> {
         let mut chain = vec![(process.pid, self.stat(process.pid)?)];
         let mut executables = vec![self.executable(process.pid)?];
         let mut cmdline_paths = self.cmdline_paths(process.pid);
-        // Ends at the command that init started, whose parent is init; so does the chain of an orphan that init adopted.
+        // The command that init started, or an orphan that init adopted, has init as its parent.
         while let Some((_, Stat { parent, .. })) = chain.last().copied().filter(|(_, stat)| stat.parent != self.init) {
             if parent <= 1 {
                 return Err(ProcError::Stranger(process.pid));
@@ -310,7 +311,7 @@ impl Processes {
             executables.push(self.executable(parent)?);
             cmdline_paths.extend(self.cmdline_paths(parent));
         }
-        // A process whose parent is the same at the end had that parent all the while, so nobody else had its number.
+        // A process with the same parent and start time at the end had its PID all the while.
         let is_same = |(pid, stat): &(i32, Stat)| Ok::<_, ProcError>(self.stat(*pid)? == *stat);
         for level in &chain {
             if !is_same(level)? {
@@ -330,8 +331,8 @@ impl Processes {
 
     fn executable(&self, pid: i32) -> Result<Executable, ProcError> {
         let link = format!("{pid}/exe");
-        // The open file is what runs, whatever lies at its path by now. It is opened without being able to block: what
-        // runs is a regular file, and what is not is refused by its fingerprint.
+        // The open file is the one that runs, whatever is at its path by now. Opening must not block: a running
+        // executable is a regular file, and anything else is refused by its fingerprint.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&self.root, &link, flags, Mode::empty()).map_err(ProcError::reading(pid))?;
         let path = rustix::fs::readlinkat(&self.root, &link, Vec::new()).map_err(ProcError::reading(pid))?;
@@ -339,14 +340,14 @@ impl Processes {
         Ok(Executable { path, file: File::from(file) })
     }
 
-    /// proc_pid_stat(5): the state is field 3, the parent field 4, the start time field 22.
+    /// Reads state, parent and start time: fields 3, 4 and 22 of proc_pid_stat(5).
     fn stat(&self, pid: i32) -> Result<Stat, ProcError> {
         self.stat_of(pid, &pid.to_string())
     }
 
     fn stat_of(&self, pid: i32, folder: &str) -> Result<Stat, ProcError> {
         let text = self.read(&format!("{folder}/stat"), 4096).map_err(ProcError::reading(pid))?;
-        // The name in field 2 may hold anything, a parenthesis too, so the fields are counted from its last one.
+        // Field 2, the name, may hold parentheses, so the fields are counted from the last one.
         let end = text.iter().rposition(|byte| *byte == b')');
         let fields = end.and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok()).unwrap_or_default();
         let field = |number: usize| fields.split_ascii_whitespace().nth(number - 3);
@@ -357,7 +358,7 @@ impl Processes {
     }
 
     fn cmdline_paths(&self, pid: i32) -> Vec<String> {
-        // They explain a refusal; an unreadable one explains less.
+        // Arguments only explain refusals, so an unreadable one is left out.
         let arguments = self.read(&format!("{pid}/cmdline"), Limits::CMDLINE_BYTES).unwrap_or_default();
         let words = arguments.split(|byte| *byte == 0).filter(|word| word.starts_with(b"/"));
         let short = words.filter(|word| word.len() <= Limits::CMDLINE_PATH_BYTES);
@@ -382,12 +383,12 @@ impl Processes {
     }
 }
 
-/// The inode of a socket that a descriptor's link names.
+/// Parses the inode in the link of a socket's descriptor.
 fn socket(link: &[u8]) -> Option<u32> {
     std::str::from_utf8(link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?).ok()?.parse().ok()
 }
 
-/// The number that a folder of a process, a thread or a descriptor is named by.
+/// Parses the number that names the directory of a process or thread, or a descriptor.
 fn number(entry: &DirEntry) -> Option<i32> {
     entry.file_name().to_str().ok()?.parse().ok()
 }

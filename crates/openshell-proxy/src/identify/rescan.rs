@@ -1,5 +1,5 @@
-//! Where there are many processes a connection's caller is known by the first owner of its socket that is found. All of them
-//! are looked at afterwards, off the connection's way: a further owner whom the policy refuses ends it.
+//! Rescans for further owners of sockets. In a large sandbox a connection's caller is the first owner found; all
+//! processes are searched afterwards, and an owner that the policy refuses ends the connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use crate::identify::fingerprint::Executable;
 use crate::limits::Limits;
 use crate::peer::Caller;
 
-/// Sockets whose further owners have still to be looked for.
+/// Sockets with further owners to be searched for.
 #[derive(Debug, Default)]
 pub struct PendingRescans {
     sockets: Mutex<HashMap<u32, oneshot::Sender<RescanResult>>>,
     arrived: Notify,
 }
 
-/// A process that holds a socket, with the open files of everything that it is judged by.
+/// A process that holds a socket, with the open files of all executables that it is judged by.
 #[derive(Debug)]
 pub struct Owner {
-    /// What it is.
+    /// The process and its program.
     pub caller: Caller,
     pub(super) executables: Vec<Executable>,
 }
@@ -29,7 +29,7 @@ pub struct Owner {
 /// All owners of a socket.
 pub type Owners = Arc<[Owner]>;
 
-/// All owners of a socket, or the reason for which they could not be found.
+/// All owners of a socket, or the refusal if they could not be found.
 pub type RescanResult = Result<Owners, Refusal>;
 
 impl PendingRescans {
@@ -37,7 +37,7 @@ impl PendingRescans {
     pub fn add(&self, inode: u32) -> oneshot::Receiver<RescanResult> {
         let (found, receiver) = oneshot::channel();
         let mut sockets = self.sockets();
-        // Connections may come and go faster than processes are looked at.
+        // Sockets may be added faster than rescans take them.
         if sockets.len() >= Limits::CONNECTIONS {
             sockets.retain(|_, connection| !connection.is_closed());
         }
@@ -47,11 +47,11 @@ impl PendingRescans {
         receiver
     }
 
-    /// Those that were added since the last time, at least one.
+    /// Takes all pending sockets; waits until there is one.
     pub(crate) async fn take(&self) -> HashMap<u32, oneshot::Sender<RescanResult>> {
         loop {
             let mut taken = std::mem::take(&mut *self.sockets());
-            // Connections that have ended meanwhile are nobody's.
+            // Connections may have ended meanwhile.
             taken.retain(|_, connection| !connection.is_closed());
             if !taken.is_empty() {
                 return taken;
@@ -60,7 +60,7 @@ impl PendingRescans {
         }
     }
 
-    /// What is behind the lock is whole at every moment.
+    /// Locks the sockets, which are consistent at every moment, so a poisoned lock is used all the same.
     fn sockets(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<RescanResult>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }

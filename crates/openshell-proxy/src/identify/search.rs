@@ -1,10 +1,11 @@
-//! The bounds of one look at processes, which a workload can make as long as it likes: time, descriptors, and its caller's interest.
+//! Bounds of one search through processes, which a workload can make arbitrarily long: time, descriptors, and
+//! cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// One look at processes. Clones are the same look.
+/// Budget of one search through processes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Search {
     deadline: Instant,
@@ -18,7 +19,7 @@ struct State {
     is_given_up: AtomicBool,
 }
 
-/// Why a look ended early.
+/// Reason for which a search ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum Exceeded {
@@ -28,7 +29,7 @@ pub enum Exceeded {
     Time,
 }
 
-/// Gives the look up when it is dropped.
+/// Cancels the search when it is dropped.
 #[derive(Debug)]
 pub struct GiveUp(Arc<State>);
 
@@ -38,17 +39,17 @@ impl Drop for GiveUp {
     }
 }
 
-/// Descriptors between two looks at the clock, which costs a tenth of one.
+/// Descriptors between two checks of the clock; a check costs a tenth of reading one.
 const CLOCK_INTERVAL: usize = 64;
 
 impl Search {
-    /// A look at so many `descriptors` at most, for at most `time`.
+    /// Creates a search through at most `descriptors` for at most `time`.
     #[must_use]
     pub fn new(descriptors: usize, time: Duration) -> Self {
         Self { deadline: Instant::now() + time, descriptors, state: Arc::default() }
     }
 
-    /// Lasts as long as the look is wanted.
+    /// Returns the guard that cancels the search when it is dropped.
     #[must_use]
     pub fn guard(&self) -> GiveUp {
         GiveUp(Arc::clone(&self.state))
@@ -57,7 +58,7 @@ impl Search {
     /// Counts one descriptor.
     ///
     /// # Errors
-    /// The look has used up its descriptors or its time, or was given up.
+    /// The search has used up its descriptors or its time, or was cancelled.
     pub fn step(&self) -> Result<(), Exceeded> {
         let count = self.state.looked_at.fetch_add(1, Ordering::Relaxed);
         if count >= self.descriptors {

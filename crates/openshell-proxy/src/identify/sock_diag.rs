@@ -1,4 +1,4 @@
-//! From a connection to its socket's inode: one exact question to the kernel (sock_diag(7)).
+//! Look-up of a socket's inode by its addresses: one exact query to the kernel (sock_diag(7)).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,42 +19,44 @@ const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const NETLINK_HEADER: usize = 16;
 const REQUEST: usize = NETLINK_HEADER + 56;
-/// Where `idiag_state`, `id.idiag_dport` and `idiag_inode` lie in `struct inet_diag_msg`.
+/// Offsets of `idiag_state`, `id.idiag_dport` and `idiag_inode` in `struct inet_diag_msg`.
 const STATE_OFFSET: usize = NETLINK_HEADER + 1;
 const REMOTE_PORT_OFFSET: usize = NETLINK_HEADER + 6;
 const INODE_OFFSET: usize = NETLINK_HEADER + 68;
 
-/// States in which a client's socket has completed its handshake: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT (`enum` of
-/// linux/tcp_states.h). A socket in SYN_SENT may have the addresses of somebody else's connection.
+/// States of a client's socket after its handshake: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT (`enum` of
+/// linux/tcp_states.h). A socket in SYN_SENT may have the addresses of another process's connection.
 const CONNECTED: &[u8] = &[1, 4, 5, 8];
 
-/// A socket of NETLINK_SOCK_DIAG, opened inside the sandbox's network namespace.
+/// A NETLINK_SOCK_DIAG socket, opened inside the sandbox's network namespace.
 #[derive(Debug)]
 pub(super) struct SockDiag {
-    /// The index of the interface by which connections reach the proxy: sockets that are bound to it are found as well as those
-    /// that are bound to none, as the kernel does for a packet.
+    /// Index of the interface by which connections reach the proxy. As for a packet, sockets bound to it or to none are
+    /// found.
     interface: u32,
-    /// With the number of the last question.
+    /// The socket, and the sequence number of the last query.
     socket: Mutex<(OwnedFd, u32)>,
 }
 
 impl SockDiag {
+    /// Wraps `socket`, with a receive timeout.
+    ///
     /// # Errors
-    /// The socket takes no time limit.
+    /// The timeout cannot be set.
     pub(super) fn new(socket: OwnedFd, interface: u32) -> io::Result<Self> {
-        // The kernel answers while it is asked. An answer that is lost must not hold up every later question.
+        // The kernel replies at once. A lost reply must not block later queries.
         rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
         Ok(Self { interface, socket: Mutex::new((socket, 0)) })
     }
 
-    /// The inode of the client's socket; some 2 us.
+    /// Inode of the client's socket; takes some 2 us.
     pub(super) fn inode(&self, flow: Flow) -> io::Result<u32> {
         self.ask(Question { protocol: IPPROTO_TCP, from: flow.client, to: flow.server })
     }
 
-    /// The inode of the UDP socket that receives what `remote` sends to `local`, so the one that sends there.
+    /// Inode of the UDP socket that receives from `remote` at `local`, and thus the one that sends there.
     pub(super) fn udp_inode(&self, local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<u32> {
-        // Of UDP the kernel looks for the receiver, with source and destination as a packet to it has them.
+        // For UDP the kernel looks up the receiver, by the source and destination of a packet to it.
         self.ask(Question { protocol: IPPROTO_UDP, from: remote, to: local })
     }
 
@@ -73,7 +75,7 @@ impl SockDiag {
     }
 }
 
-/// Which socket.
+/// Key of a socket.
 #[derive(Clone, Copy)]
 struct Question {
     protocol: u8,
@@ -81,7 +83,8 @@ struct Question {
     to: SocketAddrV4,
 }
 
-/// `struct inet_diag_req_v2` behind its header: the exact socket, as a packet that arrives at `interface` finds it.
+/// Builds a `struct inet_diag_req_v2` with its header: the exact socket, as a packet that arrives at `interface` finds
+/// it.
 fn request(question: Question, interface: u32, sequence: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -102,7 +105,7 @@ fn request(question: Question, interface: u32, sequence: u32) -> [u8; REQUEST] {
     bytes
 }
 
-/// The answer to `question`, number `sequence`; `None` if it is to another one.
+/// Parses the reply to `question` with number `sequence`; `None` if it is the reply to another one.
 fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u32>> {
     let word = |at: usize| bytes.get(at..)?.first_chunk::<4>().map(|word| u32::from_ne_bytes(*word));
     let kind = bytes.get(4..)?.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind))?;
@@ -113,7 +116,7 @@ fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u
         let code = word(NETLINK_HEADER)?.cast_signed();
         return Some(Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))));
     }
-    // Where a connection is gone, the kernel answers with a listener on the same port, which has no remote end.
+    // For a closed connection the kernel returns a listener on the same port, which has no remote end.
     let remote_port = bytes.get(REMOTE_PORT_OFFSET..)?.first_chunk::<2>().map(|port| u16::from_be_bytes(*port))?;
     let state = bytes.get(STATE_OFFSET)?;
     let is_it = question.protocol == IPPROTO_UDP || (remote_port == question.to.port() && CONNECTED.contains(state));
