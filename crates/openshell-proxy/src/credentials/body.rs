@@ -1,4 +1,4 @@
-//! Bodies of requests, looked at while they are sent: no placeholder in one is replaced, so none leaves.
+//! Scanning of request bodies while they are sent: placeholders in a body are never replaced, so none may leave.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::limits::Limits;
 use crate::placeholder::{self, is_in_header};
 
-/// Looks for placeholders in what comes in parts.
+/// Searches for placeholders in a text that arrives in parts.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    /// The end of what came before.
+    /// The end of the previous part.
     tail: Vec<u8>,
 }
 
 impl Scanner {
-    /// Whether a placeholder ends in `part`, which comes next.
+    /// Returns true if a placeholder ends in `part`, the next one.
     pub fn finds_in(&mut self, part: &[u8]) -> bool {
         if !self.tail.is_empty() {
             self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
@@ -48,7 +48,7 @@ impl Scanner {
     }
 }
 
-/// Looks for placeholders in the first bytes of what is otherwise not looked at.
+/// Searches for placeholders in the first [`Limits::FIRST_BYTES`] of an uninspected connection.
 #[derive(Debug)]
 pub struct FirstBytes {
     scanner: Scanner,
@@ -56,22 +56,22 @@ pub struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Looks where there are credentials.
+    /// Searches if there are credentials.
     #[must_use]
     pub fn new(vault: &Vault) -> Self {
         Self { scanner: Scanner::default(), left: if vault.is_empty() { 0 } else { Limits::FIRST_BYTES } }
     }
 
-    /// Whether there is more to look at.
+    /// Returns true until the first bytes have passed.
     #[must_use]
     pub fn are_awaited(&self) -> bool {
         self.left > 0
     }
 
-    /// Looks at `part`, which comes next.
+    /// Searches `part`, the next one.
     ///
     /// # Errors
-    /// A placeholder ends in it, as [`misplaced`] knows again.
+    /// A placeholder ends in it; [`misplaced`] recognizes the error.
     pub fn look_at(&mut self, part: &[u8]) -> std::io::Result<()> {
         let seen = part.get(..self.left).unwrap_or(part);
         self.left -= seen.len();
@@ -79,31 +79,31 @@ impl FirstBytes {
     }
 }
 
-/// The refusal for first bytes that hold a placeholder, if that is what `error` is.
+/// The refusal for first bytes with a placeholder, if `error` stands for one.
 #[must_use]
 pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
     let is_misplaced = error.get_ref().is_some_and(|inner| inner.is::<Misplaced>());
     is_misplaced.then_some(Refusal::placeholder_misplaced("the first bytes of the connection"))
 }
 
-/// A placeholder stands where none is replaced.
+/// Error of a placeholder where none is replaced.
 #[derive(Debug, thiserror::Error)]
 #[error("a credential placeholder stands where none is replaced")]
 pub struct Misplaced;
 
-/// The body of a request on its way to the upstream.
+/// Body of a request on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
 
-/// A body that the proxy holds whole, in which nothing is looked for.
+/// A body that the proxy holds whole, and that is not searched.
 #[must_use]
 pub fn whole(body: Bytes) -> RequestBody {
     Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The body of a client's request. It fails where a placeholder ends, unless it is encoded, or there are no credentials.
+/// Body of a client's request. It fails at the end of a placeholder, unless it is encoded, or there are no credentials.
 #[derive(Debug)]
 struct Scanned {
-    /// The part that was prefetched.
+    /// Data that was prefetched.
     first: Bytes,
     trailers: Option<HeaderMap>,
     rest: CompleteBody,
@@ -113,11 +113,11 @@ struct Scanned {
     _held: Option<Held>,
 }
 
-/// A value that lives for as long as a part of a message does.
+/// A guard with the lifetime of a part of a message.
 pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
 
-/// Report of a placeholder in a body of which a part was sent already: made once, by the exchange or, if that is over, when
-/// the body is dropped.
+/// Report of a placeholder in a body that is partly sent: made once, by the exchange or, after its end, when the body
+/// is dropped.
 #[derive(Clone)]
 pub struct LeakReport(Arc<Leak>);
 
@@ -133,7 +133,7 @@ impl LeakReport {
         Self(Arc::new(Leak { is_found: AtomicBool::new(false), report: Box::new(report) }))
     }
 
-    /// True once, if a placeholder was found: the caller reports it.
+    /// Returns true once if a placeholder was found; the report is then the caller's.
     #[must_use]
     pub fn take(&self) -> bool {
         self.0.is_found.swap(false, Ordering::Relaxed)
@@ -160,7 +160,7 @@ pub enum Unsendable {
     /// It holds a placeholder.
     #[error(transparent)]
     Misplaced(Misplaced),
-    /// It did not arrive whole.
+    /// It did not arrive complete.
     #[error(transparent)]
     Broken(IncompleteBody),
 }
@@ -174,11 +174,11 @@ impl From<Unsendable> for Refusal {
     }
 }
 
-/// The `body` of a request with these `headers`, to be sent. Its beginning is searched before anything is sent; `leak` reports a
-/// placeholder further on. It keeps `held` until it is sent.
+/// Prepares the `body` of a request with these `headers` for sending, and searches its beginning. `leak` reports a
+/// placeholder further on; `held` is kept until the body is sent.
 ///
 /// # Errors
-/// There is a placeholder in its beginning; or it is malformed.
+/// The beginning holds a placeholder, or the body is malformed.
 pub async fn prefetch(
     body: CompleteBody,
     headers: &HeaderMap,
@@ -194,7 +194,7 @@ pub async fn prefetch(
         let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::PREFETCH_BYTES);
         let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
         let mut first = BytesMut::new();
-        // A body that takes longer is sent on as it comes.
+        // A body that takes longer is sent on as it arrives.
         let gathered = tokio::time::timeout(patience, scanned.gather(&mut first)).await;
         scanned.first = first.freeze();
         gathered.unwrap_or(Ok(()))?;

@@ -18,7 +18,7 @@ use crate::limits::Limits;
 use crate::placeholder::{self, Coding};
 use crate::target::{Origin, Scheme};
 
-/// A request as the upstream gets it. Nothing in its head stands for a secret any more: only [`inject`] makes one.
+/// A request in the form for its upstream, without a placeholder in its head. Only [`inject`] makes one.
 ///
 /// ```compile_fail
 /// let request = hyper::Request::new(());
@@ -49,11 +49,12 @@ impl<B> CredentialedRequest<B> {
     }
 }
 
-/// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step before it is sent. Where its answer
-/// `is_searched` for secrets, or it carries any, it asks for one that is not compressed.
+/// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step before it is sent. If
+/// the response `is_searched` for secrets, or the request holds any, an uncompressed response is asked for.
 ///
 /// # Errors
-/// One is unknown, may not go there, cannot stand where it does, or stands where none is replaced.
+/// A credential is unknown, not bound to the request's target, or not valid in its place; or a placeholder is in a
+/// place where none is replaced.
 pub fn inject<B>(
     mut request: Request<B>,
     origin: &Origin,
@@ -69,7 +70,7 @@ pub fn inject<B>(
     injection.headers(request.headers_mut())?;
     let used = injection.used;
     if is_searched || !used.is_empty() {
-        // What is compressed is not looked at on its way back.
+        // Compressed responses cannot be searched.
         let identity = HeaderValue::from_static("identity");
         request.headers_mut().insert(ACCEPT_ENCODING, identity.clone());
         if request.headers_mut().contains_key(GRPC_ACCEPT_ENCODING) || head::is_grpc(request.headers()) {
@@ -81,23 +82,23 @@ pub fn inject<B>(
 
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// Where a secret stands, and how it is written there.
+/// A place for a secret in a head, and its encoding.
 struct Place {
     name: &'static str,
     coding: Coding,
-    /// Whether a byte of the secret stands for itself.
+    /// Returns true for bytes that need no encoding.
     is_plain: fn(u8) -> bool,
     check: fn(&[u8]) -> Result<(), &'static str>,
 }
 
-/// A segment (RFC 3986 §3.3).
+/// A path segment (RFC 3986 §3.3).
 const PATH: Place = Place {
     name: "the path",
     coding: Coding::Percent,
     is_plain: |byte| is_unreserved(byte) || b"!$&'()*+,=:@".contains(&byte),
     check: |secret| {
         let leads_elsewhere = secret == b"." || secret.windows(2).any(|pair| pair == b"..");
-        // A path that would be another one than was judged (CWE-22).
+        // The path must stay the one that was judged (CWE-22).
         match leads_elsewhere
             || secret.iter().any(|byte| matches!(byte, b'/' | b'\\' | b'?' | b'#' | b';' | b'%' | 0..=0x1f | 0x7f))
         {
@@ -107,10 +108,10 @@ const PATH: Place = Place {
     },
 };
 
-/// The value of a parameter (RFC 3986 §3.4, §2.3).
+/// The value of a query parameter (RFC 3986 §3.4, §2.3).
 const QUERY: Place = Place { name: "the query", coding: Coding::Percent, is_plain: is_unreserved, check: |_| Ok(()) };
 
-/// A field's value (RFC 9110 §5.5).
+/// A field value (RFC 9110 §5.5).
 const HEADER: Place = Place {
     name: "a header",
     coding: Coding::Plain,
@@ -125,11 +126,11 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// The state of one injection.
+/// State of one injection.
 struct Injection<'r> {
     vault: &'r Vault,
     origin: &'r Origin,
-    /// The head before it.
+    /// Method and target before the injection.
     method: Method,
     uri: Uri,
     used: Vec<Arc<Credential>>,
@@ -196,7 +197,7 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// The value of an `Authorization` header in which a placeholder is part of a Base64 token (RFC 7617 §2).
+    /// Fills a Basic `Authorization` value, in whose Base64 token a placeholder may be (RFC 7617 §2).
     fn basic(&mut self, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         const LENIENT: GeneralPurpose = GeneralPurpose::new(
             &base64::alphabet::STANDARD,
@@ -213,7 +214,7 @@ impl Injection<'_> {
         Ok(filled.map(|token| Zeroizing::new([b"Basic ", token.as_bytes()].concat())))
     }
 
-    /// `text` with the secrets instead of their placeholders; `None` if it has none.
+    /// Replaces the placeholders in `text` by their secrets; `None` if there are none.
     fn fill(&mut self, text: &[u8], place: &Place) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         let found = placeholder::find(text, place.coding);
         let (mut parts, mut end) = (Vec::new(), 0);
@@ -228,7 +229,7 @@ impl Injection<'_> {
             if self.bytes > Limits::RELEASED_BYTES {
                 return Err(why("the head becomes too long"));
             }
-            // Room for all of it, as of what grows a copy would be left behind.
+            // Allocated at full size, since growing would leave a copy of the secret behind.
             let mut written = Zeroizing::new(Vec::with_capacity(kept.len() + 3 * secret.len()));
             written.extend_from_slice(kept);
             for byte in secret {
@@ -252,7 +253,7 @@ impl Injection<'_> {
             return Err(Refusal::credential_unknown(name.to_owned()));
         };
         let why = |why| Refusal::credential_unsafe(name, why);
-        // Who names a host means the one that has its certificate.
+        // Port 443 is for TLS: a secret must not reach it without the certificate check.
         if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
             return Err(why("it would go to port 443 without TLS"));
         }
@@ -261,7 +262,7 @@ impl Injection<'_> {
             return Err(Refusal::credential_for_other_hosts(name.to_owned()));
         }
         if let Some(prefix) = &binding.path {
-            // A target without canonical form could be read in two ways, and no rule has seen to it here.
+            // Without a canonical form the target could be read in two ways, and its connection may have no rules.
             let is_canonical = |target: &RequestTarget| {
                 target.to_uri().is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
             };
@@ -283,7 +284,7 @@ impl Injection<'_> {
     }
 }
 
-/// Refuses a text in which a placeholder is left.
+/// Refuses a text that still holds a placeholder.
 fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     match placeholder::is_hidden_in(text) {
         true => Err(Refusal::placeholder_misplaced(place)),

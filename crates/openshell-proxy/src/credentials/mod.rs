@@ -1,7 +1,8 @@
-//! Secrets that exist outside alone: what stands for them inside, where they may go, and what must not come back.
+//! Credentials: secrets that exist outside the sandbox alone, and their placeholders inside.
 //!
-//! A placeholder is replaced in the head of a request on its way to where its secret may go, and nowhere else; a request
-//! that holds one in another place, or in disguise, is refused. What of it leaves is a [`inject::CredentialedRequest`].
+//! A placeholder in the head of a request is replaced by its secret on the way to a target that this is bound to. A
+//! request with a placeholder in any other place, or in disguise, is refused; the result is a
+//! [`inject::CredentialedRequest`]. Secrets in responses are masked.
 
 pub mod body;
 pub mod inject;

@@ -1,4 +1,4 @@
-//! Secrets in answers: an upstream that sends one back is not heard by the workload.
+//! Redaction of responses: secrets that an upstream sends back are masked for the workload.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -17,38 +17,38 @@ use crate::http::head;
 use crate::quota::QuotaGuard;
 use crate::record::LeakFinding;
 
-/// What stands where a secret stood, as often as that had bytes: whatever says how long a message is stays true.
+/// Mask byte, one for each byte of the secret, so that Content-Length stays correct.
 const MASK: u8 = b'*';
 
-/// Masks the secrets of some credentials in what comes in parts.
+/// Masks the secrets of credentials in a text that arrives in parts.
 pub struct Scrubber {
-    /// Each, and how far it is matched.
+    /// The credentials, and the progress of each.
     credentials: Vec<(Arc<Credential>, Matcher)>,
-    /// The longest form…
+    /// Bytes of the longest encoding.
     longest: usize,
-    /// …of which the end of what came could be the beginning…
+    /// Text held back, which may be the beginning of a secret.
     held: BytesMut,
-    /// …and which bytes of that were the end of one.
+    /// True for bytes of it that belong to a secret.
     masked: Vec<bool>,
-    /// Where messages end, in a stream of messages.
+    /// Message boundaries, in a stream of gRPC messages.
     messages: Option<Messages>,
 }
 
-/// The messages of a stream of gRPC's: each behind a byte of flags and four of its length, most significant first (gRPC over
-/// HTTP/2, Length-Prefixed-Message).
+/// Boundaries in a stream of gRPC messages. The prefix of each is a byte of flags and four of its length, big-endian
+/// (gRPC over HTTP/2, Length-Prefixed-Message).
 #[derive(Debug, Default)]
 struct Messages {
-    /// The bytes of a prefix that have come, and how many.
+    /// The current prefix, and the bytes of it that were read.
     prefix: ([u8; 5], usize),
-    /// The bytes of the message behind it that have not.
+    /// Bytes of the current message still to come.
     left: usize,
 }
 
 impl Messages {
-    /// How many bytes of `part`, which comes next, lie behind the last message that ends in it; `None` if none does.
+    /// Returns the bytes of `part`, the next one, that follow the last message ending in it; `None` if none ends.
     ///
     /// # Errors
-    /// They are no messages.
+    /// The text is no stream of messages.
     fn behind_last(&mut self, part: &[u8]) -> Result<Option<usize>, NoMessages> {
         let (mut rest, mut behind) = (part, None);
         while !rest.is_empty() {
@@ -80,7 +80,7 @@ impl Messages {
     }
 }
 
-/// What comes is no stream of messages.
+/// Error of a text that is no stream of messages.
 struct NoMessages;
 
 impl std::fmt::Debug for Scrubber {
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Scrubber {
 }
 
 impl Scrubber {
-    /// For the secrets of `credentials`.
+    /// Creates a scrubber of `credentials`.
     #[must_use]
     pub fn new(credentials: Vec<Arc<Credential>>) -> Self {
         let credentials = credentials.into_iter().map(|credential| {
@@ -102,14 +102,16 @@ impl Scrubber {
         Self { credentials, longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
     }
 
-    /// The same for a stream of messages, whose other side may wait for each before it says more.
+    /// Creates a scrubber for a stream of messages, each of which the client may have to receive before the next is
+    /// sent.
     #[must_use]
     pub fn of_messages(credentials: Vec<Arc<Credential>>) -> Self {
         Self { messages: Some(Messages::default()), ..Self::new(credentials) }
     }
 
-    /// How many bytes at the end of `held` and `part` wait for what comes next. No secret goes beyond the end of a line, nor of a
-    /// message, behind which comes a byte that ends lines; of the last line as much waits whatever is in it, or the time that it takes would tell how much of a secret somebody has guessed.
+    /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest with its line or
+    /// message, since the next message begins with a byte that ends lines. The count depends on lines alone, or its
+    /// timing would tell a guesser how much of a secret is matched.
     fn waiting(&mut self, part: &[u8]) -> usize {
         let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
         let line = match part.iter().rev().position(ends_line) {
@@ -118,7 +120,7 @@ impl Scrubber {
         };
         let message = match self.messages.as_mut().map(|messages| messages.behind_last(part)) {
             Some(Ok(message)) => message,
-            // Whoever says that they are is believed no longer.
+            // A text that is no stream of messages is treated as lines.
             Some(Err(NoMessages)) => {
                 self.messages = None;
                 None
@@ -128,7 +130,7 @@ impl Scrubber {
         line.min(message.unwrap_or(line)).min(self.longest.saturating_sub(1))
     }
 
-    /// What can be sent on now that `part` has come, and whether a secret ended in it.
+    /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
         let (before, kept, mut found) = (self.held.len(), self.waiting(&part), Vec::new());
         for (credential, matcher) in &mut self.credentials {
@@ -148,19 +150,19 @@ impl Scrubber {
         (self.take(sent), is_found)
     }
 
-    /// What is left at the end.
+    /// Returns the text held back, at the end.
     pub fn finish(&mut self) -> Bytes {
         self.credentials.iter_mut().for_each(|(credential, matcher)| *matcher = Matcher::new(credential.forms()));
         self.take(self.held.len())
     }
 
-    /// The first `length` bytes that are held, masked.
+    /// Returns the first `length` bytes held back, masked.
     fn take(&mut self, length: usize) -> Bytes {
         let (text, mut masks) = (self.held.split_to(length), self.masked.drain(..length));
         if masks.as_slice().contains(&true) { masked(&text, masks.by_ref()) } else { text.freeze() }
     }
 
-    /// `value`, which is whole, without secrets; `None` if it has none.
+    /// Masks a complete `value`; `None` if it holds no secret.
     #[must_use]
     pub fn whole(&self, value: &[u8]) -> Option<Vec<u8>> {
         let mut found = Vec::new();
@@ -173,13 +175,13 @@ impl Scrubber {
         is_found.then(|| masked(value, masks.into_iter()).to_vec())
     }
 
-    /// Whether a name holds a secret.
+    /// Returns true if a name holds a secret.
     fn is_in_name(&self, name: &HeaderName) -> bool {
         self.credentials.iter().any(|(credential, _)| credential.forms().are_in_name(name.as_str()))
     }
 }
 
-/// Sets what is in `ranges`, in which the same place may come again and again.
+/// Sets `ranges`, which may overlap, each byte once.
 fn mask(masks: &mut [bool], mut ranges: Vec<Range<usize>>) {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut done = 0;
@@ -193,22 +195,22 @@ fn masked(text: &[u8], masks: impl Iterator<Item = bool>) -> Bytes {
     text.iter().zip(masks).map(|(byte, masked)| if masked { MASK } else { *byte }).collect()
 }
 
-/// The body of an answer, without secrets.
+/// Body of a response, with secrets masked.
 #[derive(Debug)]
 pub struct Scrubbed<B> {
     body: B,
     scrubber: Scrubber,
-    /// What comes behind the last of the body.
+    /// Trailers after the last of the text.
     trailers: Option<Frame<Bytes>>,
     is_over: bool,
-    /// Reports the first.
+    /// Reports the first secret found.
     finding: Option<LeakFinding>,
-    /// Its part of the memory that such bodies may take together.
+    /// Guard of the memory for text held back.
     _room: Option<QuotaGuard>,
 }
 
 impl<B> Scrubbed<B> {
-    /// Keeps `room` for as long as the body lasts.
+    /// Keeps `room` until the body is dropped.
     #[must_use]
     pub fn holding(mut self, room: Option<QuotaGuard>) -> Self {
         self._room = room;
@@ -216,7 +218,8 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `credentials` in `response`, which answers a gRPC call if `is_call`; `finding` reports the first.
+/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_call`; `finding` reports the
+/// first secret found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,
@@ -224,7 +227,7 @@ pub fn redact<B>(
     finding: LeakFinding,
     is_call: bool,
 ) -> Response<Scrubbed<B>> {
-    // A server of calls answers so, and says no length: whatever else comes is read as lines.
+    // The form of a gRPC response; any other is treated as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     let has_messages =
         is_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
@@ -251,7 +254,7 @@ pub fn redact<B>(
     response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, finding, _room: None })
 }
 
-/// Masks what stands in values, and removes what stands in names. What says how long a message is stays.
+/// Masks secrets in values, and removes fields with secrets in their names. Content-Length stays.
 fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
     let names = headers.keys().filter(|name| scrubber.is_in_name(name)).cloned().collect::<Vec<_>>();
     names.iter().for_each(|name| drop(headers.remove(name)));

@@ -1,4 +1,4 @@
-//! The secrets, by what stands for them.
+//! Secrets of credentials, by the names that placeholders give them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use openshell_policy::secret::Secret;
 
 use crate::credentials::matcher::Forms;
 
-/// A secret, and where it may go.
+/// A secret with its binding.
 #[derive(Debug)]
 pub struct Credential {
     name: String,
@@ -20,13 +20,13 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// One that no placeholder stands for.
+    /// A credential without placeholders.
     #[must_use]
     pub fn of(name: String, secret: Secret) -> Self {
         Self { name, secret, binding: Binding::default(), forms: OnceLock::new() }
     }
 
-    /// What placeholders call it.
+    /// Name of the credential in placeholders.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -38,25 +38,25 @@ impl Credential {
         &self.secret
     }
 
-    /// Where it may go.
+    /// Hosts, ports and paths that the secret may be sent to.
     #[must_use]
     pub fn binding(&self) -> &Binding {
         &self.binding
     }
 
-    /// What it looks like in an answer.
+    /// Encodings of the secret, for searching responses.
     #[must_use]
     pub fn forms(&self) -> &Forms {
         self.forms.get_or_init(|| Forms::of(self.secret.expose()))
     }
 }
 
-/// All secrets of one sandbox.
+/// All credentials of one sandbox.
 #[derive(Debug, Default)]
 pub struct Vault(HashMap<String, Arc<Credential>>);
 
 impl Vault {
-    /// Of these credentials.
+    /// Creates a vault of `credentials`.
     #[must_use]
     pub fn new(credentials: impl IntoIterator<Item = (CredentialName, Secret, Binding)>) -> Self {
         let credential = |(name, secret, binding): (CredentialName, _, _)| {
@@ -66,24 +66,24 @@ impl Vault {
         Self(credentials.into_iter().map(credential).collect())
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no credentials.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The one that a placeholder calls `name`.
+    /// The credential that placeholders call `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Credential>> {
         self.0.get(name)
     }
 }
 
-/// The secrets in force, and those that were before. A request takes those of its moment.
+/// The vault in force, and replaced credentials. A request loads the vault once.
 #[derive(Debug, Default)]
 pub struct CurrentVault {
     vault: ArcSwap<Vault>,
-    /// Credentials that a newer vault has replaced, the last [`RETIRED`]: what was stored of them may still come back.
+    /// The last [`RETIRED`] replaced credentials: an upstream that has stored one may still return it.
     retired: ArcSwap<Vec<Arc<Credential>>>,
 }
 
@@ -91,7 +91,7 @@ pub struct CurrentVault {
 const RETIRED: usize = 1_000;
 
 impl CurrentVault {
-    /// Those in force.
+    /// The vault in force.
     #[must_use]
     pub fn load(&self) -> Arc<Vault> {
         self.vault.load_full()
@@ -114,8 +114,8 @@ impl CurrentVault {
         self.retired.store(Arc::new(kept));
     }
 
-    /// The credentials that answers of `host` are searched for, at any port and whichever request they answer, as what one request has
-    /// stored another may read back: those that may go there, which those without hosts may everywhere.
+    /// Credentials that responses of `host` are searched for: all that may be sent there at any port, by any request,
+    /// since one request may read back what another has stored. Credentials without hosts may be sent everywhere.
     #[must_use]
     pub fn watched(&self, host: &Host) -> Vec<Arc<Credential>> {
         let (vault, retired) = (self.vault.load(), self.retired.load());

@@ -1,5 +1,5 @@
-//! Finds a secret in text that comes in parts, however encoders write it: as it is, percent-encoded, escaped as in JSON or HTML, each
-//! byte or any of them, and in Base64.
+//! Search for a secret in text that arrives in parts, in the encodings of common software: plain, in Base64, and
+//! percent-encoded or escaped as in JSON or HTML, all of it or single bytes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,18 +9,18 @@ use zeroize::Zeroizing;
 
 use crate::placeholder::base64_forms;
 
-/// A part of Base64 that is shorter is met by chance.
+/// Bytes of the shortest Base64 form that is searched for; shorter ones match by chance.
 const BASE64_BYTES: usize = 8;
 
-/// Bytes of the longest escape that is known: two of JSON's for one character outside of the Basic Multilingual Plane, or a character
-/// reference of HTML's with some leading zeros.
+/// Bytes of the longest known escape: a surrogate pair of JSON, or an HTML character reference with some leading zeros.
 const ESCAPE_BYTES: usize = 12;
 
 /// A text to be found.
 #[derive(Debug)]
 struct Needle {
     bytes: Zeroizing<Vec<u8>>,
-    /// For each length of a beginning, how much of its end is a beginning again (Knuth, Morris, Pratt 1977).
+    /// Length of the longest border of each prefix: a proper prefix that is also its suffix (Knuth, Morris, Pratt
+    /// 1977).
     borders: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Needle {
         needle
     }
 
-    /// How much of it is matched when `byte` comes behind what `matched` before.
+    /// Bytes matched after `byte`, if `matched` were before it.
     fn step(&self, mut matched: usize, byte: Option<u8>) -> usize {
         loop {
             match self.bytes.get(matched) {
@@ -52,13 +52,13 @@ impl Needle {
         self.borders.get(matched).map_or(0, |border| *border as usize)
     }
 
-    /// Calls `found` with where it ends in `text`, each time, if `matched` of it came before; and returns how much of it is matched at
-    /// the end. Takes time by the length of `text`, whatever is in it.
+    /// Calls `found` with each end of the needle in `text`, after `matched` bytes of it; returns the bytes matched at
+    /// the end. Takes linear time for any text.
     fn ends_in(&self, text: &[u8], mut matched: usize, mut found: impl FnMut(usize)) -> usize {
         let (length, mut at) = (self.bytes.len(), 0);
         while at < text.len() {
             let rest = text.get(at..).unwrap_or_default();
-            // Where nothing is matched the next beginning is found faster.
+            // A search for the whole needle is faster.
             if matched == 0 && rest.len() >= length {
                 match memmem::find(rest, &self.bytes) {
                     Some(offset) => {
@@ -88,27 +88,27 @@ impl Needle {
     }
 }
 
-/// A secret, prepared to be found.
+/// Encodings of a secret.
 #[derive(Debug)]
 pub struct Forms {
-    /// The secret itself first, then its forms in Base64.
+    /// The secret itself first, then its Base64 forms.
     needles: Vec<Needle>,
 }
 
 impl Forms {
-    /// Those of `secret`.
+    /// Encodes `secret`.
     #[must_use]
     pub fn of(secret: &[u8]) -> Self {
         let base64 = base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES);
         Self { needles: std::iter::once(Zeroizing::new(secret.to_vec())).chain(base64).map(Needle::new).collect() }
     }
 
-    /// Bytes of the longest form that encoders write: six for a letter or digit (`\u0061`, `&#x61;`), nine for anything else
+    /// Bytes of the longest encoding in use: six for a letter or digit (`\u0061`, `&#x61;`), nine for any other byte
     /// (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
         let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
-        // Of Base64 the few signs are escaped and nothing else is.
+        // Escaping changes only the signs of Base64.
         let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
         let length = |(place, needle): (usize, &Needle)| match place {
             0 => needle.bytes.iter().map(escaped).sum::<usize>(),
@@ -117,7 +117,8 @@ impl Forms {
         self.needles.iter().enumerate().map(length).max().unwrap_or(0)
     }
 
-    /// Whether the name of a field, which has no case, holds the secret. What is short is met by chance.
+    /// Returns true if the name of a field, in any case, holds the secret. Short secrets match by chance and are not
+    /// searched for.
     #[must_use]
     pub fn are_in_name(&self, name: &str) -> bool {
         let decoded: Vec<u8> = Escapes::Percent.decoded(name.as_bytes()).to_ascii_lowercase();
@@ -130,24 +131,24 @@ impl Forms {
     }
 }
 
-/// How far each form of a secret is matched at the end of what came.
+/// Progress of each form of a secret through a text.
 #[derive(Debug)]
 pub struct Matcher {
-    /// As it comes…
+    /// Bytes matched of each form in the text as it is.
     plain: Vec<usize>,
-    /// …and with each kind of escapes undone.
+    /// Progress in the text with each kind of escape decoded.
     escaped: [Decoder; 4],
 }
 
 impl Matcher {
-    /// For the secret with these `forms`, before anything came.
+    /// Begins a search for the secret of `forms`.
     #[must_use]
     pub fn new(forms: &Forms) -> Self {
         let escapes = [Escapes::Percent, Escapes::Form, Escapes::Backslash, Escapes::Reference];
         Self { plain: vec![0; forms.needles.len()], escaped: escapes.map(|escapes| Decoder::new(escapes, forms)) }
     }
 
-    /// Calls `found` with the place of each form of the secret that ends in `part`, which comes next and begins at `at`.
+    /// Calls `found` with the range of each form that ends in `part`, the next one, which begins at `at`.
     pub fn push(&mut self, forms: &Forms, part: &[u8], at: usize, mut found: impl FnMut(Range<usize>)) {
         let before = self.plain.clone();
         for (needle, matched) in forms.needles.iter().zip(&mut self.plain) {
@@ -155,7 +156,7 @@ impl Matcher {
             *matched = needle.ends_in(part, *matched, |end| found((at + end).saturating_sub(length)..at + end));
         }
         for decoder in &mut self.escaped {
-            // Without an escape nearby it would find the same.
+            // Without an escape nearby the result is that of the plain text.
             if decoder.is_idle(&before) && decoder.escapes.next(part).is_none() {
                 decoder.skip(part.len(), &self.plain);
             } else {
@@ -165,12 +166,12 @@ impl Matcher {
     }
 }
 
-/// How texts are escaped.
+/// Kinds of escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Escapes {
     /// `%2B` (RFC 3986 §2.1).
     Percent,
-    /// The same, and `+` for a space (URL Standard, application/x-www-form-urlencoded).
+    /// As [`Self::Percent`], and `+` for a space (URL Standard, application/x-www-form-urlencoded).
     Form,
     /// `\u002b`, `\x2b`, `\"` (RFC 8259 §7, ECMA-262 §12.9.4).
     Backslash,
@@ -178,18 +179,18 @@ enum Escapes {
     Reference,
 }
 
-/// What an escape stands for.
+/// Result of reading an escape.
 enum Escape {
-    /// `length` bytes stand for some others.
+    /// `length` bytes stand for `bytes`.
     CompleteBody { length: usize, bytes: Vec<u8> },
-    /// What follows decides.
+    /// The text ends within it.
     Begun,
-    /// It is none.
+    /// It is not an escape.
     None,
 }
 
 impl Escapes {
-    /// Where the next escape may begin.
+    /// Offset of the next possible escape.
     fn next(self, text: &[u8]) -> Option<usize> {
         match self {
             Self::Percent => memchr(b'%', text),
@@ -199,7 +200,7 @@ impl Escapes {
         }
     }
 
-    /// The escape at the beginning of `text`, as far as that is there.
+    /// Reads the escape at the beginning of `text`.
     fn read(self, text: &[u8]) -> Escape {
         let read = match (self, text) {
             (Self::Form, [b'+', ..]) => Some(Some((1, vec![b' ']))),
@@ -217,7 +218,7 @@ impl Escapes {
         }
     }
 
-    /// `text` with every escape undone.
+    /// Decodes every escape in `text`.
     fn decoded(self, text: &[u8]) -> Vec<u8> {
         let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text);
         while let Some(next) = self.next(rest) {
@@ -240,10 +241,10 @@ impl Escapes {
     }
 }
 
-/// The bytes that an escape takes and stands for; inside, `None` where it is none; outside, where what follows decides.
+/// Length and meaning of an escape. The inner `None` means that it is none, the outer that the text ends within it.
 type Read = Option<Option<(usize, Vec<u8>)>>;
 
-/// The value of `count` hexadecimal digits; inside, `None` where there are others; outside, where there are too few.
+/// Parses `count` hexadecimal digits; the inner `None` means other characters, the outer too few.
 fn hexadecimal(digits: &[u8], count: usize) -> Option<Option<u32>> {
     let mut value = 0;
     for place in 0..count {
@@ -260,7 +261,7 @@ fn utf8(character: u32) -> Vec<u8> {
     character.encode_utf8(&mut [0; 4]).as_bytes().to_vec()
 }
 
-/// What stands behind a backslash.
+/// Reads the rest of an escape after its backslash.
 fn backslash(rest: &[u8]) -> Read {
     let simple = |byte| Some(Some((2, vec![byte])));
     match rest.split_first()? {
@@ -287,7 +288,7 @@ fn backslash(rest: &[u8]) -> Read {
     }
 }
 
-/// What stands behind an ampersand.
+/// Reads the rest of a character reference after its ampersand.
 fn reference(rest: &[u8]) -> Read {
     let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'#';
     let length = rest.iter().take_while(is_part).count();
@@ -307,7 +308,7 @@ fn reference(rest: &[u8]) -> Read {
     Some(number.map(|number| (length + 2, utf8(number))))
 }
 
-/// The named character references for what secrets are made of (HTML Standard, Named character references).
+/// Named character references for characters of secrets (HTML Standard, Named character references).
 const NAMES: &[(&str, char)] = &[
     ("Hat", '^'),
     ("Tab", '\t'),
@@ -351,30 +352,31 @@ const NAMES: &[(&str, char)] = &[
     ("vert", '|'),
 ];
 
-/// Finds texts in what it stands for where it is escaped in one way.
+/// Searches a text with one kind of escape decoded.
 #[derive(Debug)]
 struct Decoder {
     escapes: Escapes,
-    /// How far each text is matched.
+    /// Progress of each form.
     matches: Vec<Match>,
-    /// The beginning of an escape, until what it is is known: less than [`ESCAPE_BYTES`].
+    /// A begun escape at the end of the text: less than [`ESCAPE_BYTES`].
     begun: Vec<u8>,
-    /// How many bytes came, decoded.
+    /// Bytes of decoded text so far.
     decoded: u64,
 }
 
-/// How far a text is matched.
+/// Progress of one form through a decoded text.
 #[derive(Debug, Default)]
 struct Match {
     matched: usize,
-    /// The escapes in what is matched: behind which byte, and how many more bytes each took than it stands for…
+    /// Escapes within the match: the decoded offset of each one's end, and the bytes by which it is longer than its
+    /// meaning.
     escapes: VecDeque<(u64, usize)>,
-    /// …and the sum of these.
+    /// Sum of these bytes.
     longer: usize,
 }
 
 impl Match {
-    /// Forgets the escapes up to `decoded`.
+    /// Forgets the escapes that end at or before `decoded`.
     fn forget(&mut self, decoded: u64) {
         while let Some((_, longer)) = self.escapes.front().copied().filter(|(end, _)| *end <= decoded) {
             self.longer -= longer;
@@ -382,7 +384,8 @@ impl Match {
         }
     }
 
-    /// Goes on by `bytes`, decoded, in front of which `decoded` came and which begin at `at`; `longer` is what their escape took more.
+    /// Advances by decoded `bytes`, which follow `decoded` others and begin at `at` in the text; their escape is
+    /// `longer` by so many bytes.
     fn advance(
         &mut self,
         needle: &Needle,
@@ -401,7 +404,7 @@ impl Match {
             self.forget((decoded + end as u64).saturating_sub(length as u64));
             let end = at + end.cast_signed();
             let begin = end - (length + self.longer).cast_signed();
-            // What was sent on already cannot be masked any more.
+            // A part that was sent on can no longer be masked.
             found(usize::try_from(begin).unwrap_or(0)..usize::try_from(end).unwrap_or(0));
         }
         self.forget(end.saturating_sub(self.matched as u64));
@@ -414,13 +417,13 @@ impl Decoder {
         Self { escapes, matches, begun: Vec::new(), decoded: 0 }
     }
 
-    /// Whether nothing escaped is under way, and each text is matched as far as `plain` says.
+    /// Returns true if no escape is begun or matched, and each form is matched as far as `plain` says.
     fn is_idle(&self, plain: &[usize]) -> bool {
         let same = |(own, plain): (&Match, &usize)| own.matched == *plain && own.escapes.is_empty();
         self.begun.is_empty() && self.matches.iter().zip(plain).all(same)
     }
 
-    /// Goes on by `length` bytes without an escape, behind which each text is matched as far as `plain` says.
+    /// Skips `length` bytes without an escape, after which each form is matched as far as `plain` says.
     fn skip(&mut self, length: usize, plain: &[usize]) {
         self.matches.iter_mut().zip(plain).for_each(|(own, plain)| own.matched = *plain);
         self.decoded += length as u64;
@@ -431,7 +434,7 @@ impl Decoder {
         let begun = std::mem::take(&mut self.begun);
         let mut read = 0;
         if !begun.is_empty() {
-            // Far enough for what has begun to be decided.
+            // Enough bytes to decide a begun escape.
             let joined = [&begun, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
             read = self.run(forms, &joined, (at - begun.len().cast_signed(), begun.len()), found) - begun.len();
         }
@@ -439,7 +442,7 @@ impl Decoder {
         self.run(forms, rest, (at + read.cast_signed(), rest.len()), found);
     }
 
-    /// Reads `text`, which begins at `at`, up to `until` in it or further, to the end of an escape, and says how far.
+    /// Reads `text`, which begins at `at`, up to `until` or the end of the escape there; returns the bytes read.
     fn run(
         &mut self,
         forms: &Forms,
@@ -460,7 +463,7 @@ impl Decoder {
             match self.escapes.read(rest) {
                 Escape::CompleteBody { length, bytes } => {
                     let longer = length.saturating_sub(bytes.len());
-                    // What it stands for ends where it ends.
+                    // The meaning ends where the escape ends.
                     self.advance(forms, (&bytes, longer), here + longer.cast_signed(), found);
                     read += length;
                 }
@@ -477,7 +480,7 @@ impl Decoder {
         read
     }
 
-    /// Goes on by `bytes`, decoded, which begin at `at`.
+    /// Advances by decoded `bytes`, which begin at `at`.
     fn advance(&mut self, forms: &Forms, bytes: (&[u8], usize), at: isize, found: &mut impl FnMut(Range<usize>)) {
         for (needle, own) in forms.needles.iter().zip(&mut self.matches) {
             own.advance(needle, bytes, (self.decoded, at), found);
