@@ -1,19 +1,19 @@
-//! The one type of response bodies: the proxy's own, or an upstream's with every stage that it passes.
+//! The one type of response bodies: the proxy's own, or an upstream's after every stage that it passes.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// The body of a response.
+/// Body of a response.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A body of the proxy's own.
+/// Creates a body of the proxy's own.
 #[must_use]
 pub fn full(bytes: Bytes) -> ResponseBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// `body` as the body of a response.
+/// Boxes `body` as the body of a response.
 #[must_use]
 pub fn boxed<B>(body: B) -> ResponseBody
 where

@@ -1,4 +1,4 @@
-//! Heads of messages: what no two servers may read differently, and what leaves for the upstream.
+//! Heads of messages: checks against ambiguity, and the form for the upstream.
 
 use hyper::body::Body;
 use hyper::header::{
@@ -15,11 +15,11 @@ use crate::http::target::{RequestTarget, TargetError};
 use crate::limits::Limits;
 use crate::target::{Origin, Target, port};
 
-/// Checks that the body of a request has one length, whoever reads it. What else could be read in two ways the HTTP library
-/// refuses, or leaves out of what it hands on.
+/// Checks that the length of a request's body is unambiguous. Other ambiguities are refused or removed by the HTTP
+/// library.
 ///
 /// # Errors
-/// Another transfer coding than chunked, or more than one.
+/// A transfer coding other than chunked, or more than one.
 pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -29,10 +29,10 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks that every value is text, as whoever judges the request takes it for.
+/// Checks that every field value is text, as the rules take it for.
 ///
 /// # Errors
-/// One is not UTF-8.
+/// A value is not UTF-8.
 pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
     if headers.values().all(is_text) {
@@ -45,13 +45,13 @@ pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
 /// Checks that a request inside a connection to `origin` is for `origin` (RFC 9112 §3.2).
 ///
 /// # Errors
-/// It is for another host, port or scheme, or does not say which.
+/// The request names another host, port or scheme, or no host.
 pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> Result<(), Refusal> {
     let mut named = request.headers.get_all(HOST).iter();
     let host = match (named.next(), named.next()) {
         (Some(host), None) => Some(host),
         (None, _) if request.version == Version::HTTP_10 => None,
-        // Its `:authority` says it (RFC 9113 §8.3.1).
+        // `:authority` names the host (RFC 9113 §8.3.1).
         (None, _) if request.version == Version::HTTP_2 && request.uri.authority().is_some() => None,
         (None, _) => return Err(Refusal::bad_request("the request has no Host")),
         (Some(_), Some(_)) => return Err(Refusal::bad_request("the request has more than one Host")),
@@ -66,7 +66,7 @@ pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> R
     request.uri.authority().map_or(Ok(()), |authority| agrees(authority.as_str(), target))
 }
 
-/// Whether `written`, a host with or without a port, is `target`.
+/// Checks that `written`, a host with or without a port, is `target`.
 fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
     let bracketed = written.rfind(']').map_or(0, |end| end + 1);
     let colon = written.get(bracketed..).and_then(|rest| rest.rfind(':')).map(|at| at + bracketed);
@@ -79,19 +79,19 @@ fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
     if is_host && is_port { Ok(()) } else { Err(Refusal::authority_mismatch(shown(written))) }
 }
 
-/// What may stand in a log of what is no host.
+/// Escapes an invalid host for logs.
 fn shown(written: &str) -> String {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
     written.chars().take(255).map(|c| if is_usual(c) { c } else { '?' }).collect()
 }
 
-/// Methods are short; what is longer only fills the log.
+/// Bytes of the longest method; a longer one only fills the log.
 const METHOD_BYTES: usize = 64;
 
-/// Checks that the method is one that somebody could mean here.
+/// Checks the method of a request inside a connection.
 ///
 /// # Errors
-/// It is longer than any; or it asks a connection for another one.
+/// The method is too long, or CONNECT.
 pub fn check_method(method: &Method) -> Result<(), Refusal> {
     if method.as_str().len() > METHOD_BYTES {
         Err(Refusal::bad_request("the method of the request is too long"))
@@ -102,17 +102,18 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
     }
 }
 
-/// The size of a head as HTTP/2 counts it: a field has 32 bytes more than its name and value (RFC 9113 §10.5.1).
+/// Size of a head in bytes, as HTTP/2 counts it: 32 for each field beside its name and value (RFC 9113 §10.5.1).
 #[must_use]
 pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
     let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     fields.sum::<usize>() + uri.path_and_query().map_or(0, |target| target.as_str().len())
 }
 
-/// Checks that a head of HTTP/2, of which the library has read more, is no larger than others are (RFC 9113 §6.5.2).
+/// Checks that an HTTP/2 head is no larger than an HTTP/1.1 head may be; the library accepts larger ones (RFC 9113
+/// §6.5.2).
 ///
 /// # Errors
-/// It is.
+/// The head is too large, or has too many lines.
 pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     let is_large = bytes(&request.uri, &request.headers) > Limits::INSPECTED_HEAD_BYTES;
     let has_many = request.headers.len() > Limits::HEAD_LINES;
@@ -123,8 +124,8 @@ pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     }
 }
 
-/// The protocol that a request asks to go on in (RFC 9110 §7.8), if it may: HTTP/2 in clear text is never asked for, and where
-/// requests are judged only WebSockets are, which begin as a request does.
+/// The protocol of an upgrade that a request may ask for (RFC 9110 §7.8): any but h2c; if requests are judged, only
+/// WebSocket, whose handshake is judged as a request.
 #[must_use]
 pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
     let headers = &request.headers;
@@ -134,7 +135,7 @@ pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
     let mut asked = headers.get_all(UPGRADE).iter();
     let (Some(protocol), None) = (asked.next(), asked.next()) else { return None };
     let may = match is_websocket(protocol) {
-        // The whole of its handshake (RFC 6455 §4.1), which no other server takes for an answer of its own.
+        // A complete handshake (RFC 6455 §4.1), which only a WebSocket server accepts.
         true => {
             let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
             let has_key = headers.contains_key(SEC_WEBSOCKET_KEY) && headers.contains_key(SEC_WEBSOCKET_VERSION);
@@ -145,16 +146,16 @@ pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
     may.then(|| protocol.clone())
 }
 
-/// Whether a protocol to go on in is that of WebSockets.
+/// Returns true if the protocol of an upgrade is WebSocket.
 #[must_use]
 pub fn is_websocket(protocol: &HeaderValue) -> bool {
     protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket")
 }
 
-/// The `request` with `body` as the upstream gets it: for `target`, without what concerns this connection alone, and framed anew.
+/// Builds the request for the upstream, with `body`: for `target`, without hop-by-hop fields, and framed anew.
 ///
 /// # Errors
-/// None for a target that was made here.
+/// None for a canonical target.
 pub fn outgoing<B: Body>(
     request: &Parts,
     body: B,
@@ -172,14 +173,14 @@ pub fn outgoing<B: Body>(
     }
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
-    // The library frames what it sends, and waits for nobody's leave to. What is empty keeps its length, which some servers
-    // insist on.
+    // The library frames the body, and does not wait for 100 Continue. An empty body keeps its length, since some
+    // servers require it.
     if headers.get(CONTENT_LENGTH).is_none_or(|length| length != "0") {
         headers.remove(CONTENT_LENGTH);
     }
     headers.remove(EXPECT);
     if has_unknown_length {
-        // Where a method usually has no body the library would leave it out.
+        // For a method that usually has no body the library would omit it.
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     let mut options = Vec::new();
@@ -199,10 +200,10 @@ pub fn outgoing<B: Body>(
     Ok(request)
 }
 
-/// `request`, which is for `origin` and has the form of HTTP/1.1, in the form of HTTP/2 (RFC 9113 §8.3.1).
+/// Converts `request`, which is for `origin`, from the form of HTTP/1.1 to that of HTTP/2 (RFC 9113 §8.3.1).
 ///
 /// # Errors
-/// Its target has none.
+/// The target has no form in HTTP/2.
 pub fn in_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B>, Refusal> {
     let headers = request.headers_mut();
     let host = headers.remove(HOST).or_else(|| host_value(origin));
@@ -210,14 +211,14 @@ pub fn in_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = origin.scheme.as_str().parse().ok();
     parts.authority = host.and_then(|host| host.to_str().ok()?.parse().ok());
-    // `*` has no other form that the library knows.
+    // The library has no form for `*`.
     let uri = Uri::from_parts(parts).map_err(|_| Refusal::bad_request("the target has no form in HTTP/2"))?;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     Ok(request)
 }
 
-/// Names the host of a request that does not, as HTTP/1.0 allows.
+/// Adds the Host field to an HTTP/1.0 request without one.
 pub fn ensure_host(headers: &mut HeaderMap, origin: &Origin) {
     if !headers.contains_key(HOST)
         && let Some(host) = host_value(origin)
@@ -226,14 +227,14 @@ pub fn ensure_host(headers: &mut HeaderMap, origin: &Origin) {
     }
 }
 
-/// The value of the `Host` field for `origin`. A host and a port are always a field value.
+/// The value of the `Host` field for `origin`; a host and a port always have one.
 #[must_use]
 pub fn host_value(Origin { scheme, target }: &Origin) -> Option<HeaderValue> {
     let host = if target.port == scheme.default_port() { target.without_port() } else { target.to_string() };
     HeaderValue::from_str(&host).ok()
 }
 
-/// Says in `headers` that the request came through a proxy, and for which host (RFC 9112 §3.2.2).
+/// Adds the fields of a forwarded request: `Via`, and the `Host` of its target (RFC 9112 §3.2.2).
 pub fn mark_forwarded(headers: &mut HeaderMap, origin: &Origin) {
     if let Some(host) = host_value(origin) {
         headers.insert(HOST, host);
@@ -241,14 +242,14 @@ pub fn mark_forwarded(headers: &mut HeaderMap, origin: &Origin) {
     headers.entry(VIA).or_insert(HeaderValue::from_static("1.1 openshell-sandbox"));
 }
 
-/// Whether `headers` say that the connection ends with this message.
+/// Returns true if `headers` say that the connection closes after this message.
 #[must_use]
 pub fn closes(version: Version, headers: &HeaderMap) -> bool {
     let says = |option: &str| tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(option));
     says("close") || (version == Version::HTTP_10 && !says("keep-alive"))
 }
 
-/// Removes what concerns one connection alone (RFC 9110 §7.6.1), and what is addressed to a proxy.
+/// Removes hop-by-hop fields (RFC 9110 §7.6.1), and fields that address a proxy.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     const HOP_BY_HOP: [&str; 8] = [
         "keep-alive",
@@ -262,7 +263,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     ];
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
         .filter_map(|name| name.parse().ok())
-        // What says where the message goes and ends is nobody's to take away.
+        // Host and length of the message are not hop-by-hop, even if named.
         .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect();
     for name in named {
@@ -274,8 +275,8 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_connection(headers);
 }
 
-/// Removes what no trailer says (RFC 9110 §6.5.1): how a message is framed, where it goes, who sends it, and what it holds. Whoever
-/// takes trailers for headers would read another request than the one that was judged.
+/// Removes fields that must not be trailers (RFC 9110 §6.5.1): framing, routing, authentication and content. A server
+/// that merges trailers into the headers would read another request than the judged one.
 pub fn remove_what_is_no_trailer(trailers: &mut HeaderMap) {
     const HEADERS_ALONE: [HeaderName; 13] = [
         AUTHORIZATION,
@@ -298,20 +299,20 @@ pub fn remove_what_is_no_trailer(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
 }
 
-/// Removes what says how a message is framed and how its connection goes on, which HTTP/2 says otherwise (RFC 9113 §8.2.2).
+/// Removes the framing and connection fields of HTTP/1.1, which HTTP/2 forbids (RFC 9113 §8.2.2).
 pub fn remove_connection(headers: &mut HeaderMap) {
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
 }
 
-/// Whether a request is a call of gRPC's as its clients make them (gRPC over HTTP/2, Requests).
+/// Returns true if a request is a gRPC call in the form of its clients (gRPC over HTTP/2, Requests).
 #[must_use]
 pub fn is_call(request: &Parts) -> bool {
     let takes_trailers = tokens(&request.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     request.method == Method::POST && takes_trailers && is_grpc(&request.headers)
 }
 
-/// Whether a message is one of gRPC's, which no HTTP/1.1 carries.
+/// Returns true if a message is gRPC, which needs HTTP/2.
 #[must_use]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let content = headers.get(CONTENT_TYPE).and_then(|content| content.to_str().ok()).unwrap_or_default();
@@ -323,11 +324,11 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 
 const GRPC: &str = "application/grpc";
 
-/// Joins the parts of a cookie, which HTTP/2 may send one by one (RFC 9113 §8.2.3).
+/// Joins the parts of a cookie, which HTTP/2 may split (RFC 9113 §8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_some() {
         let parts: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-        // Values with a semicolon and a space between them are a value.
+        // Field values joined by a semicolon and a space are a field value.
         if let Ok(joined) = HeaderValue::from_bytes(&parts.join(&b"; "[..])) {
             headers.insert(COOKIE, joined);
         }

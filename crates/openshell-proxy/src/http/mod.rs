@@ -1,4 +1,4 @@
-//! HTTP as the proxy itself speaks it.
+//! HTTP messages: canonical targets, heads and bodies.
 
 pub mod body;
 pub mod head;

@@ -1,10 +1,10 @@
-//! Answers of the proxy's own that refuse nothing.
+//! Responses of the proxy's own, except refusals.
 
 use bytes::Bytes;
 use hyper::Response;
 use hyper::ext::ReasonPhrase;
 
-/// The answer to a permitted CONNECT.
+/// The response to a permitted CONNECT.
 #[must_use]
 pub fn established() -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());

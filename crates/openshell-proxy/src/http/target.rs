@@ -1,7 +1,7 @@
 //! A request's target in canonical form (RFC 3986 §6.2.2): one value, for deciding and for sending.
 //!
-//! Servers differ in what they make of dot segments, repeated slashes, path parameters and escapes. Whatever two servers
-//! could read as two paths is made one, or has no canonical form and is refused.
+//! Servers read dot segments, repeated slashes, path parameters and escapes in different ways. A path with two readings
+//! is normalized to one, or has no canonical form and is refused.
 
 use std::fmt::Write;
 
@@ -15,17 +15,17 @@ use crate::placeholder::redacted;
 /// Bytes of a path; real ones have fewer.
 const PATH_BYTES: usize = 4096;
 
-/// Where in its origin a request goes.
+/// Target of a request within its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestTarget {
     path: String,
     without_parameters: Option<String>,
-    /// The path as it is sent, where it holds placeholders of secrets.
+    /// The path in the form to be sent, if it holds placeholders.
     unredacted: Option<String>,
     query: Option<String>,
 }
 
-/// Why a target has no canonical form.
+/// Reason for which a target has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TargetError {
@@ -52,7 +52,7 @@ pub enum TargetError {
 }
 
 impl RequestTarget {
-    /// The target as it was written, for connections whose requests are not judged.
+    /// The target as it was sent, for connections without rules.
     #[must_use]
     pub fn as_written(uri: &Uri) -> Self {
         let path = match uri.path() {
@@ -63,10 +63,10 @@ impl RequestTarget {
         Self::new(path, None, uri.query().map(str::to_owned))
     }
 
-    /// The canonical form of the target of a `method` request.
+    /// Normalizes the target of a `method` request.
     ///
     /// # Errors
-    /// There is none.
+    /// The target has no canonical form.
     pub fn canonical(method: &Method, uri: &Uri, allow_encoded_slash: bool) -> Result<Self, TargetError> {
         if *method == Method::CONNECT {
             return Err(TargetError::NoPath);
@@ -94,14 +94,13 @@ impl RequestTarget {
         }
     }
 
-    /// The path as it is judged and shown, [`REDACTED`] instead of each placeholder: `*`, or beginning with a slash.
+    /// The path as it is judged and shown, with [`REDACTED`] for each placeholder: `*`, or beginning with a slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path as servers see it that take what follows a `;` in a segment, escaped or not, for parameters, where that makes a
-    /// difference.
+    /// The path without its parameters, if it has any: servers differ on a `;` in a segment, escaped or not.
     #[must_use]
     pub fn without_parameters(&self) -> Option<&str> {
         self.without_parameters.as_deref()
@@ -113,16 +112,16 @@ impl RequestTarget {
         self.query.as_deref()
     }
 
-    /// The same without its query.
+    /// Returns the target without its query.
     #[must_use]
     pub fn without_query(&self) -> Self {
         Self { query: None, ..self.clone() }
     }
 
-    /// The names and values of the query, decoded, in their order.
+    /// Decodes the names and values of the query, in their order.
     ///
     /// # Errors
-    /// An escape that is none, a control character NUL, or what is not UTF-8.
+    /// An escape is invalid, or the query holds NUL or is not UTF-8.
     pub fn parameters(&self) -> Result<Vec<(String, String)>, TargetError> {
         let pairs = self.query.as_deref().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         let decoded = pairs.map(|pair| {
@@ -135,7 +134,7 @@ impl RequestTarget {
     /// The origin form (RFC 9112 §3.2.1), as it is sent.
     ///
     /// # Errors
-    /// None for a target that was made here.
+    /// None for a target of this type's constructors.
     pub fn to_uri(&self) -> Result<Uri, TargetError> {
         let path = self.unredacted.as_ref().unwrap_or(&self.path);
         let text = match &self.query {
@@ -146,15 +145,15 @@ impl RequestTarget {
     }
 }
 
-/// Whether `path` plainly is what [`canonical_path`] would make of it, as most are: nothing escaped, no parameters, no segment empty
-/// or beginning with a dot.
+/// Returns true if `path` is in the form that [`canonical_path`] gives, by a fast check: no escapes, no parameters, no
+/// segment that is empty or begins with a dot.
 fn is_canonical(path: &[u8]) -> bool {
     let is_known = |byte: &u8| *byte == b'/' || is_plain(*byte);
     let has_odd_segment = || path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
     path.len() <= PATH_BYTES && path.first() == Some(&b'/') && path.iter().all(is_known) && !has_odd_segment()
 }
 
-/// The canonical path of `written`, and the same without parameters.
+/// Normalizes the path `written`; also returns the result without parameters.
 fn canonical_path(written: &[u8], allow_encoded_slash: bool) -> Result<(String, String), TargetError> {
     if written.len() > PATH_BYTES {
         return Err(TargetError::TooLong);
@@ -186,13 +185,13 @@ fn canonical_path(written: &[u8], allow_encoded_slash: bool) -> Result<(String, 
     Ok((join(&whole, ends_open), join(&bare, bare_ends_open)))
 }
 
-/// The segment in front of its parameters. An escaped `;` counts, as some servers send it on unescaped to one that takes it for theirs.
+/// Cuts the parameters off a segment. An escaped `;` begins them too, since some servers forward it unescaped.
 fn without_parameters(segment: &str) -> &str {
     let bare = segment.split(';').next().unwrap_or_default();
     bare.split("%3B").next().unwrap_or_default()
 }
 
-/// One segment with every escape either undone or in upper case.
+/// Normalizes one segment: every escape is decoded, or in upper case.
 fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String, TargetError> {
     let mut text = String::with_capacity(segment.len());
     let mut decoded = Vec::with_capacity(segment.len());
@@ -213,7 +212,7 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
         rest = behind;
     }
     std::str::from_utf8(&decoded).map_err(|_| TargetError::Text)?;
-    // Whoever decodes once more would find something else.
+    // A server that decodes once more would read another path.
     let mut escapes = decoded.split(|byte| *byte == b'%').skip(1);
     if escapes.any(|behind| escaped(behind).is_ok_and(|(byte, _)| changes_paths(byte))) {
         return Err(TargetError::Twice);
@@ -226,7 +225,8 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
     Ok(text)
 }
 
-/// Characters that mean the same in a path whether they are escaped or not, or that servers treat so (RFC 3986 §3.3, but `;`).
+/// Returns true for bytes that mean the same escaped and unescaped, or that servers treat so (RFC 3986 §3.3, except
+/// `;`).
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
@@ -235,7 +235,7 @@ fn changes_paths(byte: u8) -> bool {
     byte.is_ascii_control() || matches!(byte, b'.' | b'/' | b'\\' | b'%' | b';')
 }
 
-/// The canonical `path` with every escape undone.
+/// Decodes every escape in the canonical `path`.
 #[must_use]
 pub fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
@@ -248,11 +248,11 @@ pub fn decoded(path: &str) -> String {
         bytes.push(value);
         rest = behind;
     }
-    // What has a canonical form is UTF-8 when it is decoded.
+    // A decoded canonical path is UTF-8.
     String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
 }
 
-/// `path` with each run of slashes as one.
+/// Replaces each run of slashes in `path` by one.
 #[must_use]
 pub fn folded(path: &str) -> String {
     let mut folded = String::with_capacity(path.len());
@@ -264,7 +264,7 @@ pub fn folded(path: &str) -> String {
     folded
 }
 
-/// The byte that two hexadecimal digits stand for, and what is behind them.
+/// Splits off a byte written as two hexadecimal digits.
 fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
     let (pair, behind) = digits.split_at_checked(2).ok_or(TargetError::Escape)?;
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
@@ -277,7 +277,7 @@ fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
     }
 }
 
-/// A name or value of a query (WHATWG URL, application/x-www-form-urlencoded).
+/// Decodes a name or value of a query (WHATWG URL, application/x-www-form-urlencoded).
 fn decoded_parameter(written: &str) -> Result<String, TargetError> {
     let mut decoded = Vec::with_capacity(written.len());
     let mut rest = written.as_bytes();
@@ -287,7 +287,7 @@ fn decoded_parameter(written: &str) -> Result<String, TargetError> {
             b'+' => (b' ', behind),
             _ => (*byte, behind),
         };
-        // Patterns end at it.
+        // Glob patterns end at NUL.
         if value == 0 {
             return Err(TargetError::Control);
         }

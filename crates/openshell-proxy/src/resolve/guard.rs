@@ -1,4 +1,4 @@
-//! The only check there is against reaching what is internal (SSRF).
+//! The check of resolved addresses: the only defence against server-side request forgery (SSRF).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,33 +8,33 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};
 
-/// Addresses that were checked against a permit, at least one, and may be dialled. Only [`check`] makes one for a
-/// workload.
+/// Addresses that were checked against a permit, at least one, and may be dialled. For a workload only [`check`] makes
+/// one.
 #[derive(Debug)]
 pub struct Destination {
     addresses: Vec<SocketAddr>,
 }
 
 impl Destination {
-    /// Addresses of a server that the operator's configuration names, about which no policy is asked.
+    /// Addresses of a server in the operator's configuration, which needs no permit.
     #[must_use]
     pub fn configured_by_operator(addresses: Vec<SocketAddr>) -> Self {
         Self { addresses }
     }
 
-    /// What may be dialled, in the order of preference.
+    /// The addresses, in order of preference.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// The supervisor's own addresses, which no policy makes reachable: what listens there is for the sandbox it was made for alone.
+/// The supervisor's own addresses, which no policy makes reachable: their services are for one sandbox alone.
 #[derive(Clone, Debug)]
 pub struct OwnAddresses {
-    /// Where the supervisor listens.
+    /// Listening sockets of the supervisor.
     pub listeners: Vec<SocketAddr>,
-    /// Whether an address is on a link that some sandbox of this host has.
+    /// Returns true for an address on the link of any sandbox of this host.
     pub is_on_link: fn(Ipv4Addr) -> bool,
 }
 
@@ -46,10 +46,10 @@ impl OwnAddresses {
     }
 }
 
-/// Checks every one of `addresses`; one that is not permitted refuses them all, as it could be the next to be tried.
+/// Checks every one of `addresses`. One that is not permitted refuses them all, since the next attempt could dial it.
 ///
 /// # Errors
-/// The first address that is not permitted, or that there is none.
+/// An address is not permitted, or there is none.
 pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();

@@ -1,4 +1,4 @@
-//! Names to addresses, by the supervisor's own resolver and hosts file.
+//! Name resolution by the supervisor's resolver and hosts file.
 
 use std::net::IpAddr;
 
@@ -17,11 +17,11 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub struct Resolver {
     resolver: TokioResolver,
-    /// Where it runs: what it keeps of name servers is shared, and waits for no connection.
+    /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's runtime.
     runtime: Handle,
 }
 
-/// Why there is no resolver.
+/// Error of setting up the resolver.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up name resolution from /etc/resolv.conf and /etc/hosts: {0}")]
 pub struct ResolverError(String);
@@ -41,11 +41,11 @@ fn cause(error: &NetError) -> String {
 }
 
 impl Resolver {
-    /// A resolver as `/etc/resolv.conf` and `/etc/hosts` say now. Without a usable `resolv.conf`, as in an image that has
-    /// none, the hosts file alone is asked, and a warning says so. Names are looked up in the runtime in which this is called.
+    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. Without a usable `resolv.conf`, as in
+    /// minimal images, it uses the hosts file alone and logs a warning. Look-ups run in the runtime of this call.
     ///
     /// # Errors
-    /// There is no runtime to look names up in.
+    /// The call is outside a runtime, or the configuration is invalid.
     pub fn from_system() -> Result<Self, ResolverError> {
         let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
@@ -58,7 +58,7 @@ impl Resolver {
         Ok(Self { resolver, runtime })
     }
 
-    /// The addresses of `host`, as text; none if there are none to be found.
+    /// The addresses of `host`, given as text; empty if there are none.
     pub async fn addresses(&self, host: &str) -> Vec<IpAddr> {
         match Host::parse(host) {
             Ok(Host::Address(address)) => vec![address],
@@ -67,10 +67,10 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `name`, or why there are none.
+    /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         let (resolver, asked) = (self.resolver.clone(), name.as_str().to_owned());
-        // Ends with who asks.
+        // Dropping the set aborts the look-up.
         let mut asking = JoinSet::new();
         asking.spawn_on(async move { resolver.lookup_ip(asked).await }, &self.runtime);
         match tokio::time::timeout(Limits::LOOKUP_DEADLINE, asking.join_next()).await {

@@ -1,4 +1,4 @@
-//! Where exactly: a permit's host to addresses, every one of them checked.
+//! Resolution: a permit's host to addresses, every one of them checked.
 
 pub mod guard;
 pub mod lookup;
@@ -11,7 +11,7 @@ use crate::denial::refusal::{AddressFault, Refusal};
 use guard::{Destination, OwnAddresses};
 use lookup::Resolver;
 
-/// Resolves what `permit` is for and checks the addresses.
+/// Resolves the host of `permit` and checks its addresses.
 ///
 /// # Errors
 /// The name does not resolve, or any of its addresses is not permitted.

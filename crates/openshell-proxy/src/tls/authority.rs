@@ -1,4 +1,4 @@
-//! The sandbox's certificate authority: made at start, its key never outside this process's memory.
+//! The sandbox's certificate authority: created at start, its key only in this process's memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use time::{Duration, OffsetDateTime};
 
 use crate::limits::Limits;
 
-/// Issues a certificate for every host that is opened.
+/// Issues a certificate for each intercepted host.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// One key for all leaves: they live in the same process, and making keys costs.
+    /// One key for all leaves: they live in the same process, and generating keys is slow.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
     leaves: Cache<Leaf, Arc<CertifiedKey>>,
     config: ServerConfig,
 }
 
-/// A host, and the month in which its certificate was issued, so that it never runs out.
+/// A host, and the period in which its certificate was issued, so that it is renewed before it expires.
 type Leaf = (Host, i64);
 
-/// How long a certificate may be old before another is issued.
+/// Age of a certificate at which a new one is issued.
 const LEAF_RENEWAL: Duration = Duration::days(30);
 
-/// How long a certificate is valid: clients accept at most 398 days.
+/// Validity of a certificate; clients accept at most 398 days.
 const LEAF_VALIDITY: Duration = Duration::days(90);
 
-/// How far the clocks of client and supervisor may differ.
+/// Difference allowed between the clocks of client and supervisor.
 const SKEW: Duration = Duration::days(1);
 
-/// The versions that are spoken, both ways.
+/// TLS versions, towards both sides.
 pub(super) const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// The protocols inside TLS that can be judged (RFC 7301).
+/// ALPN protocols that can be judged (RFC 7301).
 pub(super) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// Why there is no authority, or no certificate.
+/// Error of creating the authority or a certificate.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum AuthorityError {
@@ -66,10 +66,10 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Authority {
-    /// Makes an authority that no other sandbox has.
+    /// Creates an authority for one sandbox.
     ///
     /// # Errors
-    /// There is no randomness, or the keys cannot be made.
+    /// Randomness is missing, or the keys cannot be generated.
     pub fn create() -> Result<Self, AuthorityError> {
         let now = OffsetDateTime::now_utc();
         let mut params = CertificateParams::default();
@@ -91,25 +91,25 @@ impl Authority {
         Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::CERTIFICATES), config })
     }
 
-    /// The authority's own certificate.
+    /// Certificate of the authority.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         self.issuer.der()
     }
 
-    /// The same in PEM (RFC 7468).
+    /// Certificate of the authority in PEM (RFC 7468).
     #[must_use]
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// What a TLS server is for clients that have asked for `host`, in HTTP/2 as well if it `may_be_http2`.
+    /// The configuration of a TLS server for `host`, with HTTP/2 if it `may_be_http2`.
     ///
     /// # Errors
-    /// No certificate can be issued for it.
+    /// No certificate can be issued for the host.
     pub fn server(&self, host: &Host, may_be_http2: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
         let resolver = Arc::new(Only(self.leaf(host, OffsetDateTime::now_utc())?));
-        // What is shared between all hosts is behind pointers.
+        // State shared by all hosts is behind pointers.
         let mut config = self.config.clone();
         config.cert_resolver = resolver;
         if may_be_http2 {
@@ -118,7 +118,7 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// The certificate for `host`, issued once for all who ask at the same time.
+    /// The certificate for `host`, issued once for concurrent clients.
     fn leaf(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<CertifiedKey>, AuthorityError> {
         let month = now.unix_timestamp() / LEAF_RENEWAL.whole_seconds();
         self.leaves.get_or_insert_with(&(host.clone(), month), || self.issue(host, now).map(Arc::new))
@@ -127,7 +127,7 @@ impl Authority {
     fn issue(&self, host: &Host, now: OffsetDateTime) -> Result<CertifiedKey, AuthorityError> {
         let text = host.to_string();
         let mut params = CertificateParams::default();
-        // A common name has at most 64 characters (RFC 5280, A.1); what counts is the alternative name.
+        // A common name has at most 64 characters (RFC 5280, A.1); clients check the alternative name.
         params.distinguished_name = name(text.get(..64).unwrap_or(&text));
         params.subject_alt_names = vec![match host {
             Host::Address(address) => SanType::IpAddress(*address),
@@ -152,13 +152,13 @@ fn name(common_name: &str) -> DistinguishedName {
 }
 
 impl fmt::Debug for Authority {
-    /// Its keys are nobody's to see.
+    /// Hides the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").finish_non_exhaustive()
     }
 }
 
-/// Before the host is known there is no certificate.
+/// Resolver without certificates, until the host is known.
 #[derive(Debug)]
 struct Nothing;
 
@@ -168,7 +168,7 @@ impl ResolvesServerCert for Nothing {
     }
 }
 
-/// One host's certificate.
+/// Resolver with the certificate of one host.
 #[derive(Debug)]
 struct Only(Arc<CertifiedKey>);
 

@@ -1,4 +1,4 @@
-//! Means to intercept TLS.
+//! Handles for the interception of TLS.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::tls::authority::Authority;
 
-/// Means to intercept TLS.
+/// Handles for the interception of TLS.
 #[derive(Debug)]
 pub struct Interceptor {
     /// The sandbox's CA. `None` if its trust files could not be installed: connections that need interception are denied.
@@ -18,7 +18,7 @@ pub struct Interceptor {
 }
 
 impl Interceptor {
-    /// With `authority`, if its trust files could be installed.
+    /// Creates an interceptor with `authority`, if its trust files could be installed.
     #[must_use]
     pub fn new(authority: Option<Authority>) -> Self {
         Self { authority, http2_slots: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)) }
@@ -27,7 +27,7 @@ impl Interceptor {
     /// The CA.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no CA.
     pub fn authority(&self) -> Result<&Authority, Refusal> {
         self.authority.as_ref().ok_or(Refusal::authority_unavailable())
     }

@@ -1,4 +1,4 @@
-//! TLS, opened: a certificate authority for this sandbox alone towards the client, the usual roots towards the upstream.
+//! Interception of TLS: a certificate authority of this sandbox towards the client, public roots towards the upstream.
 
 pub mod authority;
 pub mod interceptor;

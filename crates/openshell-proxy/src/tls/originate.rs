@@ -21,15 +21,15 @@ use crate::tls::trust::certificates;
 /// A verified upstream.
 pub type UpstreamTls = TlsStream<ReadAhead<TcpStream>>;
 
-/// Certificates of upstreams that are trusted: those under Mozilla's roots, of the system's, and of what the operator adds.
+/// Trusted roots for upstreams: Mozilla's, the system's, and those that the operator adds.
 #[derive(Debug, Default)]
 pub struct UpstreamRoots {
     bundles: Vec<Vec<u8>>,
-    /// Made when it is first needed: reading hundreds of certificates takes longer than the rest of a start.
+    /// Built on first use: parsing hundreds of certificates takes longer than the rest of a start.
     config: OnceLock<Result<Configs, rustls::Error>>,
 }
 
-/// Configurations, one for each protocol of clients.
+/// Configurations by the protocols that are offered.
 #[derive(Clone, Debug)]
 struct Configs {
     http1: Arc<ClientConfig>,
@@ -48,7 +48,7 @@ impl UpstreamRoots {
             let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
             let all: Vec<CertificateDer<'static>> =
                 self.bundles.iter().flat_map(|bundle| certificates(bundle)).collect();
-            // Systems keep some that no verifier can read.
+            // System bundles hold certificates that no verifier can parse.
             roots.add_parsable_certificates(all);
             let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
             let mut config = config.with_root_certificates(roots).with_no_client_auth();
@@ -56,17 +56,17 @@ impl UpstreamRoots {
             config.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             let mut http2 = config.clone();
             http2.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
-            // A session is one of a protocol, too.
+            // A session is bound to its protocol.
             http2.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             Ok(Configs { http1: Arc::new(config), http2: Arc::new(http2) })
         });
         made.clone()
     }
 
-    /// Opens TLS to `host` on `stream`, which goes on in HTTP/2 if it `may_be_http2` and the upstream prefers that.
+    /// Opens TLS to `host` on `stream`; offers HTTP/2 if it `may_be_http2`.
     ///
     /// # Errors
-    /// The upstream is not who it should be, speaks no TLS, or takes too long.
+    /// The certificate is not valid for `host`, the handshake fails, or it takes too long.
     pub async fn open(&self, host: &Host, stream: TcpStream, may_be_http2: bool) -> Result<UpstreamTls, Refusal> {
         let invalid = |why: String| Refusal::upstream_tls_invalid(why);
         let configs = self.config().map_err(|error| invalid(error.to_string()))?;
@@ -87,13 +87,13 @@ impl UpstreamRoots {
     }
 }
 
-/// The protocol that ALPN has settled, if the upstream has chosen one.
+/// The protocol negotiated by ALPN, if the upstream chose one.
 #[must_use]
 pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
     upstream.get_ref().1.alpn_protocol()
 }
 
-/// Reason for which the handshake failed, in words.
+/// Describes a failed handshake.
 fn said(error: &io::Error) -> String {
     use CertificateError as E;
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());

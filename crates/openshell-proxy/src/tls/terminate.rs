@@ -1,4 +1,4 @@
-//! TLS towards the client, with a certificate of the sandbox's CA for exactly the host that it asked for.
+//! TLS towards the client, with a certificate of the sandbox's CA for exactly the requested host.
 
 use std::io;
 
@@ -18,17 +18,17 @@ use crate::tls::authority::{Authority, HTTP1, HTTP2};
 /// A client whose TLS is terminated.
 pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 
-/// The handshake of a client, of which its ClientHello is read.
+/// Handshake of a client after its ClientHello.
 pub struct ClientHandshake<S> {
     start: StartHandshake<ReadAhead<S>>,
-    /// The protocols that it offers.
+    /// Protocols that it offers.
     pub alpn: ClientAlpn,
 }
 
 /// Protocols that a client offers (ALPN, RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAlpn {
-    /// HTTP/1.1, or none.
+    /// HTTP/1.1, or no ALPN.
     Http1,
     /// HTTP/2 alone.
     Http2,
@@ -56,8 +56,8 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
-    /// Terminates TLS with a certificate for `host`; in HTTP/2 if it `may_be_http2`. The second value is the host of the client's SNI, if
-    /// that is another (RFC 6066 §3).
+    /// Terminates TLS with a certificate for `host`; with HTTP/2 if it `may_be_http2`. The second value is the host in
+    /// the client's SNI, if it differs (RFC 6066 §3).
     ///
     /// # Errors
     /// The client breaks off, offers no protocol that can be judged, or takes longer than [`Limits::HEAD_DEADLINE`].
@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
     }
 }
 
-/// The protocol that ALPN has settled, if the client has asked.
+/// The protocol negotiated by ALPN, if the client offered any.
 #[must_use]
 pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
     client.get_ref().1.alpn_protocol()
@@ -92,7 +92,7 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Refus
     }
 }
 
-/// Why the handshake failed, and what to do.
+/// Describes a failed handshake, and its remedy.
 fn said(error: &io::Error) -> String {
     // Short enough for a log line.
     const DISTRUST: &str = "untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`";
@@ -104,7 +104,7 @@ fn said(error: &io::Error) -> String {
         Some(rustls::Error::NoApplicationProtocol) => {
             "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
         }
-        // Some clients tell by leaving.
+        // Some clients close without an alert.
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {
             format!("the client left; perhaps {DISTRUST}")
         }

@@ -1,4 +1,4 @@
-//! What programs are to trust: the files that tell them of the sandbox's authority.
+//! Trust files, which make the workload's programs trust the sandbox's authority.
 
 use p12_keystore::{Certificate, KeyStore, KeyStoreEntry};
 use rustls::pki_types::CertificateDer;
@@ -6,7 +6,7 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::tls::authority::Authority;
 
-/// Where systems keep the certificates that they trust: Debian, Red Hat, SUSE, Alpine.
+/// Bundles of trusted certificates on Debian, Red Hat, SUSE and Alpine.
 pub const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -14,10 +14,10 @@ pub const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// The word that Java's own store opens with; the store holds nothing secret.
+/// Password of Java's own trust store, which holds nothing secret.
 pub const JAVA_PASSWORD: &str = "changeit";
 
-/// Everything that is trusted, in PEM: `bundles`, and `authority`.
+/// Concatenates `bundles` and the certificate of `authority`, in PEM.
 #[must_use]
 pub fn bundle(bundles: &[&[u8]], authority: &Authority) -> Vec<u8> {
     let mut all = Vec::new();
@@ -31,12 +31,12 @@ pub fn bundle(bundles: &[&[u8]], authority: &Authority) -> Vec<u8> {
     all
 }
 
-/// The certificates of a bundle; what is none is left out.
+/// Parses the certificates of a bundle; invalid ones are skipped.
 pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok)
 }
 
-/// The same as [`bundle`], as a store that Java accepts (RFC 7292).
+/// Builds the trust store for Java (RFC 7292) with the certificates of [`bundle`].
 ///
 /// # Errors
 /// The authority's certificate cannot be stored.
@@ -48,10 +48,10 @@ pub fn java_store(bundles: &[&[u8]], authority: &Authority) -> Result<Vec<u8>, p
         Ok::<_, p12_keystore::error::Error>(())
     };
     for (number, certificate) in bundles.iter().flat_map(|bundle| certificates(bundle)).enumerate() {
-        // One that cannot be read is trusted by nobody.
+        // An invalid certificate is skipped.
         let _ = add(&format!("ca{number}"), &certificate);
     }
     add("openshell", authority.certificate())?;
-    // What is in it is public, so the iterations that protect secrets would only cost time.
+    // The store holds public data, so iterations that protect secrets would only cost time.
     store.writer(JAVA_PASSWORD).encryption_iterations(1).mac_iterations(1).write()
 }
