@@ -1,4 +1,4 @@
-//! The CONNECT door (RFC 9110 §9.3.6): the client gets the rest of its connection to itself.
+//! CONNECT requests (RFC 9110 §9.3.6): the client gets a tunnel.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::record::Record;
 use crate::target::{Target, port};
 use openshell_policy::event::Audit;
 
-/// The target of `request`, a CONNECT, or the refusal of one without host and port; and its record.
+/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and port.
 pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Target, Refusal>) {
     match target(request.uri()) {
         Ok(target) => (Record::new(audit, format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
@@ -36,7 +36,7 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
 }
 
 impl Door<'_> {
-    /// Connects to `target`, if that is permitted.
+    /// Authorizes and dials `target`.
     pub(super) async fn connect(
         &self,
         mut request: Request<Incoming>,
@@ -46,14 +46,14 @@ impl Door<'_> {
         let services = &self.proxy.services;
         let (authorization, dialed) = loop {
             let (authorization, destination) = self.authorize(&target, record).await?;
-            // Its first bytes, which tell if there is TLS inside, come after the answer.
+            // The first bytes, which tell if TLS is to be intercepted, follow the response.
             match authorization.permit.inspection() {
                 Inspection::Passthrough => {}
                 Inspection::Unjudged | Inspection::Judged(_) => drop(self.proxy.interceptor.authority()?),
             }
             let program = &authorization.callers.first().program.executable;
             let dialed = services.egress.connect(&destination, program).await?;
-            // A generation that came into force meanwhile is asked as well.
+            // The policy may have changed while the target was dialled.
             if !authorization.is_stale() {
                 break (authorization, dialed);
             }
@@ -62,7 +62,7 @@ impl Door<'_> {
         Ok(self.open(&mut request, Opened::Upstream(dialed, watch)))
     }
 
-    /// Connects to the models at `target`, about which no policy is asked.
+    /// Opens a connection to the models at `target`, which needs no policy.
     pub(super) async fn connect_models(
         &self,
         mut request: Request<Incoming>,
@@ -82,9 +82,9 @@ impl Door<'_> {
         Ok(self.open(&mut request, Opened::Models(ModelsClient { caller, target, quota })))
     }
 
-    /// The answer to `request`, after which its client goes on with `opened`.
+    /// Responds to `request`, and passes on the client's connection with `opened`.
     fn open(&self, request: &mut Request<Incoming>, opened: Opened) -> Response<ResponseBody> {
-        // There is one a connection, and room for it.
+        // The channel has room for the one tunnel of a connection.
         let _ = self.opener.try_send((hyper::upgrade::on(request), opened));
         reply::established().map(full)
     }

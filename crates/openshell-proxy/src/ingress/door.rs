@@ -1,4 +1,4 @@
-//! The state of the doors of one client connection, and the connection that a permitted CONNECT yields.
+//! State of a client connection at the ingress, and the connection that a permitted CONNECT yields.
 
 use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
@@ -17,40 +17,40 @@ use crate::relay::http1::Session;
 use crate::resolve::guard::Destination;
 use crate::target::Target;
 
-/// A client whose CONNECT was answered: the rest of its connection is its own.
+/// A client with a tunnel.
 pub struct Connected {
-    /// Its socket.
+    /// The client's socket.
     pub client: TcpStream,
-    /// The bytes that it sent behind the head of its request.
+    /// Bytes that followed the head of the CONNECT.
     pub surplus: Bytes,
-    /// The other end.
+    /// The other end of the tunnel.
     pub opened: Opened,
 }
 
-/// The other end of a connection.
+/// The other end of a tunnel.
 pub enum Opened {
-    /// A permitted upstream, and the watch over the permit.
+    /// A permitted upstream, and the watch over its authorization.
     Upstream(Dialed, RevocationWatch),
     /// The models.
     Models(ModelsClient),
 }
 
-/// A client of models.
+/// A client of the models.
 pub struct ModelsClient {
-    /// The program, if it is known; nothing depends on it.
+    /// The program, if it was identified; no decision depends on it.
     pub caller: Option<Caller>,
-    /// The host and port that it asked for.
+    /// The requested host and port.
     pub target: Target,
-    /// Its part of the program's connections.
+    /// Guard of the program's connection quota.
     pub quota: QuotaGuard,
 }
 
-/// The doors of one client connection.
+/// The ingress of one client connection.
 pub(super) struct Door<'p> {
     pub(super) proxy: &'p Proxy,
     pub(super) flow: Flow,
     pub(super) session: &'p Session,
-    /// Takes the result of a permitted CONNECT, whose answer is on its way.
+    /// Takes the client's side of a tunnel, which opens with the response, and its other end.
     pub(super) opener: mpsc::Sender<(OnUpgrade, Opened)>,
 }
 

@@ -1,4 +1,4 @@
-//! The forward door (RFC 9112 §3.2.2): requests in absolute form, each judged by itself.
+//! Forwarded requests (RFC 9112 §3.2.2): in absolute form, each authorized by itself.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::relay::upstream::Upstream;
 use crate::target::{Origin, Scheme, Target, port};
 use openshell_policy::event::Audit;
 
-/// The origin of `request`, or the refusal of one that is not in absolute form; and its record. A request for https is sent inside
-/// TLS, as some clients leave that to their proxy.
+/// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form. A request with an
+/// https URL is sent inside TLS, since some clients leave that to their proxy.
 pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Origin, Refusal>) {
     let (method, uri) = (request.method(), request.uri());
     let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::bad_request(what)));
@@ -42,7 +42,7 @@ pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Resul
     let Ok(host) = Host::parse(authority.host()) else {
         return refused("the host of the URL is a name or an IP address");
     };
-    // A malformed port, which the library takes for none, is refused.
+    // The library takes a malformed port for none; it is refused.
     let behind_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
     let port = match behind_host.strip_prefix(':') {
         Some(written) => port(written),
@@ -50,12 +50,12 @@ pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Resul
     };
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
     let target = Target { host, port };
-    // The query may hold what no log should.
+    // The query may hold secrets, so it is not recorded.
     (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
 }
 
 impl Door<'_> {
-    /// Sends `request` to `origin`, if that is permitted.
+    /// Authorizes `request` and exchanges it with `origin`.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
@@ -71,13 +71,13 @@ impl Door<'_> {
     }
 }
 
-/// The upstream side of a forwarded request: every one is authorized by itself, and uses the connection of the last if that may
-/// still lead to its origin.
+/// The upstream side of a forwarded request. Each is authorized by itself, and reuses the connection of the last if
+/// that leads to its origin at a permitted address.
 struct ForwardSource<'s> {
     door: &'s Door<'s>,
     origin: Origin,
     kept: &'s mut KeptUpstream,
-    /// True if the connection was there before the request.
+    /// True if the connection was established for an earlier request.
     is_reused: bool,
     connection: Option<Arc<Connection>>,
 }
@@ -105,7 +105,7 @@ impl UpstreamSource for ForwardSource<'_> {
             let address = match reusable {
                 Some(address) => address,
                 None => {
-                    // The last one is given back first, or a program with all of its connections could not change its mind.
+                    // Released first, or a program at its quota could not change its upstream.
                     self.kept.quota = None;
                     let dialed = services.egress.connect(&destination, &callers.first().program.executable).await?;
                     let roots = &services.egress.roots;

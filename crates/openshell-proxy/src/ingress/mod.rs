@@ -1,4 +1,4 @@
-//! The doors of the proxy: requests are read, judged and answered; a permitted CONNECT yields a connection.
+//! Ingress of the proxy: requests are read, authorized and answered; a permitted CONNECT yields a connection.
 
 pub mod connect;
 pub mod door;
@@ -29,7 +29,7 @@ use crate::relay::http1::connection;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Door};
 
-/// Reads and answers the requests of one client; returns its connection once a CONNECT was permitted.
+/// Serves the requests of one client; returns its connection once a CONNECT is permitted.
 pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Connected> {
     let services = &*proxy.services;
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
@@ -45,7 +45,7 @@ pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Conne
     Some(Connected { client: parts.io.into_inner().into_inner(), surplus: parts.read_buf, opened })
 }
 
-/// Tells a client that there are too many connections.
+/// Refuses a client because there are too many connections.
 pub async fn refuse_excess(proxy: Arc<Proxy>, client: TcpStream) {
     let services = &*proxy.services;
     let answer = |request: Request<Incoming>| async move {
@@ -59,7 +59,8 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: TcpStream) {
     let _ = driver.serve(services, &session, client, &protocol(), answer).await;
 }
 
-/// HTTP/1.1 as it is read at the doors: heads are bounded in size and time; a client that has ended its sending gets its answer.
+/// HTTP/1.1 settings of the proxy's own listener: heads are bounded in size and time; a half-closed client gets its
+/// response.
 fn protocol() -> http1::Builder {
     let mut protocol = http1::Builder::new();
     protocol
@@ -113,7 +114,7 @@ impl<'p> Door<'p> {
         })
     }
 
-    /// The models for a request of its own.
+    /// Prepares a forwarded request for a model.
     async fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
         let services = &self.proxy.services;
         let caller = services.authorizer.identify(self.flow).await;

@@ -1,4 +1,4 @@
-//! Bodies of HTTP/2 that are over when they are whole, and not when their sender has had enough.
+//! Bodies that fail if they end early.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,36 +12,37 @@ use tokio::time::timeout;
 use crate::io::tasks::Spawner;
 use crate::limits::Limits;
 
-/// `body`, which fails where it ends before its end. The library takes a reset without an error for one.
+/// A body that fails if it ends early. The HTTP library takes a reset without an error code for a regular end.
 #[derive(Debug)]
 pub struct CompleteBody {
-    /// There until it is dropped.
+    /// `None` once it is dropped.
     body: Option<Incoming>,
     is_http2: bool,
-    /// Who reads what nobody wants to.
+    /// Spawner for draining a dropped body.
     rest: Option<Spawner>,
 }
 
-/// Why a body has no end.
+/// Error of an incomplete body.
 #[derive(Debug, thiserror::Error)]
 pub enum IncompleteBody {
-    /// What the library says.
+    /// Error of the HTTP library.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
-    /// It was given up without an error.
+    /// The stream was reset without an error.
     #[error("the body was given up before its end")]
     Cancelled,
 }
 
 impl CompleteBody {
-    /// Of a message in HTTP/2, if it `is_http2`.
+    /// Wraps the body of a message, in HTTP/2 if it `is_http2`.
     #[must_use]
     pub fn new(body: Incoming, is_http2: bool) -> Self {
         Self { body: Some(body), is_http2, rest: None }
     }
 
-    /// Of a request in HTTP/2. What is left of it when it is dropped is still read for a moment, by whom `rest` finds: its stream
-    /// ends with it, and some clients take no answer from a stream that ends while they send. It is one of its connection's meanwhile.
+    /// Wraps the body of an HTTP/2 request. If it is dropped early, a task of `rest` drains it for up to
+    /// [`Limits::LINGER`], since its stream ends with it and some clients discard the response of a stream that ends
+    /// while they send.
     #[must_use]
     pub fn of_stream(body: Incoming, rest: Spawner) -> Self {
         Self { body: Some(body), is_http2: true, rest: Some(rest) }

@@ -1,15 +1,15 @@
-//! What keeps a connection that never has to wait from keeping all others of its thread waiting.
+//! Cooperative budget of streams, so that one that never has to wait does not starve the others of its thread.
 
 use std::task::{Context, Poll};
 
 use crate::limits::Limits;
 
-/// What one stream has moved since it last had to wait.
+/// Bytes that one stream has moved since it last had to wait.
 #[derive(Debug, Default)]
 pub(crate) struct CoopBudget(usize);
 
 impl CoopBudget {
-    /// Not ready, once, where [`Limits::COOP_BYTES`] were moved: it is the others' turn.
+    /// Returns pending once after [`Limits::COOP_BYTES`].
     pub(crate) fn poll_next(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.is_over() {
             cx.waker().wake_by_ref();
@@ -18,14 +18,14 @@ impl CoopBudget {
         Poll::Ready(())
     }
 
-    /// Gives the others their turn, if it is.
+    /// Yields after [`Limits::COOP_BYTES`].
     pub(crate) async fn next(&mut self) {
         if self.is_over() {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Notes that `bytes` were moved; none if there was nothing to move.
+    /// Counts `bytes`; zero, as for a stream that has to wait, resets the budget.
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.0 = if bytes == 0 { 0 } else { self.0 + bytes };
     }

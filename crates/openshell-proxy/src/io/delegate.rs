@@ -1,6 +1,6 @@
-//! Streams that differ from those beneath them in what is read alone.
+//! Delegates `AsyncWrite` for wrappers that only change reads.
 
-/// Has `$type<S>` write to its field `stream`.
+/// Implements `AsyncWrite` for `$type<S>` by its field `stream`.
 macro_rules! delegate_async_write {
     ($type:ident) => {
         impl<S: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for $type<S> {

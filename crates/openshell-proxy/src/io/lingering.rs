@@ -1,7 +1,7 @@
-//! A connection whose end the other side gets to read.
+//! Lingering close of a connection.
 //!
-//! Closing a socket with unread bytes in it resets the connection (RFC 9112 §9.6), and an answer that is on its way, a refusal
-//! of a large upload above all, would be lost. So what still comes is read away for a moment first.
+//! Closing a socket with unread bytes resets the connection (RFC 9112 §9.6), which would lose a response in flight,
+//! such as the refusal of a large upload. So the peer's bytes are read and discarded for a moment first.
 
 use std::io;
 use std::pin::Pin;
@@ -15,25 +15,25 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
-/// A stream that lingers when it is shut down.
+/// A stream that lingers on shutdown.
 #[derive(Debug)]
 pub struct Linger<S> {
     stream: S,
-    /// Until when, and how much more is read; `None` while it is in use.
+    /// Deadline, and bytes that may still be read; `None` until shutdown.
     closing: Option<(Pin<Box<Sleep>>, usize)>,
-    /// Set when something is read.
+    /// Set by the first bytes read.
     has_read: Arc<AtomicBool>,
     turn: CoopBudget,
 }
 
 impl<S> Linger<S> {
-    /// Over `stream`; sets `has_read` whenever something is read.
+    /// Wraps `stream`; sets `has_read` when bytes are read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
         Self { stream, closing: None, has_read, turn: CoopBudget::default() }
     }
 
-    /// What it is over.
+    /// The wrapped stream.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.stream
@@ -88,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
             let mut buffer = ReadBuf::new(&mut buffer);
             match ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => *left = left.saturating_sub(buffer.filled().len()),
-                // The other side has ended too, one way or another.
+                // The peer has closed, or the connection failed.
                 Ok(()) | Err(_) => break,
             }
         }

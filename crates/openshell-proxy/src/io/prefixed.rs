@@ -1,4 +1,4 @@
-//! A stream of which something was read before.
+//! A stream with bytes that were read before.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::io::delegate::delegate_async_write;
 
-/// `stream` behind `prefix`.
+/// `stream` after `prefix`.
 #[derive(Debug)]
 pub struct Prefixed<S> {
     prefix: Bytes,
@@ -18,7 +18,7 @@ pub struct Prefixed<S> {
 }
 
 impl<S> Prefixed<S> {
-    /// Reads `prefix`, then what `stream` gives.
+    /// Reads `prefix`, then `stream`.
     #[must_use]
     pub fn new(prefix: Bytes, stream: S) -> Self {
         Self { prefix, stream }
@@ -40,7 +40,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
         let part = prefix.split_to(prefix.remaining().min(buf.remaining()));
         buf.put_slice(&part);
         if prefix.is_empty() {
-            // The allocation behind it is as large as all that was read.
+            // Releases the allocation, which has the size of the whole read.
             *prefix = Bytes::new();
         }
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! A socket beneath TLS, read in larger parts than a record, which is all that TLS asks for at once.
+//! Read-ahead beneath TLS, which asks its socket for no more than a record at once.
 
 use std::cell::Cell;
 use std::io;
@@ -10,27 +10,27 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use crate::io::coop::CoopBudget;
 use crate::io::delegate::delegate_async_write;
 
-/// Bytes that are read at once: six records.
+/// Bytes of one read: six records.
 const AHEAD: usize = 96 * 1024;
 
 thread_local! {
-    /// A buffer that nobody reads into, for whoever does next: most reads find nothing, and one from the allocator for each costs
-    /// more than they do. What is left in it is encrypted.
+    /// A free buffer of this thread: most reads find nothing, and allocating a buffer for each costs more than the
+    /// read. Left-over bytes in it are ciphertext.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// `stream`, with what was read ahead. While nothing comes it holds no buffer.
+/// A stream with read-ahead. It holds no buffer while it is idle.
 #[derive(Debug)]
 pub struct ReadAhead<S> {
     stream: S,
     ahead: Vec<u8>,
-    /// Bytes of it that were taken.
+    /// Bytes of `ahead` that were taken.
     taken: usize,
     turn: CoopBudget,
 }
 
 impl<S> ReadAhead<S> {
-    /// Over `stream`.
+    /// Wraps `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
         Self { stream, ahead: Vec::new(), taken: 0, turn: CoopBudget::default() }
