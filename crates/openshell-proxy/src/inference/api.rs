@@ -6,14 +6,14 @@ use openshell_policy::inference::interface::{self, Interface};
 /// A call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall {
-    /// The interface.
+    /// Interface of the call.
     pub interface: Interface,
-    /// The word for logs.
+    /// Kind of the call, in logs.
     pub kind: &'static str,
 }
 
 impl ApiCall {
-    /// The method of the request to the backend.
+    /// Method of the request to the backend.
     #[must_use]
     pub fn method(self) -> Method {
         match self.interface.method() {
@@ -23,7 +23,7 @@ impl ApiCall {
     }
 }
 
-/// The call that a `method` request for `path`, in canonical form and without its query, makes; `None` if models serve no such.
+/// The call of a `method` request for the canonical `path`; `None` if it is not one of a model's interface.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
     // Contract and clients differ in the case of methods; the backend gets them in upper case.

@@ -1,4 +1,4 @@
-//! Backends of routes: connections to them, and requests in the form that they take.
+//! Backends of routes: connections to them, and requests in their form.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::relay::upstream::Upstream;
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme, Target};
 
-/// The server of the backend of `route`; `None` if there is none.
+/// Origin of the backend of `route`; `None` for a mock.
 #[must_use]
 pub fn origin(route: &Route) -> Option<Origin> {
     match &route.backend {
@@ -43,10 +43,10 @@ pub fn origin(route: &Route) -> Option<Origin> {
     }
 }
 
-/// Connects `upstream` to the backend of `route`, about which no policy is asked.
+/// Connects `upstream` to the backend of `route`, which needs no policy.
 ///
 /// # Errors
-/// The reason, in words: it has no address, cannot be reached in the time of its route, or is not the server that it should be.
+/// In words: the backend has no address, is not reached within the route's timeout, or has an invalid certificate.
 pub async fn connect(
     services: &Services,
     route: &Route,
@@ -76,27 +76,27 @@ pub struct BackendSource<'s> {
     route: &'s Route,
     origin: Origin,
     upstream: &'s mut Upstream,
-    /// True if the connection was there before the request.
+    /// True if the connection was established before the request.
     is_reused: bool,
 }
 
 impl<'s> BackendSource<'s> {
-    /// The backend of `route`, at `origin`, through `upstream`.
+    /// The source of exchanges with the backend of `route`, at `origin`, through `upstream`.
     #[must_use]
     pub fn new(services: &'s Services, route: &'s Route, origin: Origin, upstream: &'s mut Upstream) -> Self {
         Self { services, route, origin, upstream, is_reused: false }
     }
 
-    /// Its host and port.
+    /// Host and port of the backend.
     #[must_use]
     pub fn backend(&self) -> &Target {
         &self.origin.target
     }
 
-    /// `response` with the headers that clients of models read.
+    /// Returns `response` with the fields for clients of models.
     ///
     /// # Errors
-    /// It is a redirection, which is not followed with a key.
+    /// A redirection, which is not followed with a key.
     pub fn checked(&self, mut response: Response<ResponseBody>) -> Result<Response<ResponseBody>, String> {
         if response.status().is_redirection() {
             return Err(format!("it answers {}, and nobody goes elsewhere with a key", response.status()));
@@ -133,7 +133,7 @@ impl UpstreamSource for BackendSource<'_> {
         None
     }
 
-    /// No placeholder is replaced; the response is searched for the key of the route.
+    /// Placeholders are not replaced; the response is searched for the route's key.
     fn secrets(&self) -> Secrets {
         Secrets { vault: Arc::new(Vault::default()), watched: self.route.credential().cloned().into_iter().collect() }
     }
@@ -147,24 +147,24 @@ impl UpstreamSource for BackendSource<'_> {
     }
 }
 
-/// A request on its way to one route.
+/// A request to one route.
 #[derive(Debug)]
 pub struct BackendRequest<'a> {
     /// The route.
     pub route: &'a Arc<Route>,
-    /// The call that it makes.
+    /// The call.
     pub call: ApiCall,
-    /// Its head as the client sent it.
+    /// Head of the client's request.
     pub asked: &'a Parts,
-    /// Its canonical target.
+    /// Canonical target of the client's request.
     pub target: &'a RequestTarget,
 }
 
 impl BackendRequest<'_> {
-    /// `body` with the model of the route.
+    /// Returns `body` with the model of the route.
     ///
     /// # Errors
-    /// It is not JSON, or names more than one model.
+    /// The body is not JSON, or names more than one model.
     pub async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
         if self.call.method() == Method::GET {
             return Ok(body);
@@ -183,14 +183,14 @@ impl BackendRequest<'_> {
         })
     }
 
-    /// The request for the backend at `origin`, whose paths begin with `base`.
+    /// Builds the request to the backend at `origin`, with paths under `base`.
     ///
     /// # Errors
-    /// The reason, in words, for which it has no form.
+    /// In words: the URI or the host has no valid form.
     pub fn build(&self, origin: &Origin, base: &str, body: Bytes) -> Result<Request<RequestBody>, String> {
         let host = head::host_value(origin).ok_or("the host of the endpoint is no header value")?;
         let path = self.target.path();
-        // Both have it, as most endpoints are written.
+        // Most endpoints are configured with `/v1`, which client paths have too.
         let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
         let uri: Uri = format!("{base}{path}{}", self.query()).parse().map_err(|error| format!("{error}"))?;
         let mut request = Request::new(whole(body));
@@ -200,7 +200,7 @@ impl BackendRequest<'_> {
         Ok(request)
     }
 
-    /// The parameters of the query that models know; keys are the operator's.
+    /// The query parameters of the interfaces; others, such as keys, are removed.
     fn query(&self) -> String {
         const NAMES: [&str; 6] = ["beta", "limit", "after", "before", "after_id", "before_id"];
         let pairs = self.target.query().unwrap_or_default().split('&');

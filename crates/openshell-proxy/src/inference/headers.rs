@@ -1,4 +1,4 @@
-//! Which headers pass, either way: what models and their clients need, and no more.
+//! Header fields that pass between clients and backends; all others are removed.
 
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE, HOST, HeaderMap,
@@ -8,7 +8,8 @@ use openshell_policy::inference::Provider;
 
 use crate::inference::route::Route;
 
-/// Of a request: what it is and what its client is. Keys, cookies, organisations and projects are the operator's to say.
+/// Returns true for a field of a request that may pass. Keys, cookies, organisations and projects are the operator's
+/// choice.
 fn may_ask(name: &HeaderName) -> bool {
     const NAMES: [&str; 5] = ["anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key", "x-request-id"];
     [ACCEPT, ACCEPT_LANGUAGE, USER_AGENT].contains(name)
@@ -16,7 +17,7 @@ fn may_ask(name: &HeaderName) -> bool {
         || name.as_str().starts_with("x-stainless-")
 }
 
-/// Of an answer: what it is, its number, and when to ask again. Who the operator is to the backend is nobody's concern.
+/// Returns true for a field of a response that may pass. The operator's account at the backend stays hidden.
 fn may_answer(name: &HeaderName) -> bool {
     const NAMES: [&str; 7] = [
         "request-id",
@@ -33,7 +34,7 @@ fn may_answer(name: &HeaderName) -> bool {
         || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
 }
 
-/// The headers of a request to the backend of `route`, which is at `host`, for one that came with `asked`.
+/// Builds the headers of a request to the backend of `route`, at `host`, from those of the client's request, `asked`.
 #[must_use]
 pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -41,11 +42,11 @@ pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap 
     for (name, value) in asked.iter().filter(|(name, _)| may_ask(name)) {
         headers.append(name, value.clone());
     }
-    // The body is read as what the proxy has read it as.
+    // The backend must read the body in the format in which it was checked.
     if asked.contains_key(CONTENT_TYPE) {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    // What is compressed tells no usage.
+    // Usage cannot be read from a compressed response.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let name = match route.provider {
         Provider::Bearer => AUTHORIZATION,
@@ -61,7 +62,7 @@ pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap 
     headers
 }
 
-/// Leaves of an answer's headers what may pass.
+/// Removes the fields of a response that may not pass.
 pub fn keep_answer(headers: &mut HeaderMap) {
     let names: Vec<_> = headers.keys().filter(|name| !may_answer(name)).cloned().collect();
     for name in names {

@@ -6,7 +6,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use openshell_policy::inference::interface::Interface;
 use serde_json::Value;
 
-/// The answer to a request for `interface`, as `model`; where it `streams`, in the events that the interface has for that.
+/// The response to a request for `interface`, as `model`; if it `streams`, in the events of the interface.
 #[must_use]
 pub fn answer(interface: Interface, model: &str, streams: bool) -> Response<Bytes> {
     let (template, kind) = match interface.mock_events().filter(|_| streams) {

@@ -1,7 +1,7 @@
-//! `https://inference.local`: models for whoever runs inside, by the operator's routes, backends and keys.
+//! `https://inference.local`: models by the operator's routes, backends and keys.
 //!
-//! The host is intercepted before any policy is asked, at port 443 alone. What a request asks for, its method and path say;
-//! the first route that serves it answers. The key is put in here, and what the client sends of the like is left out.
+//! The host is intercepted without a policy, at port 443 alone. Method and path of a request name the call; the first
+//! route that serves it responds. The route's key is added here, and the client's credentials are removed.
 
 pub mod api;
 pub mod backend;
@@ -17,7 +17,7 @@ use openshell_policy::inference::HOST;
 
 use crate::target::{Scheme, Target};
 
-/// True if models answer at `target`.
+/// Returns true if `target` is that of the models.
 #[must_use]
 pub fn is_target(target: &Target) -> bool {
     target.port == Scheme::Https.default_port() && target.host.to_string() == HOST

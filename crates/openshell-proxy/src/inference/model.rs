@@ -1,5 +1,5 @@
-//! The model in the body of a request: the route's, whatever was asked for. All else stays byte for byte. What is not JSON in UTF-8 is
-//! refused, as a backend that reads it in another way could find another model in it.
+//! Replacement of the model in a request's body by the route's; every other byte stays. A body that is not JSON in
+//! UTF-8 is refused, since a backend could find another model in it.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// `body` with `model` as the model it asks for, if it is a JSON object; as it is, if it is another JSON text.
+/// Replaces the model in `body`, if it is a JSON object; other JSON stays as it is.
 ///
 /// # Errors
-/// It is not JSON in UTF-8, or asks for more than one model.
+/// The body is not JSON in UTF-8, or names more than one model.
 pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     let Some(places) = places(&body) else {
         return match serde_json::from_slice::<IgnoredAny>(&body) {
@@ -21,7 +21,7 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     if places.models.len() > 1 {
         return Err(BodyError::Ambiguous);
     }
-    // A text always has a JSON form.
+    // A string always has a JSON form.
     let model = serde_json::Value::from(model).to_string();
     let mut written = Vec::with_capacity(body.len() + places.models.len().max(1) * (model.len() + 16));
     let mut end = 0;
@@ -42,17 +42,16 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     Ok(written.into())
 }
 
-/// Why the body of a request for a model is not sent.
+/// Error of a body that cannot be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
     /// It is not JSON in UTF-8 (RFC 8259 §8.1).
     NotJson,
-    /// It asks for more than one model.
+    /// It names more than one model.
     Ambiguous,
 }
 
-/// Whether the value `kind` of a Content-Type says that its body is in UTF-8, as far as it says anything of that: each `charset` among
-/// its parameters, of which there may be more than one, is UTF-8 or the ASCII in it.
+/// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other than UTF-8 or ASCII.
 #[must_use]
 pub fn is_utf8(kind: &[u8]) -> bool {
     let Ok(kind) = std::str::from_utf8(kind) else { return false };
@@ -64,7 +63,7 @@ pub fn is_utf8(kind: &[u8]) -> bool {
     })
 }
 
-/// Whether `body`, a JSON object, asks for its answer as a stream of events.
+/// Returns true if `body`, a JSON object, asks for a stream of events.
 #[must_use]
 pub fn asks_for_stream(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
@@ -75,11 +74,11 @@ pub fn asks_for_stream(body: &[u8]) -> bool {
     serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.stream)
 }
 
-/// Where an object begins, and where its models stand.
+/// Positions in a JSON object: after its opening brace, and of its models.
 struct Places {
     start: usize,
     is_empty: bool,
-    /// Whether one is called just that; some parsers take any case.
+    /// True if a key is exactly `model`; some parsers ignore case.
     has_exact: bool,
     models: Vec<Range<usize>>,
 }
@@ -109,7 +108,7 @@ impl<'de> Visitor<'de> for FindModels<'de> {
             found.is_empty = false;
             found.has_exact |= key == "model";
             if key.eq_ignore_ascii_case("model") {
-                // The text is a part of the body.
+                // `value` borrows from the body.
                 let start = value.get().as_ptr().addr() - self.body.as_ptr().addr();
                 found.models.push(start..start + value.get().len());
             }

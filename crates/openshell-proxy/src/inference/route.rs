@@ -1,4 +1,4 @@
-//! Routes, with their keys and what is used of them.
+//! Routes to models, with their keys, budgets and usage.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,37 +17,38 @@ use zeroize::Zeroizing;
 use crate::credentials::vault::Credential;
 use crate::limits::Limits;
 
-/// Bytes of the shortest key that is a secret. Backends that want none are given one such as `none` or `x`, which stands in any answer.
+/// Bytes of the shortest key that is a secret. Backends without keys get one such as `none` or `x`, which occurs in any
+/// response.
 const SECRET_BYTES: usize = 8;
 
-/// How long a backend may take.
+/// Timeouts of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Until it is connected.
+    /// For a connection.
     pub connect: Duration,
-    /// From then until its answer begins.
+    /// For the response to begin.
     pub first_byte: Duration,
-    /// Between parts of its answer.
+    /// Between parts of the response.
     pub idle: Duration,
 }
 
-/// Where requests for some interfaces go.
+/// A route of requests to a backend.
 pub struct Route {
-    /// Its name.
+    /// Name of the route.
     pub name: String,
-    /// Where it leads.
+    /// Destination of its requests.
     pub backend: Backend,
-    /// The model that is asked there.
+    /// Model of its requests.
     pub model: String,
-    /// How the backend wants its key.
+    /// Form of its key.
     pub provider: Provider,
-    /// What it serves.
+    /// Interfaces that it serves.
     pub interfaces: BTreeSet<Interface>,
-    /// How long the backend may take.
+    /// Timeouts of the backend.
     pub timeouts: Timeouts,
-    /// The header value that holds the key.
+    /// Header value with the key.
     key: Option<HeaderValue>,
-    /// The same, to know it again in an answer, if it is long enough to be a secret.
+    /// The key as a credential to search responses for, if it is a secret.
     credential: Option<Arc<Credential>>,
     budget: Budget,
     requests: AtomicU64,
@@ -61,10 +62,10 @@ impl fmt::Debug for Route {
 }
 
 impl Route {
-    /// The route of `spec`, with its `key`.
+    /// Creates the route of `spec`, with its `key`.
     ///
     /// # Errors
-    /// The key holds what no header may.
+    /// The key is not valid in a header.
     pub fn new(spec: RouteSpec, key: Option<Secret>) -> Result<Self, InvalidHeaderValue> {
         let scheme: &[u8] = match spec.provider {
             Provider::Bearer => b"Bearer ",
@@ -96,23 +97,23 @@ impl Route {
         })
     }
 
-    /// The value of the header that holds the key.
+    /// Header value with the key.
     #[must_use]
     pub fn key(&self) -> Option<&HeaderValue> {
         self.key.as_ref()
     }
 
-    /// The key, to know it again in an answer, if it is long enough to be a secret.
+    /// The key as a credential to search responses for, if it is a secret.
     #[must_use]
     pub fn credential(&self) -> Option<&Arc<Credential>> {
         self.credential.as_ref()
     }
 
-    /// Counts a request, if the budget has room for it, and `cost`, the tokens that it is taken to have: its backend works on it even if
-    /// its client does not wait for the answer.
+    /// Counts a request and its `cost`, its estimated tokens, if the budget allows. It stays counted if the client
+    /// leaves, since the backend works on it.
     ///
     /// # Errors
-    /// What is used up.
+    /// The name of the exhausted limit.
     pub fn spend(&self, cost: u64) -> Result<(), &'static str> {
         if self.budget.max_tokens.is_some_and(|most| self.tokens.load(Ordering::Relaxed) >= most.get()) {
             return Err("max_tokens");
@@ -132,7 +133,7 @@ impl Route {
         self.take_tokens(cost);
     }
 
-    /// Counts the `tokens` of a request that has ended in place of its `cost`.
+    /// Replaces the `cost` of a completed request by its `tokens`.
     pub fn spent(&self, cost: u64, tokens: u64) {
         self.add_tokens(tokens);
         self.take_tokens(cost);
@@ -149,7 +150,7 @@ impl Route {
     }
 }
 
-/// All routes of one moment, in their order.
+/// Table of routes, in their order.
 #[derive(Debug)]
 pub struct RouteTable {
     routes: Vec<Arc<Route>>,
@@ -158,53 +159,53 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// Of these routes; what is the system's own is left out.
+    /// Creates a table of `routes`, without the system's own.
     #[must_use]
     pub fn new(routes: impl IntoIterator<Item = Route>, max_request_bytes: usize) -> Self {
         let routes = routes.into_iter().filter(|route| route.name != SYSTEM_ROUTE).map(Arc::new).collect();
         Self { routes, max_request_bytes }
     }
 
-    /// Whether nobody is served.
+    /// Returns true if there are no routes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
 
-    /// The first.
+    /// The first route.
     #[must_use]
     pub fn first(&self) -> Option<&Arc<Route>> {
         self.routes.first()
     }
 
-    /// Those that serve `interface`, in their order.
+    /// Iterates over the routes that serve `interface`, in their order.
     pub fn serving(&self, interface: Interface) -> impl Iterator<Item = &Arc<Route>> {
         self.routes.iter().filter(move |route| route.interfaces.contains(&interface))
     }
 }
 
-/// The routes in force.
+/// Holder of the routes in force.
 #[derive(Debug)]
 pub struct Inference {
     table: ArcSwap<RouteTable>,
-    /// KiB of requests that are held at once.
+    /// KiB of memory for requests.
     pub memory: Arc<Semaphore>,
 }
 
 impl Inference {
-    /// With `table` in force.
+    /// Puts `table` in force.
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
         Self { table: ArcSwap::from_pointee(table), memory: Arc::new(Semaphore::new(Limits::INFERENCE_KIB)) }
     }
 
-    /// The routes of this moment.
+    /// The routes in force.
     #[must_use]
     pub fn table(&self) -> Arc<RouteTable> {
         self.table.load_full()
     }
 
-    /// Puts other routes in force; what is under way goes on as it began. Who was there before has spent what it had.
+    /// Puts `table` in force; requests under way keep their routes. Usage is carried over by name.
     pub fn replace(&self, table: RouteTable) {
         let before = self.table();
         for route in &table.routes {

@@ -1,4 +1,4 @@
-//! A connection to `inference.local`: each request is routed, sent, and answered as its backend answers.
+//! Connections to `inference.local`: each request is routed, sent to a backend, and its response streamed back.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -37,44 +37,44 @@ use crate::relay::http1::{self, Session};
 use crate::relay::services::Services;
 use crate::target::{Origin, Scheme, Target};
 
-/// The models, for one client.
+/// Server of one client's requests for models.
 #[derive(Debug)]
 pub struct Models<'c> {
     /// Handles of exchanges.
     pub services: &'c Services,
     /// The routes.
     pub inference: &'c Inference,
-    /// The program that asks, if it is known; nothing depends on it.
+    /// The calling program, if it was identified; no decision depends on it.
     pub caller: Option<Caller>,
-    /// The host and port that the client asked for.
+    /// The requested host and port.
     pub target: Target,
 }
 
-/// Reason for which a route gives no answer.
+/// Error of a route.
 enum RouteError {
-    /// Its backend was not reached; that of another route may be.
+    /// Its backend was not reached; the next route is tried.
     Unreachable(Refusal),
-    /// It failed, or was refused.
+    /// The request failed, or was refused.
     Failed(Refusal),
 }
 
-/// The answer of a route.
+/// Response of a route.
 struct Routed {
     route: Arc<Route>,
-    /// Tokens that the request was counted for when it was sent.
+    /// Estimated tokens of the request, counted when it was sent.
     cost: u64,
     response: RouteResponse,
 }
 
 enum RouteResponse {
-    /// Of no model.
+    /// A canned response.
     Mock(Response<Bytes>),
-    /// Of a backend.
+    /// The response of a backend.
     Backend(Response<ResponseBody>),
 }
 
 impl Models<'_> {
-    /// Serves the requests of `client`, whose TLS is terminated, and whose socket is `socket`.
+    /// Serves the requests of `client`, whose TLS is terminated, over `socket`.
     pub async fn serve<C>(&self, client: C, socket: Option<OwnedFd>)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -119,13 +119,13 @@ impl Models<'_> {
         {
             let mut kept = session.upstream.lock().await;
             if kept.upstream.is_unused() {
-                // A request dials again, and hears the reason of a failure.
+                // The request dials again, and reports the failure.
                 let _ = connect(self.services, route, &origin, &mut kept.upstream).await;
             }
         }
     }
 
-    /// Answers `request`, whose record is `record`.
+    /// Responds to `request`, and finishes its `record`.
     pub async fn answer(
         &self,
         session: &Session,
@@ -149,7 +149,7 @@ impl Models<'_> {
             }
             RouteResponse::Backend(response) => {
                 let (mut head, body) = response.into_parts();
-                // A backend's reason phrase is none that clients read.
+                // Clients expect the standard reason phrase.
                 head.extensions.remove::<ReasonPhrase>();
                 let body = Streamed::new(&head, body, Report { record, route, cost });
                 Response::from_parts(head, boxed(body))
@@ -157,7 +157,7 @@ impl Models<'_> {
         }
     }
 
-    /// Asks the first route that serves `request` and can be reached.
+    /// Sends `request` to the first route that serves it and is reachable.
     async fn route(
         &self,
         session: &Session,
@@ -200,7 +200,7 @@ impl Models<'_> {
         Err(unreachable.unwrap_or(Refusal::inference_no_route()))
     }
 
-    /// The call that the head of a request makes, and its target.
+    /// Checks the head of a request; returns its call and its target.
     fn call(&self, parts: &Parts, record: &mut Record) -> Result<(ApiCall, RequestTarget), Refusal> {
         head::check_method(&parts.method)?;
         head::check_framing(&parts.headers)?;
@@ -216,13 +216,13 @@ impl Models<'_> {
         Ok((call, target))
     }
 
-    /// Reads the body of a request, as much as one may have, and as all together may.
+    /// Reads the body of a request, within `most` bytes and the memory of all such requests.
     async fn read(&self, mut body: Incoming, most: usize) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
         let too_large = || Refusal::inference_request_too_large(most);
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        // Where the length is known all of its room is taken at once, and nobody waits who holds some already.
+        // With a known length all memory is acquired at once, so no waiting request holds a part of it.
         let mut room = body.size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or(64 * 1024);
         let permit = Arc::clone(&self.inference.memory).acquire_many_owned(kib(room));
         let permit = timeout(Limits::INFERENCE_WAIT, permit).await.ok().and_then(Result::ok);
@@ -257,7 +257,7 @@ impl Models<'_> {
         record: &mut Record,
     ) -> Result<RouteResponse, RouteError> {
         let route = request.route;
-        // The estimate is taken back by the same measure.
+        // A refund uses the same estimate.
         let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
         route.spend(cost).map_err(|what| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, what)))?;
@@ -284,7 +284,7 @@ impl Models<'_> {
 }
 
 impl BackendSource<'_> {
-    /// `error` as that of a route.
+    /// Converts the `error` of an exchange.
     fn error(&self, error: ExchangeError) -> RouteError {
         let unavailable = Refusal::inference_unavailable;
         match error {
@@ -309,12 +309,12 @@ fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
 
 const LATE: &str = "the body of the request did not come in time";
 
-/// KiB that a body of `bytes` takes, and again when it is rewritten.
+/// KiB of memory for a body of `bytes`, twice for its rewritten form.
 fn kib(bytes: usize) -> u32 {
     u32::try_from((2 * bytes).div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-/// Estimate of the tokens of a request of so many bytes, until its answer tells.
+/// Estimates the tokens of a request of so many bytes, until its response tells.
 fn request_tokens(bytes: usize) -> u64 {
     bytes as u64 / 4
 }

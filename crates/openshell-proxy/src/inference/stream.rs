@@ -1,4 +1,4 @@
-//! The answer of a backend on its way: each part as it comes, measured, and cut off where the backend goes silent or fails.
+//! Response of a backend while it is streamed: metered, and cut off if the backend stalls or fails.
 
 use std::io;
 use std::pin::Pin;
@@ -18,18 +18,18 @@ use crate::inference::usage::Meter;
 use crate::limits::Limits;
 use crate::record::{Outcome, Record};
 
-/// Report of an answer that has ended.
+/// Report of a completed response.
 #[derive(Debug)]
 pub struct Report {
-    /// The facts so far.
+    /// The record of the request.
     pub record: Record,
-    /// The route that answered.
+    /// The route.
     pub route: Arc<Route>,
-    /// Tokens that its request was counted for when it was sent.
+    /// Estimated tokens of the request, counted when it was sent.
     pub cost: u64,
 }
 
-/// The body of an answer.
+/// Body of a response.
 #[derive(Debug)]
 pub struct Streamed {
     body: ResponseBody,
@@ -37,12 +37,12 @@ pub struct Streamed {
     meter: Meter,
     idle: Pin<Box<Sleep>>,
     report: Option<Report>,
-    /// A client that reads events has been told that it is cut off.
+    /// True once a client that reads events was told of the truncation.
     is_cut: bool,
 }
 
 impl Streamed {
-    /// Of an answer with the head `head`.
+    /// Streams `body`, of a response with the head `head`.
     #[must_use]
     pub fn new(head: &Parts, body: ResponseBody, report: Report) -> Self {
         let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
@@ -55,7 +55,7 @@ impl Streamed {
     fn finish(&mut self, remark: &str) {
         if let Some(Report { mut record, route, cost }) = self.report.take() {
             let usage = self.meter.usage();
-            // What is not told, or was cut off before it was, is not free.
+            // A response without usage, or cut off before it, is charged by the estimate at least.
             let is_told = usage.output.is_some() && remark.is_empty();
             let tokens = if is_told { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
             route.spent(cost, tokens);
@@ -64,7 +64,7 @@ impl Streamed {
         }
     }
 
-    /// Ends it before its end. Nothing clean follows; who reads events is told first.
+    /// Cuts the response off, for the reason `why`. Events get an error event first.
     fn cut_off(&mut self, why: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.finish(why);
         if !self.is_events {
@@ -84,7 +84,7 @@ impl Body for Streamed {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         if this.is_cut {
-            // What is an error drops what is not written yet.
+            // An error drops data that is not written yet, so the event gets a moment.
             ready!(this.idle.as_mut().poll(cx));
             return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
         }
@@ -112,7 +112,7 @@ impl Body for Streamed {
 }
 
 impl Drop for Streamed {
-    /// Nobody reads it any more, and the backend's connection ends with it.
+    /// Ends the report if the client has left; the backend's connection is closed with it.
     fn drop(&mut self) {
         let remark = if self.body.is_end_stream() { "" } else { "the client left before the end of the answer" };
         self.finish(remark);

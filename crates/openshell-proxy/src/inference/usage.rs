@@ -1,12 +1,12 @@
-//! How many tokens an answer says that it took, read while it passes.
+//! Token usage, read from a response while it passes.
 
 use memchr::memmem;
 use openshell_policy::event::TokenUsage;
 
-/// Bytes of an answer that are kept to find what it says: longer than any count of tokens.
+/// Bytes kept of a response to find its usage; longer than any usage object.
 const KEPT: usize = 4 * 1024;
 
-/// Reads the `usage` objects of an answer, be it one text or a stream of events. Of a stream the last counts.
+/// Reads the `usage` objects of a response, plain or in events. The last one counts.
 #[derive(Debug, Default)]
 pub struct Meter {
     kept: Vec<u8>,
@@ -15,15 +15,16 @@ pub struct Meter {
     events: u64,
 }
 
-/// Inside the texts of an answer the quotes are escaped, so its structure alone has this, arguments of tools included.
+/// Quotes inside strings are escaped, so only the structure of a response, arguments of tools included, can hold this
+/// key.
 const KEY: &[u8] = b"\"usage\"";
 
 impl Meter {
-    /// Reads `part`, which comes next.
+    /// Reads `part`, the next one.
     pub fn read(&mut self, part: &[u8]) {
         self.bytes += part.len() as u64;
         self.events += memmem::find_iter(part, b"data:").count() as u64;
-        // The end of what came before may be the beginning of a count.
+        // A usage object may have begun in the previous part.
         let text = if self.kept.is_empty() {
             part
         } else {
@@ -40,13 +41,13 @@ impl Meter {
         self.keep(text);
     }
 
-    /// What it has said so far.
+    /// The usage read so far.
     #[must_use]
     pub fn usage(&self) -> TokenUsage {
         self.usage
     }
 
-    /// How many tokens the answer may have had, where it does not tell: an event has one, or four bytes have.
+    /// Estimates the tokens of a response without usage: one for each event, or for each four bytes.
     #[must_use]
     pub fn estimate(&self) -> u64 {
         if self.events > 0 { self.events } else { self.bytes / 4 }
@@ -59,7 +60,7 @@ impl Meter {
             let mut values = serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
             let Some(Ok(usage)) = values.next() else { continue };
             let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());
-            // What a cache has kept is told beside, and paid as well.
+            // Cached tokens are listed apart, and are billed as well.
             let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
             let cached: u64 = cached.iter().filter_map(|name| usage.get(name)?.as_u64()).fold(0, u64::saturating_add);
             let input = count(["prompt_tokens", "input_tokens"]).map(|input| input.saturating_add(cached));
