@@ -1,5 +1,5 @@
-//! One exchange: a request is authorized, given its credentials, sent, and answered. Requests of the forward door, of tunnels, of
-//! HTTP/2 streams and for models all take this way; they differ in their [`UpstreamSource`].
+//! One exchange: a request is authorized, given its credentials, sent, and answered. Forwarded requests, requests in
+//! tunnels, HTTP/2 streams and requests for models differ only in their [`UpstreamSource`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ use crate::trace::Stopwatch;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
-    /// Authorizes the request with the head `parts` under the policy in force, and sees to a connection to its origin: for a
-    /// `retry` to a new one, as the last was gone before anything was sent.
+    /// Authorizes the request with the head `parts` under the policy in force, and provides a connection to its origin:
+    /// a new one for a `retry`, since the last was closed before anything was sent.
     fn prepare(
         &mut self,
         parts: &mut Parts,
@@ -42,19 +42,19 @@ pub trait UpstreamSource: Send {
         retry: bool,
     ) -> impl Future<Output = Result<AuthorizedRequest, ExchangeError>> + Send;
 
-    /// The connection that [`Self::prepare`] has seen to.
+    /// The connection that [`Self::prepare`] has provided.
     fn upstream(&mut self) -> &mut Upstream;
 
-    /// The server that the request is for.
+    /// The server of the request.
     fn origin(&self) -> &Origin;
 
-    /// Secrets that the request may carry and its response is searched for.
+    /// Secrets for the request, and to search its response for.
     fn secrets(&self) -> Secrets;
 
-    /// Remedy where the connection was gone before anything was sent.
+    /// Remedy for a connection that was closed before anything was sent.
     fn remedy(&self) -> Remedy;
 
-    /// The client's connection, once it is authorized; `None` for one that no policy is asked about.
+    /// The client's authorized connection; `None` until then, and for exchanges that need no policy.
     fn connection(&self) -> Option<&Arc<Connection>>;
 
     /// Time for the response to begin; `None` without a limit.
@@ -66,24 +66,24 @@ pub trait UpstreamSource: Send {
 /// Secrets of one exchange.
 #[derive(Debug)]
 pub struct Secrets {
-    /// Those that placeholders stand for.
+    /// Credentials for placeholders.
     pub vault: Arc<Vault>,
-    /// Those that the response is searched for.
+    /// Credentials that the response is searched for.
     pub watched: Vec<Arc<Credential>>,
 }
 
 impl Secrets {
-    /// Those of `vault` for a request to `host`.
+    /// The credentials of `vault` for a request to `host`.
     #[must_use]
     pub fn of_host(vault: &CurrentVault, host: &Host) -> Self {
         Self { vault: vault.load(), watched: vault.watched(host) }
     }
 }
 
-/// Remedy for a connection that was gone before anything was sent.
+/// Remedy for a connection that was closed before anything was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Another connection: an upstream may end one that it has not used for a while.
+    /// Another connection: an upstream may close an idle one at any time.
     Redial,
     /// The client sends its request again.
     Client,
@@ -98,9 +98,9 @@ pub enum ExchangeError {
     Refused(Refusal),
     /// There is no connection to the origin.
     Unreachable(Refusal),
-    /// A new connection was gone before anything was sent.
+    /// A new connection was closed before anything was sent.
     Lost,
-    /// The upstream failed once it had the request.
+    /// The upstream failed after it had the request.
     Failed(Refusal),
     /// The response did not begin in this time.
     TimedOut(Duration),
@@ -109,7 +109,7 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// The refusal that tells the client, where it cannot be told to send its request again.
+    /// The refusal for the client, if it cannot be told to send its request again.
     #[must_use]
     pub fn into_refusal(self) -> Refusal {
         match self {
@@ -126,14 +126,14 @@ impl From<Refusal> for ExchangeError {
     }
 }
 
-/// Both ends of a connection that an answer has switched to another protocol.
+/// Both ends of a connection whose response has switched protocols.
 #[derive(Debug)]
 pub struct Upgraded {
-    /// The connection that was authorized.
+    /// The authorized connection.
     pub connection: Arc<Connection>,
     /// The client's end.
     pub client: OnUpgrade,
-    /// The upstream's.
+    /// The upstream's end.
     pub upstream: OnUpgrade,
 }
 
@@ -141,20 +141,20 @@ pub struct Upgraded {
 pub struct Outbound {
     parts: Parts,
     body: Unsent,
-    /// The client's end, if an answer may switch its protocol.
+    /// The client's end, for a response that switches protocols.
     client: Option<OnUpgrade>,
 }
 
-/// The body of a request that is not sent yet.
+/// Body of a request that is not sent yet.
 enum Unsent {
-    /// As it comes from the client.
+    /// Not read yet.
     Pending(CompleteBody),
-    /// As far as an attempt has read it, or whole from the start.
+    /// Prepared by an earlier attempt, or held whole.
     Replay(RequestBody),
 }
 
 impl Outbound {
-    /// A client's request; `tasks` read on for a moment what its upstream does not take of an HTTP/2 body.
+    /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by `tasks`.
     #[must_use]
     pub fn of_client(mut request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
         let client = Some(hyper::upgrade::on(&mut request));
@@ -166,7 +166,7 @@ impl Outbound {
         Self { parts, body: Unsent::Pending(body), client }
     }
 
-    /// A request that the proxy makes itself.
+    /// A request of the proxy's own.
     #[must_use]
     pub fn own(request: Request<RequestBody>) -> Self {
         let (parts, body) = request.into_parts();
@@ -179,7 +179,7 @@ impl Outbound {
 pub struct Exchange<'e> {
     /// Handles.
     pub services: &'e Services,
-    /// Takes both ends of a connection that is upgraded; `None` where no protocol may be switched to.
+    /// Takes both ends of an upgraded connection; `None` if protocols must not be switched.
     pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
     /// Kept until the body is sent.
     pub held: Option<Held>,
@@ -250,7 +250,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Report of a placeholder in a body of which a part is sent already.
+    /// The report of a placeholder in a body that is partly sent.
     fn leak_report(&self, connection: Option<&Arc<Connection>>) -> LeakReport {
         let (audit, connection) = (Arc::clone(&self.services.audit), connection.cloned());
         LeakReport::new(move || {
@@ -261,7 +261,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// Hands both ends on if `response` switches protocols, and tells the client.
+    /// Passes both ends on if `response` switches protocols, and restores its fields for the client.
     fn switched(
         &self,
         mut response: Response<Incoming>,
@@ -274,7 +274,7 @@ impl Exchange<'_> {
             && let Some(upgrades) = self.upgrades
         {
             let upstream = hyper::upgrade::on(&mut response);
-            // There is one a connection, and room for it.
+            // The channel has room for the one upgrade of a connection.
             let _ = upgrades.try_send(Upgraded { connection, client, upstream });
             record.upgraded();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -284,12 +284,12 @@ impl Exchange<'_> {
     }
 }
 
-/// Bytes of the longest form of any of `credentials`.
+/// Bytes of the longest encoding of `credentials`.
 fn longest(credentials: &[Arc<Credential>]) -> Option<usize> {
     credentials.iter().map(|credential| credential.forms().longest()).max()
 }
 
-/// Waits for `sent` as long as `deadline` says.
+/// Waits for `sent` until `deadline`.
 async fn within<T>(deadline: Option<Duration>, sent: impl Future<Output = T>) -> Result<T, ExchangeError> {
     match deadline {
         Some(deadline) => timeout(deadline, sent).await.map_err(|_| ExchangeError::TimedOut(deadline)),

@@ -1,4 +1,4 @@
-//! One client's HTTP/1.1 connection, at the doors and inside a tunnel.
+//! One client's HTTP/1.1 connection, at the ingress and inside a tunnel.
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -35,11 +35,11 @@ use crate::relay::upstream::Upstream;
 /// State that the exchanges of one client connection share.
 #[derive(Debug)]
 pub struct Session {
-    /// The upstream connection of its requests.
+    /// Upstream connection of its requests.
     pub upstream: Mutex<KeptUpstream>,
-    /// The tasks of all its connections.
+    /// Tasks of all its connections.
     pub tasks: ConnectionTasks,
-    /// Takes both ends once an answer has switched protocols.
+    /// Takes both ends once a response has switched protocols.
     pub upgrades: mpsc::Sender<Upgraded>,
     watches: mpsc::Sender<RevocationWatch>,
     requests: AtomicU64,
@@ -50,14 +50,14 @@ pub struct Session {
 pub struct KeptUpstream {
     /// The connection.
     pub upstream: Upstream,
-    /// Its part of the program's connections, where that is its own.
+    /// Guard of the program's connection quota, unless another owner holds it.
     pub quota: Option<QuotaGuard>,
 }
 
 /// Drives one client connection.
 #[derive(Debug)]
 pub struct Driver {
-    /// The client's socket, to see if there is still a peer.
+    /// The client's socket, to notice its end.
     socket: Option<OwnedFd>,
     watches: mpsc::Receiver<RevocationWatch>,
     upgrades: mpsc::Receiver<Upgraded>,
@@ -67,23 +67,23 @@ pub struct Driver {
 #[derive(Debug, Default)]
 struct State {
     has_answered: AtomicBool,
-    /// A request has no answer yet.
+    /// True while a request has no response.
     is_asked: AtomicBool,
-    /// There was a request.
+    /// True after the first request.
     was_asked: AtomicBool,
-    /// Bytes were read.
+    /// True after the first bytes.
     has_begun: Arc<AtomicBool>,
 }
 
-/// Reason for which a client is waited for no longer.
+/// Reason for which a client is taken to have gone.
 enum Gone {
     /// It has closed its connection.
     Closed,
-    /// It began its first request and went silent.
+    /// It began its first request and stalled.
     Stuck,
 }
 
-/// The client connection with this `socket`, whose peer is watched.
+/// Creates session and driver of a client connection; the end of `socket` is watched for.
 #[must_use]
 pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
@@ -93,7 +93,7 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     (session, Driver { socket, watches, upgrades, state: State::default() })
 }
 
-/// HTTP/1.1 as it is read inside a tunnel: heads are bounded in size, and a client may take its time between two of them.
+/// HTTP/1.1 settings inside a tunnel: heads are bounded in size, and a client may be idle between two requests.
 #[must_use]
 pub fn protocol() -> http1::Builder {
     let mut protocol = http1::Builder::new();
@@ -111,22 +111,22 @@ pub fn protocol() -> http1::Builder {
 }
 
 impl Session {
-    /// Counts a request.
+    /// Counts a request, and returns its number.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Replaces the authorization by which the connection may last.
+    /// Replaces the watch over the authorization on which the connection depends.
     pub async fn watch(&self, watch: RevocationWatch) {
-        // Its driver goes on for as long as there are requests.
+        // The driver receives for as long as there are requests.
         let _ = self.watches.send(watch).await;
     }
 }
 
 impl Driver {
-    /// Serves `client` by `protocol` with what `answer` returns, and relays its connection once an answer has upgraded it. Ends also
-    /// when the last request is permitted no longer, or when the client is gone.
+    /// Serves `client` by `protocol` with the responses of `answer`, and relays its connection after an upgrade. Ends
+    /// when the last request is permitted no longer, or the client has gone.
     ///
     /// # Errors
     /// The client sent a malformed head, or none in time.
@@ -160,7 +160,7 @@ impl Driver {
         let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), session.tasks.end_on_drop());
         tokio::select! {
             served = connection => match served {
-                // Between two requests a client may take its time, and go.
+                // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
                     return refused_by_library(&error).map_or(Ok(()), Err);
                 }
@@ -182,14 +182,14 @@ impl Driver {
     }
 }
 
-/// Returns when the client is gone: it has closed its connection; or it has ended its sending and has had no answer a while later,
-/// when it may be waiting but has more likely exited; or it has begun its first request and not ended it.
+/// Returns when the client has gone: it has closed its connection; it has been half-closed without a response for
+/// [`Limits::HALF_CLOSE_TIMEOUT`], and has more likely exited than is waiting; or it has stalled in its first request.
 async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
     let (mut was_over, mut was_stuck) = (false, false);
     loop {
         tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
         let is_asked = state.is_asked.load(Ordering::Relaxed);
-        // Later on the bytes may be the rest of a body that is answered already.
+        // After the first request the bytes may be the rest of a body that was answered early.
         let is_stuck = !state.was_asked.load(Ordering::Relaxed) && state.has_begun.load(Ordering::Relaxed);
         if is_stuck && was_stuck {
             return Gone::Stuck;
@@ -213,7 +213,7 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
     }
 }
 
-/// Returns when the last request, whose answer may still be on its way, is permitted no longer.
+/// Returns when the last request, whose response may be in flight, is permitted no longer.
 async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWatch>) {
     let mut current: Option<RevocationWatch> = None;
     loop {
@@ -236,30 +236,30 @@ async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWat
     }
 }
 
-/// A request without an answer: its connection ends.
+/// Error of a request without a response: its connection ends.
 #[derive(Debug, thiserror::Error)]
 #[error("not answered")]
 struct Unanswered;
 
-/// Relays bytes both ways until both sides are done, in a connection that was HTTP/1.1 before.
+/// Relays bytes both ways on an upgraded connection until both sides have ended.
 async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Upgraded { connection, client, upstream } = upgraded;
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
-    // The other protocol's last bytes are not read away by lingering.
+    // A lingering close would discard the last bytes of the new protocol.
     let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
     let first = FirstBytes::new(&services.vault.load());
-    // Neither side's failure is a decision; the other learns of it by the end of its connection.
+    // An I/O error of either side is no decision: the other side learns of it by the end of its connection.
     let relayed = opaque::copy(client, TokioIo::new(upstream), first).await;
     if let Some(refusal) = relayed.err().as_ref().and_then(misplaced) {
         report_refused(services, &connection, &refusal);
     }
 }
 
-/// Reason for which the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
+/// The refusal for an error of the HTTP library, if it is a decision; a client that went away made no request.
 fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
         Some(Refusal::request_too_large())
@@ -272,7 +272,7 @@ fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
     }
 }
 
-/// Answers the first request of `client` with `refusal`, and ends its connection.
+/// Refuses the first request of `client`, and ends its connection.
 pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record: Record)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -281,13 +281,13 @@ where
     record.finish(Outcome::Refused(refusal));
     let (session, driver) = connection(None);
     let answer = |_| {
-        // The response says that the connection ends.
+        // The response closes the connection.
         let response = response.clone().map(full);
         async { Some(response) }
     };
     let mut protocol = protocol();
     let served = driver.serve(services, &session, client, protocol.header_read_timeout(Limits::HEAD_DEADLINE), answer);
-    // It has been refused already.
+    // The client has been refused already.
     let _ = served.await;
 }
 
@@ -297,7 +297,7 @@ pub fn report_revoked(services: &Services, connection: &Connection, refusal: &Re
     record.finish(Outcome::Revoked(refusal));
 }
 
-/// Reports that an open connection turned out to be one that is refused.
+/// Reports that an open connection is refused for its content.
 pub fn report_refused(services: &Services, connection: &Connection, refusal: &Refusal) {
     let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
     record.finish(Outcome::Refused(refusal));

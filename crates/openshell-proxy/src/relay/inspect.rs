@@ -1,4 +1,4 @@
-//! Inspection of requests: the checks of their heads, and the judgement that the permit of their connection demands.
+//! Inspection of requests: the checks of their heads, and the judgement that the connection's permit demands.
 
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -17,14 +17,14 @@ use crate::record::Record;
 /// A request that may be sent.
 #[derive(Debug)]
 pub struct AuthorizedRequest {
-    /// The target that was judged, which is the one that is sent.
+    /// The judged target, which is the one to be sent.
     pub target: RequestTarget,
-    /// The protocol that it asks its connection to go on in.
+    /// The protocol of the upgrade that it asks for.
     pub upgrade: Option<HeaderValue>,
 }
 
-/// Reads messages of one protocol. A permit's inspector is chosen by its protocol; all of them are matched exhaustively here, so that a
-/// protocol without an inspector does not compile.
+/// Reader of the messages of one protocol. Protocols are matched exhaustively here, so that one without an inspector
+/// does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inspector {
     /// Nothing is judged: heads are read to be relayed.
@@ -34,7 +34,7 @@ pub enum Inspector {
 }
 
 impl Inspector {
-    /// The inspector of the messages of a connection that `permit` is for.
+    /// The inspector of a connection with `permit`.
     ///
     /// # Errors
     /// The permit demands the inspection of a protocol whose messages are not HTTP requests.
@@ -54,7 +54,7 @@ impl Inspector {
     /// The message in the head of `request`.
     ///
     /// # Errors
-    /// The head has a part that could be read in more than one way.
+    /// A part of the head can be read in more than one way.
     fn message(self, request: &Parts) -> Result<Message, Refusal> {
         match self {
             Self::Unjudged => {}
@@ -63,7 +63,7 @@ impl Inspector {
         Ok(Message::of(request))
     }
 
-    /// The protocol that `request` may ask its connection to go on in.
+    /// The protocol of an upgrade that `request` may ask for.
     fn upgrade(self, request: &Parts) -> Option<HeaderValue> {
         match self {
             Self::Unjudged => head::upgrade_asked(request, false),
@@ -72,7 +72,7 @@ impl Inspector {
     }
 }
 
-/// Checks and judges the head of `request`, which `callers` send on a connection that `permit` is for.
+/// Checks and judges the head of `request`, sent by `callers` on a connection with `permit`.
 ///
 /// # Errors
 /// The head is malformed, or the policy refuses the request.

@@ -22,15 +22,15 @@ use crate::tls::terminate::{self, ClientAlpn, ClientTls, read_client_hello};
 pub struct Intercepted {
     /// The client's side.
     pub client: ClientTls<Prefixed<TcpStream>>,
-    /// The upstream's.
+    /// The upstream's side.
     pub upstream: UpstreamTls,
-    /// A slot for HTTP/2, if that was agreed.
+    /// A slot for HTTP/2, if that was negotiated.
     pub http2_slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Intercepted {
-    /// The protocol that the client agreed to by ALPN, which settles it before anything is read: an HTTP/2 server speaks first by
-    /// design. `None` where the client did not ask.
+    /// The protocol that the client negotiated by ALPN, which settles it before anything is read: an HTTP/2 server may
+    /// speak first. `None` without ALPN.
     #[must_use]
     pub fn agreed(&self) -> Option<Protocol> {
         match terminate::protocol(&self.client)? {
@@ -44,14 +44,15 @@ impl Intercepted {
     pub fn upstream_protocol(&self) -> UpstreamProtocol {
         match (terminate::protocol(&self.client), originate::protocol(&self.upstream)) {
             (_, Some(HTTP2)) => UpstreamProtocol::Http2,
-            // A client that knows without ALPN knows its upstream.
+            // A client that speaks HTTP/2 without ALPN has prior knowledge of its upstream.
             (None, None) => UpstreamProtocol::Unknown,
             _ => UpstreamProtocol::Http1,
         }
     }
 }
 
-/// Terminates the TLS of `client`, and opens TLS to `upstream`. A client that cannot be served is told why inside its own.
+/// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal after the client's handshake is sent inside
+/// its TLS.
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
@@ -69,7 +70,7 @@ pub async fn intercept(
     };
     let is_http2 = terminate::protocol(&client) == Some(HTTP2);
     match upstream {
-        // A client that speaks HTTP/1.1 in the end needs no slot.
+        // The slot is released if the client speaks HTTP/1.1.
         Ok(upstream) => Some(Intercepted { client, upstream, http2_slot: slot.filter(|_| is_http2) }),
         Err(refusal) => {
             match is_http2 {
@@ -81,10 +82,10 @@ pub async fn intercept(
     }
 }
 
-/// The client's TLS, the upstream's or the reason for which there is none, and a slot for HTTP/2.
+/// The client's TLS, the upstream's or its refusal, and a slot for HTTP/2.
 type Handshakes = (ClientTls<Prefixed<TcpStream>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
 
-/// Both handshakes, side by side.
+/// Performs both handshakes concurrently.
 async fn handshakes(
     services: &Services,
     interceptor: &Interceptor,
@@ -95,11 +96,11 @@ async fn handshakes(
     let host = &connection.target().host;
     let authority = interceptor.authority()?;
     let hello = read_client_hello(client).await?;
-    // Without a slot HTTP/1.1 is spoken to clients that offer it.
+    // Without a slot, clients that offer both protocols get HTTP/1.1.
     let slot = if hello.alpn == ClientAlpn::Http1 { None } else { interceptor.http2_slot() };
     let mut originated = pin!(services.egress.roots.open(host, upstream, slot.is_some()));
     let mut early = None;
-    // A client that offers both speaks what the upstream negotiates.
+    // A client that offers both gets the protocol that the upstream negotiates.
     if hello.alpn == ClientAlpn::Either {
         early = Some((&mut originated).await);
     }

@@ -1,4 +1,4 @@
-//! Bytes both ways, unseen, until both sides are done or neither has sent anything for long.
+//! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,24 +19,23 @@ use crate::credentials::body::{FirstBytes, misplaced};
 use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
-/// Bytes that are copied at once. A side that fills them sends a stream, which goes through a pipe instead.
+/// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
 const BUFFER: usize = 16 * 1024;
 
-/// Streams that have a pipe at once, two descriptors each; the others are copied.
+/// Streams with a pipe at once, two descriptors each; others are copied.
 static PIPES: Semaphore = Semaphore::const_new(256);
 
-/// How long a stream may be silent and keep its pipe.
+/// Silence after which a stream gives its pipe back.
 const LULL: Duration = Duration::from_millis(100);
 
-/// Bytes that a pipe takes: what the kernel allows everybody (pipe(7)).
+/// Bytes of a pipe: the kernel's limit for unprivileged processes (pipe(7)).
 const PIPE: usize = 1024 * 1024;
 
-/// Relays between `client`, of which `surplus` was read already, and `upstream`, of which `spoken` was, and of what the
-/// client says looks at `first` ones. A side that ends its
-/// sending may still receive.
+/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `spoken`. The first bytes
+/// of the client are searched by `first`. A side that has ended its sending may still receive.
 ///
 /// # Errors
-/// Either side failed, or both were silent for [`Limits::IDLE`]; or the client began with a placeholder.
+/// Either side failed, both were silent for [`Limits::IDLE`], or the client's first bytes hold a placeholder.
 pub async fn relay(
     mut client: TcpStream,
     surplus: Bytes,
@@ -47,7 +46,7 @@ pub async fn relay(
     first.look_at(&surplus)?;
     let relayed = relay_all(&mut client, surplus, &mut upstream, spoken, first).await;
     if relayed.as_ref().err().and_then(misplaced).is_some() {
-        // What it has of it nobody should take for whole.
+        // A reset, so that the upstream does not take the truncated bytes for complete.
         upstream.set_zero_linger()?;
     }
     relayed
@@ -78,7 +77,7 @@ async fn relay_all(
     }
 }
 
-/// Relays between two streams that are more than sockets, as [`relay`] does.
+/// Relays as [`relay`] does, between streams other than sockets.
 ///
 /// # Errors
 /// As [`relay`].
@@ -95,7 +94,7 @@ where
     }
 }
 
-/// A stream that counts what is read and written, and looks at the first of what is read.
+/// A stream that counts bytes both ways, and searches the first that are read.
 struct Counted<S> {
     stream: S,
     moved: Arc<AtomicU64>,
@@ -133,7 +132,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
-/// Moves what comes until its end, and passes the end on. While nothing comes it holds no buffer.
+/// Relays one direction to its end, which is passed on. An idle direction holds no buffer.
 async fn one_way(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
@@ -157,7 +156,7 @@ async fn one_way(
                 first = first.filter(|seen| seen.are_awaited());
             }
             to.write_all(read).await?;
-            // Without a descriptor left for a pipe it goes on as it is.
+            // Without descriptors for a pipe the copy goes on.
             if filled == buffer.len()
                 && first.is_none()
                 && let Ok(_place) = PIPES.try_acquire()
@@ -178,23 +177,23 @@ struct Pipe {
     writer: OwnedFd,
 }
 
-/// Why a stream has paused.
+/// Reason for which a stream has paused.
 enum Paused {
-    /// There has been nothing to read for a while.
+    /// No bytes for [`LULL`].
     Waiting,
-    /// There will be nothing any more.
+    /// End of the stream.
     Ended,
 }
 
 impl Pipe {
     fn new() -> io::Result<Self> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A smaller one does as well.
+        // A smaller pipe works as well.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE);
         Ok(Self { reader, writer })
     }
 
-    /// Moves what comes until nothing has come for [`LULL`]. Whatever enters the pipe leaves it.
+    /// Moves bytes until none have come for [`LULL`]. The pipe is empty whenever this waits for more.
     async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut turn = CoopBudget::default();

@@ -15,10 +15,10 @@ pub struct Services {
     pub authorizer: Authorizer,
     /// Connects to upstreams.
     pub egress: Egress,
-    /// The secrets that placeholders stand for.
+    /// Credentials.
     pub vault: Arc<CurrentVault>,
-    /// Memory that all connections share.
+    /// Memory shared by all connections.
     pub memory: Memory,
-    /// Takes every decision.
+    /// Receives every decision.
     pub audit: Arc<dyn Audit>,
 }

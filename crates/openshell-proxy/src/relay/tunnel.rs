@@ -1,4 +1,4 @@
-//! HTTP inside a tunnel: requests on a connection that was permitted as a whole, each of them judged.
+//! HTTP inside a tunnel: requests on a permitted connection, each of them authorized.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -34,21 +34,21 @@ use crate::target::{Origin, Scheme};
 pub struct HttpTunnel {
     /// Handles of its exchanges.
     pub services: Arc<Services>,
-    /// The connection.
+    /// The authorized connection.
     pub connection: Arc<Connection>,
     /// The server of its requests.
     pub origin: Origin,
 }
 
 impl HttpTunnel {
-    /// The tunnel of `connection`, whose requests have URLs of `scheme`.
+    /// The tunnel over `connection`, for URLs of `scheme`.
     #[must_use]
     pub fn new(services: &Arc<Services>, connection: &Arc<Connection>, scheme: Scheme) -> Self {
         let origin = Origin { scheme, target: connection.target().clone() };
         Self { services: Arc::clone(services), connection: Arc::clone(connection), origin }
     }
 
-    /// Serves the HTTP/1.1 requests of `client`, whose socket is `socket`, through `upstream`, which is at `address`.
+    /// Serves the HTTP/1.1 requests of `client`, over `socket`, through `upstream` at `address`.
     pub async fn serve_http1<C, U>(&self, client: C, socket: Option<OwnedFd>, upstream: U, address: SocketAddr)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -93,7 +93,7 @@ impl HttpTunnel {
         }
     }
 
-    /// The record of request `number`.
+    /// Creates the record of request `number`.
     #[must_use]
     pub fn record(&self, request: &Request<Incoming>, number: u64) -> Record {
         let (method, path, target) = (request.method().as_str(), request.uri().path(), self.origin.target.clone());
@@ -103,7 +103,7 @@ impl HttpTunnel {
         record
     }
 
-    /// The source of one exchange through `upstream`; `stream` is its number beside others.
+    /// The source of one exchange through `upstream`; `stream` is its id in HTTP/2.
     #[must_use]
     pub fn source<'s>(&'s self, upstream: &'s mut Upstream, stream: Option<StreamId>) -> TunnelSource<'s> {
         TunnelSource { tunnel: self, upstream, stream, dialed: None }
@@ -115,14 +115,15 @@ impl HttpTunnel {
 pub struct TunnelSource<'s> {
     tunnel: &'s HttpTunnel,
     upstream: &'s mut Upstream,
-    /// Its number beside others; `None` on a connection that carries requests one after the other.
+    /// The id of the stream; `None` in HTTP/1.1.
     stream: Option<StreamId>,
-    /// The address of a connection that was dialled for this exchange.
+    /// The address, if a connection was dialled for this exchange.
     dialed: Option<IpAddr>,
 }
 
 impl TunnelSource<'_> {
-    /// The permit for a connection that carries `message` from now on. A stream registers its message once that is authorized.
+    /// The permit for `message`. In HTTP/1.1 it becomes the connection's activity at once; a stream registers it once
+    /// it is authorized.
     async fn permit(&self, message: &Message) -> Result<Arc<Permit>, Refusal> {
         let HttpTunnel { services, connection, .. } = self.tunnel;
         let permit = match self.stream {
@@ -178,7 +179,7 @@ impl UpstreamSource for TunnelSource<'_> {
             if must_dial {
                 self.redial(&permit).await?;
                 must_dial = false;
-                // Dialling took its time, so the policy is asked again.
+                // The policy may have changed during the dial.
                 continue;
             }
             head::ensure_host(&mut parts.headers, origin);

@@ -17,11 +17,11 @@ pub(super) struct Client {
     pub(super) upstream_ended: Notify,
     /// Signals that too many streams were cancelled or are kept open.
     pub(super) flooded: Notify,
-    /// Streams so far…
+    /// Streams so far.
     pub(super) count: AtomicU64,
-    /// …those that have not ended…
+    /// Streams that have not ended.
     pub(super) open: AtomicUsize,
-    /// …and those that were cancelled before their responses.
+    /// Streams that were cancelled before their responses.
     pub(super) cancelled: AtomicU64,
 }
 

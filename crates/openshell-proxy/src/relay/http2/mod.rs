@@ -1,4 +1,4 @@
-//! One client's HTTP/2 connection inside a tunnel: each of its streams is an exchange like any other.
+//! One client's HTTP/2 connection inside a tunnel: each of its streams is an exchange.
 
 mod client;
 pub mod pool;
@@ -55,7 +55,7 @@ pub enum UpstreamProtocol {
 }
 
 impl HttpTunnel {
-    /// Serves the streams of `client` through `upstream`, which is at `address` and speaks `protocol`.
+    /// Serves the streams of `client` through `upstream` at `address`, which speaks `protocol`.
     pub async fn serve_http2<C, U>(&self, client: C, upstream: U, address: SocketAddr, protocol: UpstreamProtocol)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -81,7 +81,7 @@ impl HttpTunnel {
     }
 }
 
-/// HTTP/2 as it is read from clients: streams are bounded in number, in size, and in cost without a request.
+/// HTTP/2 settings towards clients: bounds on streams, on their sizes, and on frames without a request.
 fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::Builder<Spawner> {
     let mut protocol = http2::Builder::new(tasks.spawner());
     protocol
@@ -90,7 +90,7 @@ fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::
         .initial_stream_window_size(windows.client_stream())
         .initial_connection_window_size(windows.client())
         .max_send_buf_size(windows.send())
-        // A head that is somewhat larger than the limit is refused in words.
+        // Heads somewhat above the limit are read, so that their refusal can be sent.
         .max_header_list_size(u32::try_from(4 * Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(Limits::STREAM_RESETS)
         .max_local_error_reset_streams(Limits::STREAM_ERRORS)
@@ -98,8 +98,8 @@ fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::
     protocol
 }
 
-/// Serves the streams of `io` with these `windows`, until the client ends, the tunnel is told to shut down, or it has been idle for
-/// long. After `ended`, the end of the shared upstream connection, only streams under way are completed.
+/// Serves the streams of `io` with these `windows`, until the client closes, the tunnel shuts down, or it has been idle
+/// for [`Limits::IDLE`]. After `ended`, the end of the shared upstream connection, only open streams are completed.
 ///
 /// # Errors
 /// The client violates the protocol, or floods its connection.
@@ -128,7 +128,7 @@ where
                 served = &mut connection => return served.err().as_ref().and_then(violation).map_or(Ok(()), Err),
                 _ = shutdown.wait_for(|is_over| *is_over) => break,
                 () = client.flooded.notified() => return Err(FLOODED),
-                // Streams under way are completed; new ones belong to the client's next connection.
+                // Open streams are completed; new ones belong to the client's next connection.
                 () = &mut ended, if !is_ending => {
                     connection.as_mut().graceful_shutdown();
                     is_ending = true;
@@ -178,7 +178,8 @@ async fn idle(client: &Client) {
 
 const FLOODED: Refusal = Refusal::limit_reached("the client floods its HTTP/2 connection");
 
-/// Reason for which the HTTP library gave a client up, if that is a decision: a client that went away asked for nothing.
+/// The refusal for an error of the HTTP library, if the client violated the protocol; a client that went away violates
+/// nothing.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -194,7 +195,7 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
     None
 }
 
-/// Answers the first stream of `client` with `refusal`, and ends its connection.
+/// Refuses the first stream of `client`, and ends its connection.
 pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record: Record)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,

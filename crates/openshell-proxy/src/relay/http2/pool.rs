@@ -1,4 +1,5 @@
-//! Upstream connections for the streams of one client: one of HTTP/2, which all share, or a few of HTTP/1.1, each for one at a time.
+//! Upstream connections for the streams of one client: one HTTP/2 connection shared by all, or a few of HTTP/1.1, each
+//! for one stream at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,23 +14,23 @@ use crate::quota::QuotaGuard;
 use crate::relay::http1::KeptUpstream;
 use crate::relay::upstream::Upstream;
 
-/// The pool of one client.
+/// Pool of upstream connections of one client.
 #[derive(Debug)]
 pub struct UpstreamPool {
-    /// The HTTP/2 connection, if the upstream speaks it…
+    /// The HTTP/2 connection, if the upstream speaks it.
     shared: Option<Upstream>,
-    /// …and the confirmation that it does, where ALPN has not said so.
+    /// Turns true when prior knowledge of HTTP/2 is confirmed; `None` after ALPN.
     confirmed: Option<watch::Receiver<bool>>,
-    /// Idle HTTP/1.1 connections, each with its part of the program's; unused if the upstream speaks HTTP/2.
+    /// Idle HTTP/1.1 connections, each with its quota guard; unused if the upstream speaks HTTP/2.
     idle: Mutex<Vec<KeptUpstream>>,
-    /// HTTP/1.1 connections that may be in use.
+    /// Slots for HTTP/1.1 connections in use.
     slots: Arc<Semaphore>,
     tasks: ConnectionTasks,
 }
 
 impl UpstreamPool {
-    /// The pool around its `first` connection. If that is HTTP/2 by prior knowledge, `confirmed` turns true when the server's SETTINGS
-    /// arrive.
+    /// Creates the pool around its `first` connection. If that is HTTP/2 by prior knowledge, `confirmed` turns true
+    /// when the server's SETTINGS arrives.
     #[must_use]
     pub fn new(first: Upstream, confirmed: Option<watch::Receiver<bool>>) -> Arc<Self> {
         let tasks = first.tasks().clone();
@@ -41,13 +42,13 @@ impl UpstreamPool {
         Arc::new(Self { shared, confirmed, idle: Mutex::new(idle), slots, tasks })
     }
 
-    /// The tasks of all its connections.
+    /// Tasks of all its connections.
     #[must_use]
     pub fn tasks(&self) -> &ConnectionTasks {
         &self.tasks
     }
 
-    /// Requests that may be under way at once.
+    /// Number of streams that the pool can serve concurrently.
     #[must_use]
     pub fn max_concurrent_streams(&self) -> u32 {
         match self.shared {
@@ -56,10 +57,10 @@ impl UpstreamPool {
         }
     }
 
-    /// A connection for a request of `program`, as soon as there is one.
+    /// Acquires a connection for a request of `program`, as soon as one is free.
     ///
     /// # Errors
-    /// The upstream turns out not to speak HTTP/2, or the program has all of its connections.
+    /// The upstream does not speak HTTP/2, or the program has all of its connections.
     pub async fn acquire(self: &Arc<Self>, egress: &Egress, program: &str) -> Result<PooledConnection, Refusal> {
         if let Some(upstream) = self.shared.as_ref().and_then(Upstream::clone_http2) {
             if let Some(confirmed) = &self.confirmed {
@@ -82,19 +83,19 @@ impl UpstreamPool {
         Ok(PooledConnection { upstream, quota, slot, pool: Arc::clone(self) })
     }
 
-    /// HTTP/1.1 connections that are not in use.
+    /// Slots that are free.
     #[cfg(test)]
     pub(super) fn free_slots(&self) -> usize {
         self.slots.available_permits()
     }
 
-    /// Whole at every moment.
+    /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used all the same.
     fn idle(&self) -> MutexGuard<'_, Vec<KeptUpstream>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection in use by one request, until its body and its response have ended.
+/// A connection in use by one stream, until its request and response have ended.
 #[derive(Debug)]
 pub struct PooledConnection {
     /// The connection.
@@ -105,7 +106,7 @@ pub struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// True if no other stream uses the connection.
+    /// Returns true if no other stream uses the connection.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.slot.is_some()

@@ -1,4 +1,5 @@
-//! HTTP/2 by prior knowledge (RFC 9113 §3.3): nothing is sent to an upstream before its SETTINGS have confirmed it.
+//! HTTP/2 by prior knowledge (RFC 9113 §3.3): no request is sent to an upstream before its SETTINGS confirms the
+//! protocol.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::io::delegate::delegate_async_write;
 
-/// Bytes of a frame's head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
+/// Bytes of a frame head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
 const FRAME_HEAD: usize = 9;
 const SETTINGS: u8 = 4;
 
@@ -17,13 +18,13 @@ const SETTINGS: u8 = 4;
 #[derive(Debug)]
 pub struct Confirmed<S> {
     stream: S,
-    /// The head of its first frame, as far as it was read.
+    /// The part of the first frame's head that was read.
     first: Vec<u8>,
     tell: watch::Sender<bool>,
 }
 
 impl<S> Confirmed<S> {
-    /// Over `stream`; the receiver turns true when the head of the SETTINGS has arrived.
+    /// Wraps `stream`; the receiver turns true when the head of SETTINGS has arrived.
     #[must_use]
     pub fn new(stream: S) -> (Self, watch::Receiver<bool>) {
         let (tell, told) = watch::channel(false);

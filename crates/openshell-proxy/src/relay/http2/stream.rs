@@ -30,7 +30,7 @@ use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 struct Stream {
     client: Arc<Client>,
     id: StreamId,
-    /// Its upstream connection, once it is answered.
+    /// Its upstream connection, once it has a response.
     connection: Mutex<Option<PooledConnection>>,
 }
 
@@ -39,8 +39,8 @@ impl Stream {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The response has ended. If the request body has not and the upstream connection is exclusive, it is drained for
-    /// [`Limits::LINGER`] and then closed: other streams may wait for it.
+    /// The response has ended. If the request body has not and the upstream connection is exclusive, drain for
+    /// [`Limits::LINGER`], then close the connection, since other streams may wait for it.
     fn response_ended(self: Arc<Self>) {
         let is_exclusive = self.connection().as_ref().is_some_and(PooledConnection::is_exclusive);
         if is_exclusive && Arc::strong_count(&self) > 1 {
@@ -62,8 +62,8 @@ impl Drop for Stream {
     }
 }
 
-/// Guard of a stream without a response. Dropping it means that the client cancelled; its queued bytes may still be held, so it is
-/// counted.
+/// Guard of an unanswered stream. Dropping it means that the client cancelled; its queued bytes may still be held, so
+/// it is counted.
 struct Unanswered<'c> {
     client: &'c Client,
     is_answered: bool,
@@ -122,15 +122,15 @@ impl hyper::body::Body for StreamBody {
     }
 }
 
-/// A request of which nothing was sent: its client may send it again.
+/// Error of a request that was not processed: its client may send it again.
 #[derive(Debug, thiserror::Error)]
 #[error("not sent")]
 pub(super) struct NotSent(#[source] pub(super) h2::Error);
 
-/// Answers one stream of `client`.
+/// Responds to one stream of `client`.
 ///
 /// # Errors
-/// Its upstream has not processed it, and the client may send it again.
+/// The upstream has not processed the request, and the client may send it again.
 pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<ResponseBody>, NotSent> {
     let id = StreamId::after(client.count.fetch_add(1, Ordering::Relaxed));
     if client.open.fetch_add(1, Ordering::Relaxed) >= Limits::STREAMS_HELD {
@@ -163,7 +163,7 @@ pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> R
     Ok(response.map(full))
 }
 
-/// Exchanges the request of `stream`, which keeps its upstream connection.
+/// Exchanges the request of `stream`, which keeps the upstream connection.
 async fn exchange(
     stream: &Arc<Stream>,
     request: Request<Incoming>,
@@ -192,7 +192,7 @@ async fn exchange(
         if matches!(exchanged, Err(ExchangeError::NotSent)) && !connection.upstream.is_open_to(&client.tunnel.origin) {
             client.upstream_ended.notify_one();
         }
-        // The rest of the request may still be on its way.
+        // The rest of the request may still be in flight.
         connection.upstream.close_unless_ready();
     }
     *stream.connection() = Some(connection);

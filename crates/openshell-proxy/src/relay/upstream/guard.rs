@@ -1,4 +1,4 @@
-//! Guard of upstream connections against bytes that are no answer.
+//! Guard of upstream connections against unsolicited bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,14 +11,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
-/// Count while no answer is expected.
+/// Count while no response is expected.
 pub(super) const AT_REST: usize = usize::MAX;
 
-/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] without an answer: interim answers have no number
-/// (RFC 9110 §15.2).
+/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] before a final response: the number of
+/// interim responses is unbounded (RFC 9110 §15.2).
 ///
-/// Writes succeed also once the upstream has stopped reading: an answer that it sent before may still be there to be read, and
-/// without one the connection ends all the same.
+/// Writes succeed even after the upstream has stopped reading: a response may have been sent before that, and without
+/// one the connection ends all the same.
 pub(super) struct UpstreamGuard<S> {
     stream: S,
     unanswered: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ pub(super) struct UpstreamGuard<S> {
 }
 
 impl<S> UpstreamGuard<S> {
-    /// Over `stream`. `unanswered` counts the bytes since the last request was sent, or is [`AT_REST`].
+    /// Wraps `stream`. `unanswered` counts bytes since the last request, or is [`AT_REST`].
     pub(super) fn new(stream: S, unanswered: Arc<AtomicUsize>) -> Self {
         Self { stream, unanswered, is_unread: false, budget: CoopBudget::default() }
     }

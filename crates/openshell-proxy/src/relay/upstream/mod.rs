@@ -1,4 +1,4 @@
-//! Connections to upstreams: their handshakes, and requests sent on them.
+//! Connections to upstreams: their handshakes, and requests on them.
 
 mod guard;
 
@@ -28,13 +28,13 @@ use crate::target::{Origin, Scheme};
 use crate::tls::originate::UpstreamRoots;
 use guard::{AT_REST, UpstreamGuard};
 
-/// The connection to an upstream, kept for the next request to the same origin.
+/// Connection to an upstream, kept for the next request to the same origin.
 #[derive(Debug)]
 pub struct Upstream {
     established: Option<Established>,
-    /// True if it ends with the last answer.
+    /// True if the connection ends with the last response.
     is_ending: bool,
-    /// Drives it.
+    /// Tasks that drive the connection.
     tasks: ConnectionTasks,
 }
 
@@ -44,16 +44,16 @@ struct Established {
     origin: Origin,
     address: SocketAddr,
     sender: Sender,
-    /// The task that moves its bytes.
+    /// Handle of its driver task.
     driver: Arc<AbortOnDrop>,
 }
 
-/// The sending end of a connection.
+/// Sending end of a connection.
 #[derive(Debug)]
 enum Sender {
     /// One request after the other; the second value is the count of its [`UpstreamGuard`].
     Http1(http1::SendRequest<RequestBody>, Arc<AtomicUsize>),
-    /// Streams.
+    /// Concurrent streams.
     Http2(http2::SendRequest<RequestBody>),
 }
 
@@ -67,19 +67,19 @@ impl Established {
     }
 }
 
-/// Reason for which a request has no answer.
+/// Reason for which a request has no response.
 #[derive(Debug)]
 pub enum SendError {
-    /// The connection was gone before anything was sent; another one may carry the request. This is its body.
+    /// The connection was closed before anything was sent; another one may carry the request, whose body this is.
     NotSent(RequestBody),
-    /// The upstream says that it has not processed the request, which its client may send again (RFC 9113 §8.7).
+    /// The upstream has not processed the request, which its client may send again (RFC 9113 §8.7).
     Refused,
     /// The upstream failed.
     Failed(Refusal),
 }
 
 impl Upstream {
-    /// Without a connection yet; `tasks` will drive it.
+    /// Creates an upstream without a connection; `tasks` drive a later one.
     #[must_use]
     pub fn new(tasks: ConnectionTasks) -> Self {
         Self { established: None, is_ending: false, tasks }
@@ -92,25 +92,25 @@ impl Upstream {
         destination.addresses().contains(&established.address).then_some(established.address)
     }
 
-    /// True if there has been no connection yet.
+    /// Returns true if there has been no connection yet.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.established.is_none()
     }
 
-    /// True if the connection leads to `origin`, and is open.
+    /// Returns true if the connection leads to `origin`, and is open.
     #[must_use]
     pub fn is_open_to(&self, origin: &Origin) -> bool {
         self.established.as_ref().is_some_and(|established| established.is_open_to(origin))
     }
 
-    /// True if the connection is HTTP/2, which streams share.
+    /// Returns true if the connection is HTTP/2, which streams share.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.established.as_ref().is_some_and(|established| matches!(established.sender, Sender::Http2(_)))
     }
 
-    /// Closes an HTTP/1.1 connection whose last exchange is not over, as the next request would have to wait for that.
+    /// Closes an HTTP/1.1 connection whose last exchange has not ended, as the next request would have to wait for it.
     pub fn close_unless_ready(&mut self) {
         let is_ready = |established: &Established| match &established.sender {
             Sender::Http1(sender, _) => sender.is_ready(),
@@ -119,7 +119,7 @@ impl Upstream {
         self.established = self.established.take().filter(is_ready);
     }
 
-    /// The same connection for another stream, if it is HTTP/2.
+    /// Clones an HTTP/2 connection for another stream.
     #[must_use]
     pub fn clone_http2(&self) -> Option<Self> {
         let established = self.established.as_ref()?;
@@ -130,7 +130,7 @@ impl Upstream {
         Some(Self { established, is_ending: false, tasks: self.tasks.clone() })
     }
 
-    /// Makes `stream`, at `address`, the HTTP/1.1 connection to `origin`, in place of the one before.
+    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`, in place of the one before.
     ///
     /// # Errors
     /// The stream has failed already.
@@ -143,17 +143,17 @@ impl Upstream {
         let unanswered = Arc::new(AtomicUsize::new(AT_REST));
         let stream = UpstreamGuard::new(stream, Arc::clone(&unanswered));
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        // Its error has been told to the request on it.
+        // The request on it has got its error.
         let driver = Arc::new(self.tasks.add(async move { drop(connection.with_upgrades().await) }));
         self.established = Some(Established { origin, address, sender: Sender::Http1(sender, unanswered), driver });
         self.is_ending = false;
         Ok(())
     }
 
-    /// Makes `stream`, at `address`, the HTTP/1.1 connection to `origin`: inside TLS that `roots` verify, where its URLs say so.
+    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`; for https inside TLS, verified by `roots`.
     ///
     /// # Errors
-    /// The stream has failed, or the upstream is not the one that it should be.
+    /// The stream has failed, or the upstream's certificate is invalid.
     pub async fn connect(
         &mut self,
         origin: &Origin,
@@ -170,7 +170,8 @@ impl Upstream {
         }
     }
 
-    /// Makes `stream`, at `address`, the HTTP/2 connection to `origin`, with these `windows`. The result tells its end.
+    /// Makes `stream`, to `address`, the HTTP/2 connection to `origin`, with these `windows`. The receiver fires when
+    /// it has ended.
     ///
     /// # Errors
     /// The stream has failed already.
@@ -202,22 +203,23 @@ impl Upstream {
         Ok(ended)
     }
 
-    /// The tasks that drive it.
+    /// Tasks that drive the connection.
     #[must_use]
     pub fn tasks(&self) -> &ConnectionTasks {
         &self.tasks
     }
 
-    /// True if it ends with the last answer, as its client would see without a proxy.
+    /// Returns true if the connection ends with the last response, as the client would see without a proxy.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// Sends `request`, which has the form of the connection's protocol. `asked` is the protocol that an answer may switch to.
+    /// Sends `request`, which has the form of the connection's protocol; `asked` is the protocol that a response may
+    /// switch to.
     ///
     /// # Errors
-    /// The connection is gone, the upstream refuses the request or fails, or its answer is malformed.
+    /// The connection is closed, the upstream refuses the request or fails, or its response is malformed.
     pub async fn send(
         &mut self,
         request: CredentialedRequest<RequestBody>,
@@ -253,7 +255,7 @@ impl Upstream {
             let what = "the answer has a transfer coding besides chunked".to_owned();
             return Err(SendError::Failed(Refusal::upstream_unreachable(what)));
         }
-        // Where both say how long a message is, the coding does (RFC 9112 §6.3).
+        // A transfer coding overrides the length (RFC 9112 §6.3).
         if headers.contains_key(TRANSFER_ENCODING) {
             headers.remove(CONTENT_LENGTH);
         }
@@ -283,13 +285,13 @@ fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
     match error.take_message() {
         Some(request) => SendError::NotSent(request.into_body()),
         None => match error.into_error() {
-            // What the client sends is ours to give.
+            // The error of the client's own body is reported to it.
             error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
                 SendError::Failed(Refusal::bad_request("the body of the request is malformed, or ended before its end"))
             }
             error if is_refused_stream(&error) => SendError::Refused,
-            // The library has let go of it, such as one that waited for its stream when the upstream said that it goes. Whether its
-            // head left all the same nobody says.
+            // The library dropped the request, for example one that waited for a stream when GOAWAY arrived. Its head
+            // may have been sent.
             error if error.is_user() => {
                 SendError::Failed(Refusal::upstream_unreachable("it ended its connection".to_owned()))
             }
@@ -298,7 +300,7 @@ fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
     }
 }
 
-/// Refused alone, or with all that came behind the last one of a connection that ends.
+/// Returns true for a stream refused alone, or by a GOAWAY with a lower last stream.
 fn is_refused_stream(error: &hyper::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
     cause.is_some_and(|cause| match cause.reason() {
