@@ -1,4 +1,5 @@
-//! What reads the workload's and the upstreams' bytes, over samples and what becomes of them when they are changed at random.
+//! Fuzz targets of the parsers for bytes of the workload and of upstreams: samples, mutated at random, and their
+//! invariants.
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
@@ -155,10 +156,10 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
                 .collect::<Vec<_>>()
         };
         for text in texts(&sent) {
-            // What is like a marker but for its first bits is not one.
+            // A token that only differs from a marker in its first bits is none.
             let token = text.strip_prefix(b"authorization:Basic ").and_then(|token| STANDARD.decode(token).ok());
             let mut text = token.unwrap_or(text).escape_ascii().to_string();
-            // What a secret makes of the text before it is nobody's placeholder; to refuse it would tell how the secret begins.
+            // A secret may complete a marker with the text before it. Refusing that would reveal how the secret begins.
             SECRETS.iter().for_each(|(_, secret)| text = text.replace(secret, "\n"));
             assert!(!is_hidden_in(text.as_bytes()), "{text}");
         }
@@ -196,7 +197,7 @@ fn fuzzed_answers_are_masked_however_they_are_cut() {
     });
 }
 
-/// The first record of a client of TLS 1.2 or 1.3, with a name and a protocol.
+/// The first record of a TLS 1.2 or 1.3 client, with SNI and ALPN.
 fn client_hello(version: u8) -> Vec<u8> {
     let length = |bytes: &[u8]| u16::try_from(bytes.len()).unwrap().to_be_bytes();
     let mut extensions = b"\x00\x00\x00\x0d\x00\x0b\x00\x00\x08web.test".to_vec();
@@ -229,7 +230,7 @@ fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
             let (mut client, server) = tokio::io::duplex(64 * 1024);
             client.write_all(input).await.unwrap();
             client.shutdown().await.unwrap();
-            // The client is gone by then, so it ends one way or another.
+            // The client has closed, so every handshake fails.
             let Ok(hello) = read_client_hello(server).await else { return };
             assert!(hello.terminate(&authority, &host, true).await.is_err());
         });
@@ -249,7 +250,7 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
     fuzz("masking of messages", &samples, &words, |input| {
         let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
         let (mut scrubber, mut rest, mut passed) = (Scrubber::of_messages(credentials()), input, Vec::new());
-        // Where messages end, if they do.
+        // Ends of the messages, if the input holds any.
         let mut ends = Vec::new();
         let mut at = 0;
         while let Some(length) = input.get(at + 1..at + 5).filter(|_| input[at] <= 1) {
@@ -261,14 +262,14 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
             passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
             rest = behind;
             let came = input.len() - rest.len();
-            // Behind what is no message nobody expects any.
+            // After an invalid message no further ones are expected.
             let are_messages = input[..came].get(at).is_none_or(|flags| *flags <= 1);
             let ended = ends.iter().rev().find(|end| are_messages && **end <= came);
             assert!(ended.is_none_or(|end| passed.len() >= *end), "{ends:?}: {} of {came}", passed.len());
         }
         passed.extend(scrubber.finish());
         assert_eq!(passed.len(), whole.len());
-        // A secret that lies across the end of a message is none: a byte that no secret has stands there.
+        // A secret cannot span two messages: the prefix between them holds a byte that no secret has.
         if ends.last().is_some_and(|end| *end == input.len())
             && SECRETS.iter().all(|(_, secret)| !secret.contains('\0'))
         {
@@ -297,13 +298,13 @@ fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
     let words: [&[u8]; 10] = [b"\"model\"", b":", b"{", b"}", b"[", b"\"", b"\\", b"mod\\u0065l", b",", b"null"];
     fuzz("models", &samples, &words, |input| {
         let Ok(written) = with_model(Bytes::copy_from_slice(input), "gpt-x") else { return };
-        // With its values as they are written: a number may be too large for anybody to hold.
+        // Values as text, since a number may be too large for any type.
         type Object<'i> = BTreeMap<String, &'i RawValue>;
         let texts = |object: Object<'_>| {
             object.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<BTreeMap<_, _>>()
         };
         let Ok(expected) = serde_json::from_slice::<Object<'_>>(input) else {
-            // What is an object to nobody goes as it is.
+            // Any other JSON passes unchanged.
             assert_eq!(written, input);
             return;
         };
@@ -339,7 +340,7 @@ fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
     });
 }
 
-/// Reports nothing.
+/// An audit that ignores its events.
 #[derive(Debug)]
 struct Unreported;
 
