@@ -37,7 +37,6 @@ use crate::relay::tunnel::HttpTunnel;
 use crate::target::Scheme;
 use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
-use openshell_policy::reason::DenialStage;
 
 /// Serves one client: answers its requests, and relays a permitted connection until it ends.
 pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
@@ -54,7 +53,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
     tokio::select! {
         relayed = &mut relayed => match relayed {
             // A placeholder was found after the connection was established.
-            Err(refusal) if refusal.code().stage() == DenialStage::Credential => {
+            Err(refusal) if refusal.is_credential_denial() => {
                 report_refused(&proxy.services, &connection, &refusal);
             }
             Err(refusal) => report_revoked(&proxy.services, &connection, &refusal),

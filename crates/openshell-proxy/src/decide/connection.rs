@@ -2,7 +2,7 @@
 
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::{DenialStage, ReasonCode};
+use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
 use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};
@@ -71,7 +71,7 @@ pub fn observe(
     let addresses = PermittedAddresses { any: true, public: true, listed: Vec::new(), literal: None };
     match judge(snapshot, callers, target, &verify) {
         Ok(permit) => Ok(Permit { addresses, is_observed: true, ..permit }),
-        Err(refusal) if refusal.code().stage() == DenialStage::L4 => {
+        Err(refusal) if refusal.is_policy_denial() => {
             verify()?;
             Ok(Permit {
                 target: target.clone(),

@@ -31,7 +31,16 @@ impl Refusal {
             "target" => subject.target.as_ref().map(ToString::to_string).unwrap_or_default(),
             "named" => match self.facts() {
                 Facts::Authority(named) => named.clone(),
-                _ => String::new(),
+                Facts::None
+                | Facts::Nearest(_)
+                | Facts::Policy(_)
+                | Facts::Addresses(..)
+                | Facts::Request(_)
+                | Facts::NoCredential(_)
+                | Facts::CredentialHost(_)
+                | Facts::CredentialPath(_)
+                | Facts::Placeholder
+                | Facts::Model(_) => String::new(),
             },
             _ => self.reason().to_owned(),
         }

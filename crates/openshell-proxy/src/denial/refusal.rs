@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use openshell_policy::reason::{Counted, ReasonCode};
+use openshell_policy::reason::{Counted, DenialStage, ReasonCode};
 
 use crate::peer::Caller;
 use crate::target::Target;
@@ -417,23 +417,48 @@ impl Refusal {
         &self.facts
     }
 
+    /// Returns true if the policy denies the connection itself.
+    #[must_use]
+    pub fn is_policy_denial(&self) -> bool {
+        self.code.stage() == DenialStage::L4
+    }
+
+    /// Returns true if the use of a credential or placeholder is denied.
+    #[must_use]
+    pub fn is_credential_denial(&self) -> bool {
+        self.code.stage() == DenialStage::Credential
+    }
+
     /// Returns true if the summary of a run counts it: another policy or the operator could permit it.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         match self.code.counted() {
             Counted::Denial | Counted::Failure => true,
-            Counted::No => matches!(self.facts, Facts::Request(_)),
+            Counted::No => self.judged_request().is_some(),
         }
     }
 
     /// Method and path of the request, if another rule could allow it.
     #[must_use]
     pub fn allowable_request(&self) -> Option<(String, String)> {
+        let request = self.judged_request().filter(|request| request.fault != RequestFault::DenyRule)?;
+        Some((request.method.clone(), request.path.clone()))
+    }
+
+    /// The judged request that was refused.
+    pub(super) fn judged_request(&self) -> Option<&JudgedRequest> {
         match &self.facts {
-            Facts::Request(request) if request.fault != RequestFault::DenyRule => {
-                Some((request.method.clone(), request.path.clone()))
-            }
-            _ => None,
+            Facts::Request(request) => Some(request),
+            Facts::None
+            | Facts::Nearest(_)
+            | Facts::Policy(_)
+            | Facts::Addresses(..)
+            | Facts::Authority(_)
+            | Facts::NoCredential(_)
+            | Facts::CredentialHost(_)
+            | Facts::CredentialPath(_)
+            | Facts::Placeholder
+            | Facts::Model(_) => None,
         }
     }
 

@@ -61,7 +61,16 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
         Facts::Model(hint) => {
             serde_json::to_vec(&ModelContent { error: detail, reason_code: code.as_str(), hint: *hint })
         }
-        _ => serde_json::to_vec(&Content {
+        Facts::None
+        | Facts::Nearest(_)
+        | Facts::Policy(_)
+        | Facts::Addresses(..)
+        | Facts::Request(_)
+        | Facts::Authority(_)
+        | Facts::NoCredential(_)
+        | Facts::CredentialHost(_)
+        | Facts::CredentialPath(_)
+        | Facts::Placeholder => serde_json::to_vec(&Content {
             policy: ruled(refusal).and_then(|request| request.policy.as_deref()),
             rule: ruled(refusal).map(|request| format!("{} {}", request.method, request.path)),
             method: ruled(refusal).map(|request| request.method.as_str()),
@@ -84,10 +93,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
 
 /// The request that rules denied.
 fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
-    match refusal.facts() {
-        Facts::Request(request) if request.fault != RequestFault::EncodedSlash => Some(request),
-        _ => None,
-    }
+    refusal.judged_request().filter(|request| request.fault != RequestFault::EncodedSlash)
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
