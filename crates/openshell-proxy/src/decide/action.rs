@@ -29,20 +29,20 @@ pub enum Action {
 }
 
 impl Message {
-    /// The message in the head of an HTTP request.
+    /// Reads the message in the head of an HTTP request.
     #[must_use]
     pub fn of(request: &Parts) -> Self {
         Self::Http { method: request.method.clone(), uri: request.uri.clone() }
     }
 
-    /// The message as it was written, where nothing judges it.
+    /// The message as it was sent, for connections without rules.
     pub(super) fn as_written(&self) -> Action {
         match self {
             Self::Http { method, uri } => Action::Http(HttpRequest::as_written(method, uri)),
         }
     }
 
-    /// The message in canonical form.
+    /// Normalizes the message.
     pub(super) fn canonical(&self, takes_encoded_slash: bool) -> Result<Action, TargetError> {
         match self {
             Self::Http { method, uri } => HttpRequest::canonical(method, uri, takes_encoded_slash).map(Action::Http),
@@ -66,21 +66,21 @@ impl Action {
         }
     }
 
-    /// The parts that a decision depends on.
+    /// The parts that a decision depends on, as its key in the cache.
     pub(super) fn key(&self, reads: Reads) -> Self {
         match self {
             Self::Http(request) => Self::Http(request.key(reads)),
         }
     }
 
-    /// Checks that the parts which rules read can be decoded.
+    /// Checks that the parts that the rules read can be decoded.
     pub(super) fn check(&self, reads: Reads) -> Result<(), Refusal> {
         match self {
             Self::Http(request) => request.check(reads),
         }
     }
 
-    /// The forms in which the rules read it, each of which must be permitted: the first, and others.
+    /// Inputs of the rules, one for each reading of the message; all must be permitted.
     pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         match self {
             Self::Http(request) => request.inputs(reads),

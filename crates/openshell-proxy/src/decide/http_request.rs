@@ -9,41 +9,41 @@ use serde_json::json;
 use crate::denial::refusal::Refusal;
 use crate::http::target::{RequestTarget, TargetError, decoded, folded};
 
-/// The parts of requests that the rules of a connection read.
+/// Parts of requests that the rules of a connection read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reads {
-    /// Queries.
+    /// True if they read queries.
     pub(super) queries: bool,
-    /// Other readings of paths.
+    /// True if they read other readings of paths.
     pub(super) readings: bool,
 }
 
 /// An HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpRequest {
-    /// Its method.
+    /// Method.
     pub method: Method,
-    /// Its canonical target, or the one that was written where nothing judges it.
+    /// Canonical target; as it was sent if no rules judge it.
     pub target: RequestTarget,
 }
 
 impl HttpRequest {
-    /// A `method` request for `uri` that nothing judges.
+    /// A `method` request for `uri` as it was sent, for connections without rules.
     #[must_use]
     pub fn as_written(method: &Method, uri: &Uri) -> Self {
         Self { method: method.clone(), target: RequestTarget::as_written(uri) }
     }
 
-    /// A `method` request for `uri` in canonical form.
+    /// Normalizes a `method` request for `uri`.
     ///
     /// # Errors
-    /// The target has none.
+    /// The target has no canonical form.
     pub fn canonical(method: &Method, uri: &Uri, takes_encoded_slash: bool) -> Result<Self, TargetError> {
         let target = RequestTarget::canonical(method, uri, takes_encoded_slash)?;
         Ok(Self { method: method.clone(), target })
     }
 
-    /// The method and the path that denials, proposals and observations name.
+    /// The method and path that denials, proposals and observations name.
     pub(super) fn rule(&self) -> (String, String) {
         (self.method.to_string(), self.target.path().to_owned())
     }
@@ -55,13 +55,13 @@ impl HttpRequest {
         texts.iter().flatten().map(|text| text.len()).sum()
     }
 
-    /// The parts that a decision depends on.
+    /// The parts that a decision depends on, as its key in the cache.
     pub(super) fn key(&self, reads: Reads) -> Self {
         let target = if reads.queries { self.target.clone() } else { self.target.without_query() };
         Self { method: self.method.clone(), target }
     }
 
-    /// Checks that the query can be decoded, where rules read it.
+    /// Checks that the query can be decoded, if the rules read it.
     pub(super) fn check(&self, reads: Reads) -> Result<(), Refusal> {
         if reads.queries {
             self.target.parameters().map_err(Refusal::target)?;
@@ -69,7 +69,7 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// The request as the rules read it, and once more without parameters of path segments, where there are any.
+    /// Inputs of the rules: the request, and, if its path has parameters, the request without them.
     pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in self.target.parameters().map_err(|error| error.to_string())? {
@@ -84,8 +84,9 @@ impl HttpRequest {
     }
 }
 
-/// Paths for which servers may take the canonical `path`: as it is; percent-decoded; and that without parameters, and without dots
-/// and blanks at the end of segments. Repeated slashes are folded, and each is with and without a slash at its end.
+/// Readings of the canonical `path` by servers: as it is; percent-decoded; and decoded without parameters and without
+/// dots and blanks at the ends of segments. Repeated slashes are folded, and each reading is given with and without a
+/// slash at its end.
 fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
     let whole = decoded(path);

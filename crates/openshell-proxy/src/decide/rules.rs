@@ -23,7 +23,7 @@ pub struct Rules {
     slice: Slice,
     enforcement: Enforcement,
     takes_encoded_slash: bool,
-    /// The parts of a message that make a difference.
+    /// Parts of messages that the rules read.
     reads: Reads,
     /// True if an evaluation is too slow for a connection thread.
     is_costly: bool,
@@ -134,7 +134,7 @@ impl Rules {
     /// Evaluates the rules on `action`; results are cached.
     ///
     /// # Errors
-    /// A part of it that rules read cannot be decoded, or the evaluation failed.
+    /// A part of the message that the rules read cannot be decoded, or the evaluation failed.
     pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
         action.check(self.reads)?;
         let key = self.key(action);
@@ -146,7 +146,7 @@ impl Rules {
         MessageKey { rules: self.id, action: action.key(self.reads) }
     }
 
-    /// Judges every form of `action`: each way in which the upstream may read it must be permitted.
+    /// Evaluates the rules on every reading of `action` that an upstream may have; each must be permitted.
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
         let verdict = self.evaluate_form(form)?;
@@ -159,7 +159,7 @@ impl Rules {
         }
     }
 
-    /// Judges one form of a message, as it stands in the `request` of the rules' input.
+    /// Evaluates the rules on one reading of a message, as `request` in their input.
     fn evaluate_form(&self, request: Value) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
         input.insert(Value::from("request"), request);

@@ -26,7 +26,7 @@ impl ApiCall {
 /// The call of a `method` request for the canonical `path`; `None` if it is not one of a model's interface.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
-    // Contract and clients differ in the case of methods; the backend gets them in upper case.
+    // Clients differ in the case of methods; the backend gets upper case.
     let is_method = |interface: &Interface| interface.method().as_str().eq_ignore_ascii_case(method.as_str());
     let mut interfaces = Interface::ALL.iter().copied().filter(is_method);
     interfaces.find_map(|interface| Some(ApiCall { interface, kind: interface.kind_of(path)? }))

@@ -1,4 +1,4 @@
-//! Answers of `mock://` backends, for tests and demonstrations without a network.
+//! Canned responses of `mock://` backends, for tests and demonstrations without a network.
 
 use bytes::Bytes;
 use hyper::Response;
@@ -13,7 +13,7 @@ pub fn answer(interface: Interface, model: &str, streams: bool) -> Response<Byte
         Some(events) => (events, "text/event-stream"),
         None => (interface.mock_answer(), "application/json"),
     };
-    // As it stands in a JSON string.
+    // Escaped as in a JSON string.
     let quoted = Value::from(model).to_string();
     let model = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default();
     let mut response = Response::new(Bytes::from(template.replace("{model}", model)));
