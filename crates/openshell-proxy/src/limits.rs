@@ -72,7 +72,7 @@ impl Limits {
     /// Bytes of the head of an HTTP/2 response.
     pub const ANSWER_HEAD_BYTES: u32 = 64 * 1024;
     /// Bytes that secrets may add to the head of a request.
-    pub const RELEASED_BYTES: usize = 256 * 1024;
+    pub const INJECTED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; its response is searched for each.
     pub const CREDENTIALS_PER_REQUEST: usize = 64;
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
@@ -130,9 +130,9 @@ impl Limits {
     /// have open.
     pub const SEARCHED_DESCRIPTORS: usize = 250_000;
     /// Descriptors that are read by one rescan for further owners.
-    pub const SWEPT_DESCRIPTORS: usize = 20_000_000;
+    pub const RESCAN_DESCRIPTORS: usize = 20_000_000;
     /// Time for one rescan, which no connection waits for.
-    pub const SWEEP_DEADLINE: Duration = Duration::from_secs(60);
+    pub const RESCAN_DEADLINE: Duration = Duration::from_secs(60);
     /// Time to find the program behind a rejected packet, for its report.
     pub const REPORT_DEADLINE: Duration = Duration::from_secs(1);
     /// Connections that are identified and judged at once; more would only compete for the processors.
@@ -150,7 +150,7 @@ impl Limits {
     /// Recent owners of sockets that are searched first in larger sandboxes, and as many of the newest processes.
     pub const RECENT_CALLERS: usize = 32;
     /// Divisor of the time that rescans may take: one part in this many.
-    pub const SWEEP_SHARE: u32 = 5;
+    pub const RESCAN_DIVISOR: u32 = 5;
     /// Ancestors of a caller, up to the command that init started.
     pub const ANCESTORS: usize = 64;
     /// Absolute paths among the arguments of a caller and its ancestors, for the reason text.

@@ -15,7 +15,7 @@ use crate::decide::store::PolicyStore;
 use crate::denial::refusal::Refusal;
 use crate::identify::Identifier;
 use crate::identify::rescan::PendingRescans;
-use crate::identify::search::{GiveUp, Search};
+use crate::identify::search::{CancelOnDrop, Search};
 use crate::limits::Limits;
 use crate::observe::Observations;
 use crate::peer::{Caller, Callers, Flow};
@@ -91,7 +91,7 @@ impl Authorizer {
         let (slot, mode) = (Arc::clone(&self.slots).acquire_owned(), self.mode.clone());
         let decision = async {
             let slot = slot.await;
-            let (search, _wanted) = search();
+            let (search, _guard) = search();
             let work = tokio::task::spawn_blocking(move || {
                 let identified = identifier.identify(flow, &search)?;
                 let verify = || identifier.verify(&identified);
@@ -117,7 +117,7 @@ impl Authorizer {
         let identified = async {
             let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
             let identifier = Arc::clone(&self.identifier);
-            let (search, _wanted) = search();
+            let (search, _guard) = search();
             let work = tokio::task::spawn_blocking(move || {
                 let identified = identifier.identify(flow, &search);
                 drop(slot);
@@ -141,13 +141,14 @@ impl Authorizer {
         let watch = Stopwatch::start();
         let judged = message::judge(&self.slots, permit, action).await;
         let us = watch.micros();
-        let leave = judged.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
-        debug!(policy = leave.policy(), generation = permit.generation(), us, "message authorized");
+        let message_permit =
+            judged.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
+        debug!(policy = message_permit.policy(), generation = permit.generation(), us, "message authorized");
         if let Mode::Observe(observations) = &self.mode {
             let (method, path) = action.rule();
             observations.add_request(&callers.first().program.executable, permit.target(), &method, &path);
         }
-        Ok(leave)
+        Ok(message_permit)
     }
 
     /// Notes the `destination` of `authorization`, if the run is observed.
@@ -167,14 +168,14 @@ impl Authorizer {
     }
 
     /// Searches all processes for further owners of sockets, until it is dropped: one rescan for all pending sockets,
-    /// then a pause, so that rescans take at most one part in [`Limits::SWEEP_SHARE`] of the time.
+    /// then a pause, so that rescans take at most one part in [`Limits::RESCAN_DIVISOR`] of the time.
     pub async fn rescan(&self) {
         loop {
             let waiting = self.rescans.take().await;
             let inodes: Vec<u32> = waiting.keys().copied().collect();
             let identifier = Arc::clone(&self.identifier);
             let start = Instant::now();
-            let searched = tokio::task::spawn_blocking(move || identifier.sweep(&inodes)).await;
+            let searched = tokio::task::spawn_blocking(move || identifier.rescan(&inodes)).await;
             let mut searched = searched.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())));
             for (inode, connection) in waiting {
                 let found = match &mut searched {
@@ -184,7 +185,7 @@ impl Authorizer {
                 // The connection may have ended meanwhile.
                 let _ = connection.send(found);
             }
-            let pause = start.elapsed() * (Limits::SWEEP_SHARE - 1);
+            let pause = start.elapsed() * (Limits::RESCAN_DIVISOR - 1);
             tokio::time::sleep(pause.max(Duration::from_millis(50))).await;
         }
     }
@@ -207,8 +208,8 @@ impl Mode {
 }
 
 /// Creates a search for a caller, and the guard that cancels it when it is dropped.
-fn search() -> (Search, GiveUp) {
+fn search() -> (Search, CancelOnDrop) {
     let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::JUDGE_DEADLINE);
-    let wanted = search.guard();
-    (search, wanted)
+    let guard = search.guard();
+    (search, guard)
 }

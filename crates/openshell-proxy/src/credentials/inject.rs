@@ -83,19 +83,19 @@ pub fn inject<B>(
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// A place for a secret in a head, and its encoding.
-struct Place {
+struct InsertionPoint {
     name: &'static str,
     coding: Coding,
     /// Returns true for bytes that need no encoding.
-    is_plain: fn(u8) -> bool,
+    needs_no_encoding: fn(u8) -> bool,
     check: fn(&[u8]) -> Result<(), &'static str>,
 }
 
 /// A path segment (RFC 3986 §3.3).
-const PATH: Place = Place {
+const PATH_SEGMENT: InsertionPoint = InsertionPoint {
     name: "the path",
     coding: Coding::Percent,
-    is_plain: |byte| is_unreserved(byte) || b"!$&'()*+,=:@".contains(&byte),
+    needs_no_encoding: |byte| is_unreserved(byte) || b"!$&'()*+,=:@".contains(&byte),
     check: |secret| {
         let leads_elsewhere = secret == b"." || secret.windows(2).any(|pair| pair == b"..");
         // The path must stay the one that was judged (CWE-22).
@@ -109,13 +109,14 @@ const PATH: Place = Place {
 };
 
 /// The value of a query parameter (RFC 3986 §3.4, §2.3).
-const QUERY: Place = Place { name: "the query", coding: Coding::Percent, is_plain: is_unreserved, check: |_| Ok(()) };
+const QUERY_VALUE: InsertionPoint =
+    InsertionPoint { name: "the query", coding: Coding::Percent, needs_no_encoding: is_unreserved, check: |_| Ok(()) };
 
 /// A field value (RFC 9110 §5.5).
-const HEADER: Place = Place {
+const FIELD_VALUE: InsertionPoint = InsertionPoint {
     name: "a header",
     coding: Coding::Plain,
-    is_plain: |_| true,
+    needs_no_encoding: |_| true,
     check: |secret| match secret.iter().any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f)) {
         true => Err("it holds a control character, which no header may"),
         false => Ok(()),
@@ -140,7 +141,7 @@ struct Injection<'r> {
 
 impl Injection<'_> {
     fn uri(&mut self, uri: &Uri) -> Result<Option<Uri>, Refusal> {
-        let path = self.fill(uri.path().as_bytes(), &PATH)?;
+        let path = self.fill(uri.path().as_bytes(), &PATH_SEGMENT)?;
         let query = uri.query().map(|query| self.query(query)).transpose()?.flatten();
         if path.is_none() && query.is_none() {
             return Ok(None);
@@ -165,7 +166,7 @@ impl Injection<'_> {
         for (index, pair) in query.split('&').enumerate() {
             let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
             refuse_any(name.as_bytes(), "the name of a query parameter")?;
-            let filled = value.map(|value| self.fill(value.as_bytes(), &QUERY)).transpose()?.flatten();
+            let filled = value.map(|value| self.fill(value.as_bytes(), &QUERY_VALUE)).transpose()?.flatten();
             is_filled |= filled.is_some();
             let mark = if index > 0 { &b"&"[..] } else { b"" };
             parts.push(Zeroizing::new([mark, name.as_bytes()].concat()));
@@ -183,10 +184,10 @@ impl Injection<'_> {
             let basic = if *name == AUTHORIZATION { self.basic(value.as_bytes())? } else { None };
             let filled = match basic {
                 Some(filled) => Some(filled),
-                None => self.fill(value.as_bytes(), &HEADER)?,
+                None => self.fill(value.as_bytes(), &FIELD_VALUE)?,
             };
             if let Some(filled) = filled {
-                let none = |_| Refusal::placeholder_misplaced(HEADER.name);
+                let none = |_| Refusal::placeholder_misplaced(FIELD_VALUE.name);
                 *value = HeaderValue::from_bytes(&filled).map_err(none)?;
                 value.set_sensitive(true);
             }
@@ -210,30 +211,30 @@ impl Injection<'_> {
             return Ok(None);
         }
         let Ok(decoded) = LENIENT.decode(token.trim_ascii()) else { return Ok(None) };
-        let filled = self.fill(&decoded, &HEADER)?.map(|filled| Zeroizing::new(STANDARD.encode(&*filled)));
+        let filled = self.fill(&decoded, &FIELD_VALUE)?.map(|filled| Zeroizing::new(STANDARD.encode(&*filled)));
         Ok(filled.map(|token| Zeroizing::new([b"Basic ", token.as_bytes()].concat())))
     }
 
     /// Replaces the placeholders in `text` by their secrets; `None` if there are none.
-    fn fill(&mut self, text: &[u8], place: &Place) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
-        let found = placeholder::find(text, place.coding);
+    fn fill(&mut self, text: &[u8], point: &InsertionPoint) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
+        let found = placeholder::find(text, point.coding);
         let (mut parts, mut end) = (Vec::new(), 0);
         for found in &found {
             let kept = text.get(end..found.range.start).unwrap_or_default();
-            refuse_any(kept, place.name)?;
+            refuse_any(kept, point.name)?;
             let credential = self.credential(&found.name)?;
             let secret = credential.secret().expose();
-            let why = |why| Refusal::credential_unsafe(&found.name, why);
-            (place.check)(secret).map_err(why)?;
+            let unsafe_because = |why| Refusal::credential_unsafe(&found.name, why);
+            (point.check)(secret).map_err(unsafe_because)?;
             self.bytes += secret.len();
-            if self.bytes > Limits::RELEASED_BYTES {
-                return Err(why("the head becomes too long"));
+            if self.bytes > Limits::INJECTED_BYTES {
+                return Err(unsafe_because("the head becomes too long"));
             }
             // Allocated at full size, since growing would leave a copy of the secret behind.
             let mut written = Zeroizing::new(Vec::with_capacity(kept.len() + 3 * secret.len()));
             written.extend_from_slice(kept);
             for byte in secret {
-                match (place.is_plain)(*byte) {
+                match (point.needs_no_encoding)(*byte) {
                     true => written.push(*byte),
                     false => written.extend_from_slice(format!("%{byte:02X}").as_bytes()),
                 }
@@ -242,7 +243,7 @@ impl Injection<'_> {
             end = found.range.end;
         }
         let kept = text.get(end..).unwrap_or_default();
-        refuse_any(kept, place.name)?;
+        refuse_any(kept, point.name)?;
         let parts: Vec<_> = parts.iter().map(|part| part.as_slice()).chain([kept]).collect();
         Ok((!found.is_empty()).then(|| Zeroizing::new(parts.concat())))
     }
@@ -252,10 +253,10 @@ impl Injection<'_> {
         let Some(credential) = self.vault.get(name) else {
             return Err(Refusal::credential_unknown(name.to_owned()));
         };
-        let why = |why| Refusal::credential_unsafe(name, why);
+        let unsafe_because = |why| Refusal::credential_unsafe(name, why);
         // Port 443 is for TLS: a secret must not reach it without the certificate check.
         if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
-            return Err(why("it would go to port 443 without TLS"));
+            return Err(unsafe_because("it would go to port 443 without TLS"));
         }
         let binding = credential.binding();
         if !binding.includes(&self.origin.target.host, self.origin.target.port) {
@@ -276,7 +277,7 @@ impl Injection<'_> {
         }
         if !self.used.iter().any(|used| used.name() == name) {
             if self.used.len() == Limits::CREDENTIALS_PER_REQUEST {
-                return Err(why("it is one more than a request may have"));
+                return Err(unsafe_because("it is one more than a request may have"));
             }
             self.used.push(Arc::clone(credential));
         }

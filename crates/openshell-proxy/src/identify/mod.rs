@@ -77,11 +77,11 @@ impl Identifier {
     ///
     /// # Errors
     /// /proc cannot be read, or an owner cannot be described; either refuses all the sockets.
-    pub fn sweep(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
+    pub fn rescan(&self, inodes: &[u32]) -> Result<HashMap<u32, Vec<Owner>>, Refusal> {
         let unknown = |error: ProcError| Refusal::caller_unknown(format!("failed to look at all processes: {error}"));
         let mut found: HashMap<u32, Vec<Owner>> = HashMap::new();
-        let search = Search::new(Limits::SWEPT_DESCRIPTORS, Limits::SWEEP_DEADLINE);
-        for (owner, inode) in self.processes.sweep(inodes, &search).map_err(unknown)? {
+        let search = Search::new(Limits::RESCAN_DESCRIPTORS, Limits::RESCAN_DEADLINE);
+        for (owner, inode) in self.processes.find_owners(inodes, &search).map_err(unknown)? {
             let described = self.describe_owner(&owner, inode, &search).map_err(unknown)?;
             if let Some(Described { caller, executables }) = described {
                 found.entry(inode).or_default().push(Owner { caller, executables });

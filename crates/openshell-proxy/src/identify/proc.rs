@@ -26,7 +26,7 @@ pub struct Processes {
 #[derive(Debug, Default)]
 struct Hints {
     /// True if the last full search counted too many processes for another one.
-    are_many: bool,
+    is_large: bool,
     /// Owners found last, the most recent first.
     recent: VecDeque<i32>,
     /// `/proc` directory offset of the newest owner found; newer processes come after it.
@@ -35,7 +35,7 @@ struct Hints {
 
 /// Owners of a socket.
 #[derive(Debug)]
-pub(super) struct Owners {
+pub(super) struct SocketOwners {
     pub(super) found: Vec<Process>,
     /// True if every process was searched.
     pub(super) is_complete: bool,
@@ -58,7 +58,7 @@ pub(super) enum ProcError {
     #[error("process {0} has more than {max} ancestors", max = Limits::ANCESTORS)]
     TooDeep(i32),
     #[error("process {0} does not descend from the sandbox's init")]
-    Stranger(i32),
+    NotDescendant(i32),
     #[error("process {0} or an ancestor of it changed while it was looked at")]
     Changed(i32),
     #[error(transparent)]
@@ -119,19 +119,19 @@ impl Processes {
 
     /// Finds the processes that hold the socket `inode`: all of them in a small sandbox, else the first one found,
     /// likely ones first. A full search takes time in proportion to the processes.
-    pub(super) fn owners_of(&self, inode: u32, search: &Search) -> Result<Owners, ProcError> {
+    pub(super) fn owners_of(&self, inode: u32, search: &Search) -> Result<SocketOwners, ProcError> {
         if let Some(owner) = self.likely_owner(inode, search)? {
-            return Ok(Owners { found: vec![owner], is_complete: false });
+            return Ok(SocketOwners { found: vec![owner], is_complete: false });
         }
-        let found = self.sweep(&[inode], search)?.into_iter().map(|(owner, _)| owner).collect::<Vec<_>>();
+        let found = self.find_owners(&[inode], search)?.into_iter().map(|(owner, _)| owner).collect::<Vec<_>>();
         if let Some(owner) = found.first() {
             self.remember(owner.pid, None);
         }
-        Ok(Owners { found, is_complete: true })
+        Ok(SocketOwners { found, is_complete: true })
     }
 
     /// Finds every process that holds one of the sockets `inodes`, with the socket.
-    pub(super) fn sweep(&self, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
+    pub(super) fn find_owners(&self, inodes: &[u32], search: &Search) -> Result<Vec<(Process, u32)>, ProcError> {
         let mut owners = Vec::new();
         let processes = self.list(0).map_err(ProcError::List)?;
         for (pid, _) in &processes {
@@ -141,7 +141,7 @@ impl Processes {
                 Err(error) => return Err(error),
             }
         }
-        self.hints().are_many = processes.len() > Limits::SEARCHED_PROCESSES;
+        self.hints().is_large = processes.len() > Limits::SEARCHED_PROCESSES;
         Ok(owners)
     }
 
@@ -149,7 +149,7 @@ impl Processes {
     fn likely_owner(&self, inode: u32, search: &Search) -> Result<Option<Process>, ProcError> {
         let (recent, newest) = {
             let hints = self.hints();
-            if !hints.are_many {
+            if !hints.is_large {
                 return Ok(None);
             }
             (hints.recent.clone(), hints.newest)
@@ -166,10 +166,10 @@ impl Processes {
             }
         }
         let new = self.list(newest).map_err(ProcError::List)?;
-        for (pid, place) in new.into_iter().rev().take(Limits::RECENT_CALLERS) {
+        for (pid, offset) in new.into_iter().rev().take(Limits::RECENT_CALLERS) {
             match self.owner(pid, &[inode], search).map(|found| found.first().copied()) {
                 Ok(Some((owner, _))) => {
-                    self.remember(pid, Some(place));
+                    self.remember(pid, Some(offset));
                     return Ok(Some(owner));
                 }
                 Ok(None) | Err(ProcError::Gone(_)) => {}
@@ -192,21 +192,21 @@ impl Processes {
         self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists the processes from directory offset `place` on, in the order of their PIDs, each with its own offset (the
+    /// Lists the processes from directory offset `offset` on, in the order of their PIDs, each with its own offset (the
     /// `d_off` of the entry before, getdents(2)).
-    fn list(&self, mut place: u64) -> io::Result<Vec<(i32, u64)>> {
+    fn list(&self, mut offset: u64) -> io::Result<Vec<(i32, u64)>> {
         let folder =
             rustix::fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::seek(&folder, SeekFrom::Start(place))?;
+        rustix::fs::seek(&folder, SeekFrom::Start(offset))?;
         let mut buffer = Vec::with_capacity(16 * 1024);
         let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
         let mut found = Vec::new();
         while let Some(entry) = entries.next() {
             let entry = entry?;
             if let Some(pid) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
-                found.push((pid, place));
+                found.push((pid, offset));
             }
-            place = entry.next_entry_cookie();
+            offset = entry.next_entry_cookie();
         }
         Ok(found)
     }
@@ -302,7 +302,7 @@ impl Processes {
         // The command that init started, or an orphan that init adopted, has init as its parent.
         while let Some((_, Stat { parent, .. })) = chain.last().copied().filter(|(_, stat)| stat.parent != self.init) {
             if parent <= 1 {
-                return Err(ProcError::Stranger(process.pid));
+                return Err(ProcError::NotDescendant(process.pid));
             }
             if chain.len() > Limits::ANCESTORS {
                 return Err(ProcError::TooDeep(process.pid));

@@ -15,8 +15,8 @@ pub struct Search {
 
 #[derive(Debug, Default)]
 struct State {
-    looked_at: AtomicUsize,
-    is_given_up: AtomicBool,
+    read: AtomicUsize,
+    is_cancelled: AtomicBool,
 }
 
 /// Reason for which a search ended early.
@@ -31,11 +31,11 @@ pub enum Exceeded {
 
 /// Cancels the search when it is dropped.
 #[derive(Debug)]
-pub struct GiveUp(Arc<State>);
+pub struct CancelOnDrop(Arc<State>);
 
-impl Drop for GiveUp {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.is_given_up.store(true, Ordering::Relaxed);
+        self.0.is_cancelled.store(true, Ordering::Relaxed);
     }
 }
 
@@ -51,8 +51,8 @@ impl Search {
 
     /// Returns the guard that cancels the search when it is dropped.
     #[must_use]
-    pub fn guard(&self) -> GiveUp {
-        GiveUp(Arc::clone(&self.state))
+    pub fn guard(&self) -> CancelOnDrop {
+        CancelOnDrop(Arc::clone(&self.state))
     }
 
     /// Counts one descriptor.
@@ -60,11 +60,11 @@ impl Search {
     /// # Errors
     /// The search has used up its descriptors or its time, or was cancelled.
     pub fn step(&self) -> Result<(), Exceeded> {
-        let count = self.state.looked_at.fetch_add(1, Ordering::Relaxed);
+        let count = self.state.read.fetch_add(1, Ordering::Relaxed);
         if count >= self.descriptors {
             return Err(Exceeded::Descriptors);
         }
-        let is_over = || self.state.is_given_up.load(Ordering::Relaxed) || Instant::now() >= self.deadline;
+        let is_over = || self.state.is_cancelled.load(Ordering::Relaxed) || Instant::now() >= self.deadline;
         if count.is_multiple_of(CLOCK_INTERVAL) && is_over() { Err(Exceeded::Time) } else { Ok(()) }
     }
 }

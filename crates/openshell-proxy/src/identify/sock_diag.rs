@@ -51,24 +51,24 @@ impl SockDiag {
 
     /// Inode of the client's socket; takes some 2 us.
     pub(super) fn inode(&self, flow: Flow) -> io::Result<u32> {
-        self.ask(Question { protocol: IPPROTO_TCP, from: flow.client, to: flow.server })
+        self.query(Query { protocol: IPPROTO_TCP, from: flow.client, to: flow.server })
     }
 
     /// Inode of the UDP socket that receives from `remote` at `local`, and thus the one that sends there.
     pub(super) fn udp_inode(&self, local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<u32> {
         // For UDP the kernel looks up the receiver, by the source and destination of a packet to it.
-        self.ask(Question { protocol: IPPROTO_UDP, from: remote, to: local })
+        self.query(Query { protocol: IPPROTO_UDP, from: remote, to: local })
     }
 
-    fn ask(&self, question: Question) -> io::Result<u32> {
+    fn query(&self, query: Query) -> io::Result<u32> {
         let mut guard = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let (socket, last) = &mut *guard;
-        *last = last.wrapping_add(1);
-        rustix::net::send(&*socket, &request(question, self.interface, *last), SendFlags::empty())?;
+        let (socket, sequence) = &mut *guard;
+        *sequence = sequence.wrapping_add(1);
+        rustix::net::send(&*socket, &request(query, self.interface, *sequence), SendFlags::empty())?;
         loop {
             let mut answer = [0; 1024];
             let (filled, _) = rustix::net::recv(&*socket, answer.as_mut_slice(), RecvFlags::empty())?;
-            if let Some(result) = parse(answer.get(..filled).unwrap_or_default(), question, *last) {
+            if let Some(result) = parse(answer.get(..filled).unwrap_or_default(), query, *sequence) {
                 return result;
             }
         }
@@ -77,7 +77,7 @@ impl SockDiag {
 
 /// Key of a socket.
 #[derive(Clone, Copy)]
-struct Question {
+struct Query {
     protocol: u8,
     from: SocketAddrV4,
     to: SocketAddrV4,
@@ -85,7 +85,7 @@ struct Question {
 
 /// Builds a `struct inet_diag_req_v2` with its header: the exact socket, as a packet that arrives at `interface` finds
 /// it.
-fn request(question: Question, interface: u32, sequence: u32) -> [u8; REQUEST] {
+fn request(query: Query, interface: u32, sequence: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     let address = |address: &Ipv4Addr| address.octets();
@@ -93,20 +93,20 @@ fn request(question: Question, interface: u32, sequence: u32) -> [u8; REQUEST] {
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(6, &NLM_F_REQUEST.to_ne_bytes());
     put(8, &sequence.to_ne_bytes());
-    put(16, &[AF_INET, question.protocol, 0, 0]);
+    put(16, &[AF_INET, query.protocol, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
-    put(24, &question.from.port().to_be_bytes());
-    put(26, &question.to.port().to_be_bytes());
-    put(28, &address(question.from.ip()));
-    put(44, &address(question.to.ip()));
+    put(24, &query.from.port().to_be_bytes());
+    put(26, &query.to.port().to_be_bytes());
+    put(28, &address(query.from.ip()));
+    put(44, &address(query.to.ip()));
     put(60, &interface.to_ne_bytes());
     // No cookie.
     put(64, &[0xff; 8]);
     bytes
 }
 
-/// Parses the reply to `question` with number `sequence`; `None` if it is the reply to another one.
-fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u32>> {
+/// Parses the reply to `query` with number `sequence`; `None` if it is the reply to another one.
+fn parse(bytes: &[u8], query: Query, sequence: u32) -> Option<io::Result<u32>> {
     let word = |at: usize| bytes.get(at..)?.first_chunk::<4>().map(|word| u32::from_ne_bytes(*word));
     let kind = bytes.get(4..)?.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind))?;
     if word(8)? != sequence {
@@ -119,21 +119,21 @@ fn parse(bytes: &[u8], question: Question, sequence: u32) -> Option<io::Result<u
     // For a closed connection the kernel returns a listener on the same port, which has no remote end.
     let remote_port = bytes.get(REMOTE_PORT_OFFSET..)?.first_chunk::<2>().map(|port| u16::from_be_bytes(*port))?;
     let state = bytes.get(STATE_OFFSET)?;
-    let is_it = question.protocol == IPPROTO_UDP || (remote_port == question.to.port() && CONNECTED.contains(state));
+    let is_match = query.protocol == IPPROTO_UDP || (remote_port == query.to.port() && CONNECTED.contains(state));
     match (kind, word(INODE_OFFSET)) {
         // A socket without an inode has no owner: it is closed, or not accepted yet.
-        (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && is_it => Some(Ok(inode)),
+        (SOCK_DIAG_BY_FAMILY, Some(inode)) if inode != 0 && is_match => Some(Ok(inode)),
         _ => Some(Err(io::ErrorKind::NotFound.into())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CONNECTED, IPPROTO_TCP, Question, REMOTE_PORT_OFFSET, REQUEST, STATE_OFFSET, parse};
+    use super::{CONNECTED, IPPROTO_TCP, Query, REMOTE_PORT_OFFSET, REQUEST, STATE_OFFSET, parse};
 
-    fn question() -> Question {
+    fn query() -> Query {
         let address = |text: &str| text.parse().unwrap();
-        Question { protocol: IPPROTO_TCP, from: address("10.200.0.2:4000"), to: address("10.200.0.1:3128") }
+        Query { protocol: IPPROTO_TCP, from: address("10.200.0.2:4000"), to: address("10.200.0.1:3128") }
     }
 
     /// An answer to question 7: a socket with the inode 0x01010101, in `state`.
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_socket_that_is_not_connected_is_no_callers() {
         for state in 0..=u8::MAX {
-            let inode = parse(&answer(state), question(), 7).unwrap().ok();
+            let inode = parse(&answer(state), query(), 7).unwrap().ok();
             assert_eq!(inode, CONNECTED.contains(&state).then_some(0x0101_0101), "state {state}");
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     fn fuzzed_answers_about_sockets_are_read_or_refused() {
         let words: [&[u8]; 3] = [&[0xff; 4], &[0; 4], &7_u32.to_ne_bytes()];
         fuzz::fuzz("answers about sockets", &[&answer(1)], &words, |input| {
-            if let Some(Ok(inode)) = parse(input, question(), 7) {
+            if let Some(Ok(inode)) = parse(input, query(), 7) {
                 assert_ne!(inode, 0);
             }
         });

@@ -90,8 +90,8 @@ pub async fn authorize_request(
     let action = permit.action(&inspector.message(request)?)?;
     let Action::Http(http) = &action;
     record.asks_for(http.target.path());
-    let leave = authorizer.authorize_message(permit, callers, &action).await?;
-    record.request_permitted_by(leave.policy(), leave.judged());
+    let message_permit = authorizer.authorize_message(permit, callers, &action).await?;
+    record.request_permitted_by(message_permit.policy(), message_permit.judged());
     let Action::Http(HttpRequest { target, .. }) = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
 }
