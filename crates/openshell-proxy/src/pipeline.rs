@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use crate::authorize::connection::Connection;
-use crate::credentials::body::{FirstBytes, misplaced};
+use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
@@ -106,7 +106,7 @@ async fn relay(
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
         let first = start_opaque(services, connection).await?;
-        return ended(opaque::relay(client, surplus, upstream, Bytes::new(), first).await);
+        return discard_io_error(opaque::relay(client, surplus, upstream, Bytes::new(), first).await);
     }
     let Ok(found) = Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await else {
         return Ok(());
@@ -124,7 +124,8 @@ async fn relay(
             let socket = client.as_fd().try_clone_to_owned().ok();
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             let tunnel = HttpTunnel::new(services, connection, Scheme::Http);
-            let ends = Ends { client, socket, upstream, address, speaks: UpstreamProtocol::Unknown, slot: None };
+            let ends =
+                Ends { client, socket, upstream, address, upstream_protocol: UpstreamProtocol::Unknown, slot: None };
             Box::pin(relay_http(proxy, &tunnel, protocol, ends)).await
         }
         (Protocol::Other, Inspection::Judged(_)) => {
@@ -134,7 +135,7 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let first = start_opaque(services, connection).await?;
-            ended(opaque::relay(client, from_client, upstream, from_upstream, first).await)
+            discard_io_error(opaque::relay(client, from_client, upstream, from_upstream, first).await)
         }
     }
 }
@@ -151,9 +152,9 @@ async fn relay_tls(
     let (socket, watch) = (client.as_fd().try_clone_to_owned().ok(), Stopwatch::start());
     let intercepted = Box::pin(intercept(services, &proxy.interceptor, client, upstream, connection)).await;
     let Some(mut intercepted) = intercepted else { return Ok(()) };
-    let (agreed, speaks) = (intercepted.agreed(), intercepted.upstream_protocol());
+    let (negotiated, upstream_protocol) = (intercepted.negotiated(), intercepted.upstream_protocol());
     let may_be_opaque = connection.permit().rules().is_none();
-    let found = match agreed {
+    let found = match negotiated {
         Some(protocol) => Detected { protocol, from_client: Bytes::new(), from_upstream: Bytes::new() },
         None => {
             let (client, upstream) = (&mut intercepted.client, &mut intercepted.upstream);
@@ -164,14 +165,15 @@ async fn relay_tls(
         }
     };
     let Detected { protocol, from_client, from_upstream } = found;
-    debug!(?protocol, upstream = ?speaks, us = watch.micros(), "TLS intercepted");
+    debug!(?protocol, upstream = ?upstream_protocol, us = watch.micros(), "TLS intercepted");
     let Intercepted { client, upstream, http2_slot: slot } = intercepted;
     let permit = connection.permit();
     match (protocol, permit.inspection()) {
         (Protocol::Http1 | Protocol::Http2, _) => {
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             let tunnel = HttpTunnel::new(services, connection, Scheme::Https);
-            relay_http(proxy, &tunnel, protocol, Ends { client, socket, upstream, address, speaks, slot }).await
+            relay_http(proxy, &tunnel, protocol, Ends { client, socket, upstream, address, upstream_protocol, slot })
+                .await
         }
         (Protocol::Tls | Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
@@ -181,7 +183,7 @@ async fn relay_tls(
         (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let first = start_opaque(services, connection).await?;
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
-            ended(opaque::copy(client, upstream, first).await)
+            discard_io_error(opaque::copy(client, upstream, first).await)
         }
     }
 }
@@ -194,7 +196,7 @@ struct Ends<C, U> {
     upstream: U,
     address: SocketAddr,
     /// The protocol of the upstream.
-    speaks: UpstreamProtocol,
+    upstream_protocol: UpstreamProtocol,
     /// A slot for HTTP/2, if one was acquired with ALPN.
     slot: Option<OwnedSemaphorePermit>,
 }
@@ -210,7 +212,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Ends { client, socket, upstream, address, speaks, slot } = ends;
+    let Ends { client, socket, upstream, address, upstream_protocol, slot } = ends;
     if protocol != Protocol::Http2 {
         tunnel.serve_http1(client, socket, upstream, address).await;
         return Ok(());
@@ -218,7 +220,7 @@ where
     let too_many = Refusal::limit_reached("too many HTTP/2 connections at once");
     let _slot = slot.or_else(|| proxy.interceptor.http2_slot()).ok_or(too_many)?;
     drop(socket);
-    tunnel.serve_http2(client, upstream, address, speaks).await;
+    tunnel.serve_http2(client, upstream, address, upstream_protocol).await;
     Ok(())
 }
 
@@ -230,8 +232,8 @@ async fn start_opaque(services: &Services, connection: &Connection) -> Result<Fi
 
 /// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
 /// decision: the other side learns of it by the end of its connection.
-fn ended(relayed: io::Result<()>) -> Result<(), Refusal> {
-    relayed.err().as_ref().and_then(misplaced).map_or(Ok(()), Err)
+fn discard_io_error(relayed: io::Result<()>) -> Result<(), Refusal> {
+    relayed.err().as_ref().and_then(placeholder_refusal).map_or(Ok(()), Err)
 }
 
 /// Answers a client whose protocol cannot be judged although its connection has rules.

@@ -27,7 +27,7 @@ pub struct Scanner {
 
 impl Scanner {
     /// Returns true if a placeholder ends in `part`, the next one.
-    pub fn finds_in(&mut self, part: &[u8]) -> bool {
+    pub fn finds_end_in(&mut self, part: &[u8]) -> bool {
         if !self.tail.is_empty() {
             self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
             if placeholder::is_in(&self.tail) {
@@ -64,32 +64,32 @@ impl FirstBytes {
 
     /// Returns true until the first bytes have passed.
     #[must_use]
-    pub fn are_awaited(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.left > 0
     }
 
     /// Searches `part`, the next one.
     ///
     /// # Errors
-    /// A placeholder ends in it; [`misplaced`] recognizes the error.
-    pub fn look_at(&mut self, part: &[u8]) -> std::io::Result<()> {
+    /// A placeholder ends in it; [`placeholder_refusal`] recognizes the error.
+    pub fn scan(&mut self, part: &[u8]) -> std::io::Result<()> {
         let seen = part.get(..self.left).unwrap_or(part);
         self.left -= seen.len();
-        if self.scanner.finds_in(seen) { Err(std::io::Error::other(Misplaced)) } else { Ok(()) }
+        if self.scanner.finds_end_in(seen) { Err(std::io::Error::other(FoundPlaceholder)) } else { Ok(()) }
     }
 }
 
 /// The refusal for first bytes with a placeholder, if `error` stands for one.
 #[must_use]
-pub fn misplaced(error: &std::io::Error) -> Option<Refusal> {
-    let is_misplaced = error.get_ref().is_some_and(|inner| inner.is::<Misplaced>());
-    is_misplaced.then_some(Refusal::placeholder_misplaced("the first bytes of the connection"))
+pub fn placeholder_refusal(error: &std::io::Error) -> Option<Refusal> {
+    let is_placeholder = error.get_ref().is_some_and(|inner| inner.is::<FoundPlaceholder>());
+    is_placeholder.then_some(Refusal::placeholder_misplaced("the first bytes of the connection"))
 }
 
 /// Error of a placeholder where none is replaced.
 #[derive(Debug, thiserror::Error)]
 #[error("a credential placeholder stands where none is replaced")]
-pub struct Misplaced;
+pub struct FoundPlaceholder;
 
 /// Body of a request on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
@@ -159,7 +159,7 @@ impl Drop for Leak {
 pub enum Unsendable {
     /// It holds a placeholder.
     #[error(transparent)]
-    Misplaced(Misplaced),
+    Placeholder(FoundPlaceholder),
     /// It did not arrive complete.
     #[error(transparent)]
     Broken(IncompleteBody),
@@ -168,7 +168,7 @@ pub enum Unsendable {
 impl From<Unsendable> for Refusal {
     fn from(error: Unsendable) -> Self {
         match error {
-            Unsendable::Misplaced(_) => in_body(),
+            Unsendable::Placeholder(_) => body_refusal(),
             Unsendable::Broken(_) => Self::bad_request("the body of the request is malformed, or ended before its end"),
         }
     }
@@ -195,19 +195,19 @@ pub async fn prefetch(
         let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
         let mut first = BytesMut::new();
         // A body that takes longer is sent on as it arrives.
-        let gathered = tokio::time::timeout(patience, scanned.gather(&mut first)).await;
+        let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first)).await;
         scanned.first = first.freeze();
-        gathered.unwrap_or(Ok(()))?;
+        prefetched.unwrap_or(Ok(()))?;
     }
     Ok(scanned.boxed_unsync())
 }
 
 impl Scanned {
-    async fn gather(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
+    async fn prefetch(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
         while (first.len() as u64) < Limits::PREFETCH_BYTES
             && let Some(frame) = self.rest.frame().await
         {
-            match self.looked_at(frame)?.into_data() {
+            match self.scan_frame(frame)?.into_data() {
                 Ok(data) => first.extend_from_slice(&data),
                 Err(other) => self.trailers = other.into_trailers().ok(),
             }
@@ -215,13 +215,13 @@ impl Scanned {
         Ok(())
     }
 
-    fn looked_at(&mut self, frame: Result<Frame<Bytes>, IncompleteBody>) -> Result<Frame<Bytes>, Unsendable> {
+    fn scan_frame(&mut self, frame: Result<Frame<Bytes>, IncompleteBody>) -> Result<Frame<Bytes>, Unsendable> {
         let mut frame = frame.map_err(Unsendable::Broken)?;
         let scanner = &mut self.scanner;
-        let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_in(data));
+        let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_end_in(data));
         let in_trailers = |trailers: &HeaderMap| trailers.iter().any(|(name, value)| is_in_header(name, value));
         if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
-            return Err(Unsendable::Misplaced(Misplaced));
+            return Err(Unsendable::Placeholder(FoundPlaceholder));
         }
         frame.trailers_mut().into_iter().for_each(head::remove_what_is_no_trailer);
         Ok(frame)
@@ -230,7 +230,7 @@ impl Scanned {
 
 /// The refusal for a placeholder in a body.
 #[must_use]
-pub fn in_body() -> Refusal {
+pub fn body_refusal() -> Refusal {
     Refusal::placeholder_misplaced("the body")
 }
 
@@ -247,8 +247,8 @@ impl Body for Scanned {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         let Some(frame) = ready!(Pin::new(&mut this.rest).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = this.looked_at(frame);
-        if matches!(frame, Err(Unsendable::Misplaced(_))) {
+        let frame = this.scan_frame(frame);
+        if matches!(frame, Err(Unsendable::Placeholder(_))) {
             this.leak.0.is_found.store(true, Ordering::Relaxed);
         }
         Poll::Ready(Some(frame))
@@ -285,11 +285,11 @@ mod tests {
                 for second in first..=bytes.len() {
                     let mut scanner = Scanner::default();
                     let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
-                    assert!(parts.iter().any(|part| scanner.finds_in(part)), "{text} cut at {first} and {second}");
+                    assert!(parts.iter().any(|part| scanner.finds_end_in(part)), "{text} cut at {first} and {second}");
                 }
             }
             let mut scanner = Scanner::default();
-            assert!(bytes.iter().any(|byte| scanner.finds_in(&[*byte])), "{text} byte by byte");
+            assert!(bytes.iter().any(|byte| scanner.finds_end_in(&[*byte])), "{text} byte by byte");
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
     fn what_only_speaks_of_placeholders_holds_none() {
         let mut scanner = Scanner::default();
         for part in ["openshell:resolve:env:", "*", " openshell", " resolve:env:A ", &"openshell".repeat(1000)] {
-            assert!(!scanner.finds_in(part.as_bytes()), "{part}");
+            assert!(!scanner.finds_end_in(part.as_bytes()), "{part}");
         }
     }
 }

@@ -49,8 +49,8 @@ impl Messages {
     ///
     /// # Errors
     /// The text is no stream of messages.
-    fn behind_last(&mut self, part: &[u8]) -> Result<Option<usize>, NoMessages> {
-        let (mut rest, mut behind) = (part, None);
+    fn after_last(&mut self, part: &[u8]) -> Result<Option<usize>, NotMessages> {
+        let (mut rest, mut after) = (part, None);
         while !rest.is_empty() {
             if self.prefix.1 < self.prefix.0.len() {
                 let (prefix, count) = &mut self.prefix;
@@ -64,24 +64,24 @@ impl Messages {
                 }
                 let [flags, length @ ..] = *prefix;
                 if flags > 1 {
-                    return Err(NoMessages);
+                    return Err(NotMessages);
                 }
                 self.left = u32::from_be_bytes(length) as usize;
             }
-            let came = self.left.min(rest.len());
-            rest = rest.get(came..).unwrap_or_default();
-            self.left -= came;
+            let read = self.left.min(rest.len());
+            rest = rest.get(read..).unwrap_or_default();
+            self.left -= read;
             if self.left == 0 {
                 self.prefix.1 = 0;
-                behind = Some(rest.len());
+                after = Some(rest.len());
             }
         }
-        Ok(behind)
+        Ok(after)
     }
 }
 
 /// Error of a text that is no stream of messages.
-struct NoMessages;
+struct NotMessages;
 
 impl std::fmt::Debug for Scrubber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -112,16 +112,16 @@ impl Scrubber {
     /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest with its line or
     /// message, since the next message begins with a byte that ends lines. The count depends on lines alone, or its
     /// timing would tell a guesser how much of a secret is matched.
-    fn waiting(&mut self, part: &[u8]) -> usize {
+    fn hold_back(&mut self, part: &[u8]) -> usize {
         let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
         let line = match part.iter().rev().position(ends_line) {
-            Some(behind) => behind,
+            Some(after) => after,
             None => part.len() + self.held.len(),
         };
-        let message = match self.messages.as_mut().map(|messages| messages.behind_last(part)) {
+        let message = match self.messages.as_mut().map(|messages| messages.after_last(part)) {
             Some(Ok(message)) => message,
             // A text that is no stream of messages is treated as lines.
-            Some(Err(NoMessages)) => {
+            Some(Err(NotMessages)) => {
                 self.messages = None;
                 None
             }
@@ -132,21 +132,21 @@ impl Scrubber {
 
     /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
-        let (before, kept, mut found) = (self.held.len(), self.waiting(&part), Vec::new());
+        let (before, held_back, mut found) = (self.held.len(), self.hold_back(&part), Vec::new());
         for (credential, matcher) in &mut self.credentials {
             matcher.push(credential.forms(), &part, before, |place| found.push(place));
         }
         let is_found = !found.is_empty();
         if before == 0 && !is_found {
-            let sent = part.len() - kept;
+            let sent = part.len() - held_back;
             self.held.extend_from_slice(part.get(sent..).unwrap_or_default());
-            self.masked.resize(kept, false);
+            self.masked.resize(held_back, false);
             return (part.slice(..sent), false);
         }
         self.held.extend_from_slice(&part);
         self.masked.resize(self.held.len(), false);
         mask(&mut self.masked, found);
-        let sent = self.held.len() - kept;
+        let sent = self.held.len() - held_back;
         (self.take(sent), is_found)
     }
 

@@ -242,7 +242,7 @@ impl Exchange<'_> {
                 },
                 Err(SendError::Refused) => return Err(ExchangeError::NotSent),
                 Err(SendError::Failed(_)) if leak.as_ref().is_some_and(LeakReport::take) => {
-                    return Err(body::in_body().into());
+                    return Err(body::body_refusal().into());
                 }
                 Err(SendError::Failed(refusal)) => return Err(ExchangeError::Failed(refusal)),
             };
@@ -256,7 +256,7 @@ impl Exchange<'_> {
         LeakReport::new(move || {
             if let Some(connection) = &connection {
                 let record = Record::of(&audit, &connection.callers(), connection.target().clone());
-                record.finish(Outcome::Refused(&body::in_body()));
+                record.finish(Outcome::Refused(&body::body_refusal()));
             }
         })
     }

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
-use crate::credentials::body::{FirstBytes, misplaced};
+use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
@@ -254,7 +254,7 @@ where
     let first = FirstBytes::new(&services.vault.load());
     // An I/O error of either side is no decision: the other side learns of it by the end of its connection.
     let relayed = opaque::copy(client, TokioIo::new(upstream), first).await;
-    if let Some(refusal) = relayed.err().as_ref().and_then(misplaced) {
+    if let Some(refusal) = relayed.err().as_ref().and_then(placeholder_refusal) {
         report_refused(services, &connection, &refusal);
     }
 }

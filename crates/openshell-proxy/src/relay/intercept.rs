@@ -32,7 +32,7 @@ impl Intercepted {
     /// The protocol that the client negotiated by ALPN, which settles it before anything is read: an HTTP/2 server may
     /// speak first. `None` without ALPN.
     #[must_use]
-    pub fn agreed(&self) -> Option<Protocol> {
+    pub fn negotiated(&self) -> Option<Protocol> {
         match terminate::protocol(&self.client)? {
             HTTP2 => Some(Protocol::Http2),
             _ => Some(Protocol::Http1),

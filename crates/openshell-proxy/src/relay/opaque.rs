@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
-use crate::credentials::body::{FirstBytes, misplaced};
+use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
@@ -43,9 +43,9 @@ pub async fn relay(
     spoken: Bytes,
     mut first: FirstBytes,
 ) -> io::Result<()> {
-    first.look_at(&surplus)?;
+    first.scan(&surplus)?;
     let relayed = relay_all(&mut client, surplus, &mut upstream, spoken, first).await;
-    if relayed.as_ref().err().and_then(misplaced).is_some() {
+    if relayed.as_ref().err().and_then(placeholder_refusal).is_some() {
         // A reset, so that the upstream does not take the truncated bytes for complete.
         upstream.set_zero_linger()?;
     }
@@ -108,7 +108,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         let read = Pin::new(stream).poll_read(cx, buf);
         let new = buf.filled().get(before..).unwrap_or_default();
         moved.fetch_add(new.len() as u64, Ordering::Relaxed);
-        first.look_at(new)?;
+        first.scan(new)?;
         read
     }
 }
@@ -152,8 +152,8 @@ async fn one_way(
             moved.fetch_add(filled as u64, Ordering::Relaxed);
             let read = buffer.get(..filled).unwrap_or_default();
             if let Some(seen) = &mut first {
-                seen.look_at(read)?;
-                first = first.filter(|seen| seen.are_awaited());
+                seen.scan(read)?;
+                first = first.filter(|seen| seen.is_active());
             }
             to.write_all(read).await?;
             // Without descriptors for a pipe the copy goes on.

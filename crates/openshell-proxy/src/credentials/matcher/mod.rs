@@ -54,7 +54,7 @@ impl Needle {
 
     /// Calls `found` with each end of the needle in `text`, after `matched` bytes of it; returns the bytes matched at
     /// the end. Takes linear time for any text.
-    fn ends_in(&self, text: &[u8], mut matched: usize, mut found: impl FnMut(usize)) -> usize {
+    fn find_ends(&self, text: &[u8], mut matched: usize, mut found: impl FnMut(usize)) -> usize {
         let (length, mut at) = (self.bytes.len(), 0);
         while at < text.len() {
             let rest = text.get(at..).unwrap_or_default();
@@ -153,7 +153,7 @@ impl Matcher {
         let before = self.plain.clone();
         for (needle, matched) in forms.needles.iter().zip(&mut self.plain) {
             let length = needle.bytes.len();
-            *matched = needle.ends_in(part, *matched, |end| found((at + end).saturating_sub(length)..at + end));
+            *matched = needle.find_ends(part, *matched, |end| found((at + end).saturating_sub(length)..at + end));
         }
         for decoder in &mut self.escaped {
             // Without an escape nearby the result is that of the plain text.
@@ -182,7 +182,7 @@ enum Escapes {
 /// Result of reading an escape.
 enum Escape {
     /// `length` bytes stand for `bytes`.
-    CompleteBody { length: usize, bytes: Vec<u8> },
+    Complete { length: usize, bytes: Vec<u8> },
     /// The text ends within it.
     Begun,
     /// It is not an escape.
@@ -211,7 +211,7 @@ impl Escapes {
             (_, []) => None,
         };
         match read {
-            Some(Some((length, bytes))) => Escape::CompleteBody { length, bytes },
+            Some(Some((length, bytes))) => Escape::Complete { length, bytes },
             Some(None) => Escape::None,
             None if text.len() < ESCAPE_BYTES => Escape::Begun,
             None => Escape::None,
@@ -225,7 +225,7 @@ impl Escapes {
             let (before, escape) = rest.split_at(next);
             decoded.extend_from_slice(before);
             let length = match self.read(escape) {
-                Escape::CompleteBody { length, bytes } => {
+                Escape::Complete { length, bytes } => {
                     decoded.extend(bytes);
                     length
                 }
@@ -359,7 +359,7 @@ struct Decoder {
     /// Progress of each form.
     matches: Vec<Match>,
     /// A begun escape at the end of the text: less than [`ESCAPE_BYTES`].
-    begun: Vec<u8>,
+    partial: Vec<u8>,
     /// Bytes of decoded text so far.
     decoded: u64,
 }
@@ -399,7 +399,7 @@ impl Match {
             self.longer += longer;
         }
         let mut ends = Vec::new();
-        self.matched = needle.ends_in(bytes, self.matched, |end| ends.push(end));
+        self.matched = needle.find_ends(bytes, self.matched, |end| ends.push(end));
         for end in ends {
             self.forget((decoded + end as u64).saturating_sub(length as u64));
             let end = at + end.cast_signed();
@@ -414,13 +414,13 @@ impl Match {
 impl Decoder {
     fn new(escapes: Escapes, forms: &Forms) -> Self {
         let matches = forms.needles.iter().map(|_| Match::default()).collect();
-        Self { escapes, matches, begun: Vec::new(), decoded: 0 }
+        Self { escapes, matches, partial: Vec::new(), decoded: 0 }
     }
 
     /// Returns true if no escape is begun or matched, and each form is matched as far as `plain` says.
     fn is_idle(&self, plain: &[usize]) -> bool {
         let same = |(own, plain): (&Match, &usize)| own.matched == *plain && own.escapes.is_empty();
-        self.begun.is_empty() && self.matches.iter().zip(plain).all(same)
+        self.partial.is_empty() && self.matches.iter().zip(plain).all(same)
     }
 
     /// Skips `length` bytes without an escape, after which each form is matched as far as `plain` says.
@@ -431,12 +431,12 @@ impl Decoder {
 
     fn push(&mut self, forms: &Forms, part: &[u8], at: usize, found: &mut impl FnMut(Range<usize>)) {
         let at = at.cast_signed();
-        let begun = std::mem::take(&mut self.begun);
+        let partial = std::mem::take(&mut self.partial);
         let mut read = 0;
-        if !begun.is_empty() {
+        if !partial.is_empty() {
             // Enough bytes to decide a begun escape.
-            let joined = [&begun, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
-            read = self.run(forms, &joined, (at - begun.len().cast_signed(), begun.len()), found) - begun.len();
+            let joined = [&partial, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
+            read = self.run(forms, &joined, (at - partial.len().cast_signed(), partial.len()), found) - partial.len();
         }
         let rest = part.get(read..).unwrap_or_default();
         self.run(forms, rest, (at + read.cast_signed(), rest.len()), found);
@@ -461,14 +461,14 @@ impl Decoder {
                 continue;
             }
             match self.escapes.read(rest) {
-                Escape::CompleteBody { length, bytes } => {
+                Escape::Complete { length, bytes } => {
                     let longer = length.saturating_sub(bytes.len());
                     // The meaning ends where the escape ends.
                     self.advance(forms, (&bytes, longer), here + longer.cast_signed(), found);
                     read += length;
                 }
                 Escape::Begun => {
-                    self.begun = rest.to_vec();
+                    self.partial = rest.to_vec();
                     return text.len();
                 }
                 Escape::None => {
