@@ -41,8 +41,8 @@ impl Listener {
     /// Accepts connections until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
     /// accept are logged and retried, since their causes pass.
     pub async fn run(self, proxy: Arc<Proxy>, mut stopped: oneshot::Receiver<()>) {
-        let places = Arc::new(Semaphore::new(Limits::CONNECTIONS));
-        let refusals = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
+        let slots = Arc::new(Semaphore::new(Limits::CONNECTIONS));
+        let refusal_slots = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF.0;
         let mut unanswered = 0;
@@ -75,14 +75,14 @@ impl Listener {
             let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == proxy.workload) else { continue };
             // A socket that takes no options is closed already.
             let Ok(client) = prepare(&client).and_then(|()| client.into_std()) else { continue };
-            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
                 let proxy = Arc::clone(&proxy);
-                self.hand_over(&mut connections, client, place, move |client| {
+                self.hand_over(&mut connections, client, slot, move |client| {
                     pipeline::serve(proxy, client, flow).instrument(debug_span!("connection", client = %flow.client))
                 });
-            } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+            } else if let Ok(slot) = Arc::clone(&refusal_slots).try_acquire_owned() {
                 let proxy = Arc::clone(&proxy);
-                self.hand_over(&mut connections, client, place, move |client| ingress::refuse_excess(proxy, client));
+                self.hand_over(&mut connections, client, slot, move |client| ingress::refuse_excess(proxy, client));
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);
@@ -103,12 +103,12 @@ impl Listener {
         &self,
         connections: &mut JoinSet<()>,
         client: std::net::TcpStream,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
         serve: impl FnOnce(TcpStream) -> F + Send + 'static,
     ) where
         F: Future<Output = ()> + Send,
     {
-        let Some((worker, with_worker)) = self.workers.freest() else {
+        let Some((worker, worker_slot)) = self.workers.freest() else {
             tracing::error!("no thread is left that serves connections; start the sandbox again");
             return;
         };
@@ -117,7 +117,7 @@ impl Listener {
                 Ok(client) => serve(client).await,
                 Err(error) => tracing::warn!("Proxy accept error: {error}"),
             }
-            drop((place, with_worker));
+            drop((slot, worker_slot));
         };
         connections.spawn_on(served, worker);
     }

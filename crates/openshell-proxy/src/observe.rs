@@ -19,14 +19,14 @@ pub struct Observations(Mutex<Observed>);
 
 #[derive(Debug, Default)]
 struct Observed {
-    programs: BTreeMap<String, BTreeMap<(String, u16), Used>>,
+    programs: BTreeMap<String, BTreeMap<(String, u16), Use>>,
     endpoints: usize,
     is_incomplete: bool,
 }
 
 /// Use of an endpoint by one program.
 #[derive(Debug, Default)]
-struct Used {
+struct Use {
     /// All addresses of the host, if one of them is internal.
     internal: BTreeSet<IpAddr>,
     /// Methods, and the first paths, of its requests.
@@ -102,7 +102,7 @@ impl Observations {
     }
 
     /// Applies `note` to an endpoint that has been added; others are ignored.
-    fn of(&self, program: &str, target: &Target, note: impl FnOnce(&mut Used)) {
+    fn of(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (target.host.to_string(), target.port);
         if let Some(used) = observed.programs.get_mut(program).and_then(|targets| targets.get_mut(&key)) {
@@ -114,7 +114,7 @@ impl Observations {
     #[must_use]
     pub fn all(&self) -> (Vec<Observation>, bool) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |program: &String, ((host, port), used): (&(String, u16), &Used)| Observation {
+        let of = |program: &String, ((host, port), used): (&(String, u16), &Use)| Observation {
             program: program.clone(),
             host: host.clone(),
             port: *port,

@@ -9,7 +9,7 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub struct Quota {
     /// Bound of one program.
-    each: usize,
+    per_program: usize,
     /// Bound of all programs together.
     all: usize,
     counts: Mutex<Counts>,
@@ -24,7 +24,7 @@ struct Counts {
 /// Guard of an amount taken by a program; dropping it returns the amount.
 #[derive(Debug)]
 pub struct QuotaGuard {
-    shares: Arc<Quota>,
+    quota: Arc<Quota>,
     program: String,
     amount: usize,
 }
@@ -37,10 +37,10 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Creates a quota of `each` for one program and `all` together.
+    /// Creates a quota of `per_program` for one program and `all` together.
     #[must_use]
-    pub fn new(each: usize, all: usize) -> Self {
-        Self { each, all, counts: Mutex::default() }
+    pub fn new(per_program: usize, all: usize) -> Self {
+        Self { per_program, all, counts: Mutex::default() }
     }
 
     /// Takes one unit for `program`; `None` if its quota is exhausted.
@@ -52,12 +52,16 @@ impl Quota {
     pub fn take_many(self: &Arc<Self>, program: &str, amount: usize) -> Option<QuotaGuard> {
         let mut counts = self.counts();
         let Counts { all, programs } = &mut *counts;
-        let count =
-            programs.get(program).copied().unwrap_or(0).checked_add(amount).filter(|count| *count <= self.each)?;
+        let count = programs
+            .get(program)
+            .copied()
+            .unwrap_or(0)
+            .checked_add(amount)
+            .filter(|count| *count <= self.per_program)?;
         *all = all.checked_add(amount).filter(|all| *all <= self.all)?;
         programs.insert(program.to_owned(), count);
         drop(counts);
-        Some(QuotaGuard { shares: Arc::clone(self), program: program.to_owned(), amount })
+        Some(QuotaGuard { quota: Arc::clone(self), program: program.to_owned(), amount })
     }
 
     /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the same.
@@ -68,7 +72,7 @@ impl Quota {
 
 impl Drop for QuotaGuard {
     fn drop(&mut self) {
-        let mut counts = self.shares.counts();
+        let mut counts = self.quota.counts();
         counts.all -= self.amount;
         if let Some(count) = counts.programs.get_mut(&self.program) {
             *count -= self.amount;
@@ -88,24 +92,24 @@ mod tests {
 
     #[test]
     fn a_program_that_has_all_of_its_share_gets_no_more_and_others_theirs() {
-        let shares = Arc::new(Quota::default());
-        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| shares.take("/a").unwrap()).collect();
-        assert!(shares.take("/a").is_none() && shares.take("/b").is_some());
+        let quota = Arc::new(Quota::default());
+        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| quota.take("/a").unwrap()).collect();
+        assert!(quota.take("/a").is_none() && quota.take("/b").is_some());
         taken.pop();
-        assert!(shares.take("/a").is_some());
+        assert!(quota.take("/a").is_some());
         drop(taken);
-        let counts = shares.counts();
+        let counts = quota.counts();
         assert!(counts.programs.is_empty() && counts.all == 0, "nothing is kept of a program without connections");
     }
 
     #[test]
     fn all_programs_together_have_a_bound_too() {
-        let shares = Arc::new(Quota::new(6, 10));
-        let first = shares.take_many("/a", 6).unwrap();
-        assert!(shares.take_many("/a", 1).is_none() && shares.take_many("/b", 5).is_none());
-        let second = shares.take_many("/b", 4).unwrap();
-        assert!(shares.take_many("/c", 1).is_none());
+        let quota = Arc::new(Quota::new(6, 10));
+        let first = quota.take_many("/a", 6).unwrap();
+        assert!(quota.take_many("/a", 1).is_none() && quota.take_many("/b", 5).is_none());
+        let second = quota.take_many("/b", 4).unwrap();
+        assert!(quota.take_many("/c", 1).is_none());
         drop((first, second));
-        assert!(shares.take_many("/c", 6).is_some());
+        assert!(quota.take_many("/c", 6).is_some());
     }
 }

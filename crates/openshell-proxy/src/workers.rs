@@ -36,17 +36,17 @@ impl Workers {
 
     /// The runtime of the worker with the fewest connections, and a slot to be held by the next one. `None` if every
     /// thread has ended.
-    pub(crate) fn freest(&self) -> Option<(&Handle, Place)> {
+    pub(crate) fn freest(&self) -> Option<(&Handle, WorkerSlot)> {
         let running = self.0.iter().filter(|worker| !worker.running.is_closed());
         let worker = running.min_by_key(|worker| Arc::strong_count(&worker.connections))?;
-        Some((&worker.runtime, Place { _of: Arc::clone(&worker.connections) }))
+        Some((&worker.runtime, WorkerSlot { _connections: Arc::clone(&worker.connections) }))
     }
 }
 
 /// A connection's slot on a worker, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    _of: Arc<()>,
+pub(crate) struct WorkerSlot {
+    _connections: Arc<()>,
 }
 
 impl Worker {
