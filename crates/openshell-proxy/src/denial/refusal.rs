@@ -131,11 +131,15 @@ pub struct Subject {
 }
 
 impl Refusal {
-    const fn new(code: ReasonCode, reason: &'static str) -> Self {
+    /// A refusal that needs no fact beyond its code and a fixed cause.
+    #[must_use]
+    pub const fn new(code: ReasonCode, reason: &'static str) -> Self {
         Self { code, reason: Cow::Borrowed(reason), detail: None, status: None, facts: Facts::None }
     }
 
-    fn because(code: ReasonCode, reason: impl Into<Cow<'static, str>>) -> Self {
+    /// A refusal with a cause that is known when it happens.
+    #[must_use]
+    pub fn because(code: ReasonCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into(), ..Self::new(code, "") }
     }
 
