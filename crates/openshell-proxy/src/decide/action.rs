@@ -2,6 +2,7 @@
 
 use hyper::http::request::Parts;
 use hyper::{Method, Uri};
+use openshell_policy::network::endpoint::{Endpoint, L7, Protocol};
 use regorus::Value;
 
 use crate::decide::http_request::{HttpRequest, Reads};
@@ -26,6 +27,16 @@ pub enum Message {
 pub enum Action {
     /// An HTTP request.
     Http(HttpRequest),
+}
+
+/// The rules of `endpoint` over messages, if it has any.
+pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
+    let l7 = endpoint.l7()?;
+    match l7.protocol {
+        Protocol::Rest => Some(l7),
+        // Relayed as bytes, and audited as connections.
+        Protocol::Sql | Protocol::Tcp => None,
+    }
 }
 
 impl Message {

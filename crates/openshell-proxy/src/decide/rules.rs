@@ -9,7 +9,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 
-use crate::decide::action::Action;
+use crate::decide::action::{Action, judges};
 use crate::decide::engine::{Engine, EngineError, Query};
 use crate::decide::http_request::Reads;
 use crate::denial::refusal::{Refusal, RequestFault};
@@ -174,15 +174,5 @@ impl Rules {
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         let fault = if denying.is_some() { RequestFault::DenyRule } else { RequestFault::NoRule };
         Ok(MessageVerdict::Deny { fault, policy: named(denying), reason })
-    }
-}
-
-/// The rules of `endpoint` for messages, if it has any.
-pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
-    let l7 = endpoint.l7()?;
-    match l7.protocol {
-        Protocol::Rest => Some(l7),
-        // Relayed uninspected, and audited as connections.
-        Protocol::Sql | Protocol::Tcp => None,
     }
 }

@@ -13,9 +13,10 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
+use crate::decide::action::judges;
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
 use crate::decide::rego_data::{Links, rego_data, static_data};
-use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice, judges};
+use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
 use crate::limits::Limits;
 use crate::peer::Program;
