@@ -251,3 +251,150 @@ where
     let _ = client.write_all(&answer).await;
     let _ = client.shutdown().await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use openshell_policy::credential::{Binding, CredentialName};
+    use openshell_policy::reason::ReasonCode;
+    use openshell_policy::secret::Secret;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::{Bytes, Dialed, Limits, Proxy, Refusal, relay};
+    use crate::credentials::vault::Vault;
+    use crate::testing::{self, Remembered, UPSTREAM};
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const SKIPPED: &str = "{host: web.test, port: 80, tls: skip}";
+    const ONLY_B: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /b}}]}";
+    const NO_HTTP: &[u8] = b"SSH-2.0-client\r\n";
+    /// The head of a record of TLS, which holds a ClientHello.
+    const HELLO: &[u8] = b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x03";
+
+    /// Everything that came of a connection.
+    #[derive(Debug)]
+    struct Relayed {
+        outcome: Result<(), Refusal>,
+        decisions: Vec<&'static str>,
+        by_client: String,
+        by_upstream: String,
+    }
+
+    fn proxy(endpoints: &str) -> (Arc<Proxy>, Arc<Remembered>) {
+        let (services, audit) = testing::services(endpoints);
+        (testing::proxy(&services), audit)
+    }
+
+    /// Writes `said`, and reads to the end.
+    async fn spoken(mut end: TcpStream, said: &[u8]) -> String {
+        let mut heard = Vec::new();
+        end.write_all(said).await.unwrap();
+        end.shutdown().await.unwrap();
+        // An end that is reset has heard what came before.
+        let _ = end.read_to_end(&mut heard).await;
+        heard.escape_ascii().to_string()
+    }
+
+    /// Relays a connection of curl to web.test, whose client says `said` and whose upstream `answer`; `change` comes between its
+    /// permit and its first byte.
+    async fn relayed_after(endpoints: &str, said: &[u8], answer: &[u8], change: impl FnOnce(&Proxy)) -> Relayed {
+        let ((client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
+        let (proxy, audit) = proxy(endpoints);
+        let connection = testing::connection(&proxy.services, "web.test:80");
+        let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
+        let dialed = Dialed { stream: far, address: (UPSTREAM, 80).into(), quota };
+        change(&proxy);
+        let (outcome, by_client, by_upstream) = tokio::join!(
+            relay(&proxy, near, Bytes::new(), dialed, &connection),
+            spoken(client, said),
+            spoken(upstream, answer)
+        );
+        Relayed { outcome, decisions: audit.decisions(), by_client, by_upstream }
+    }
+
+    async fn relayed(endpoints: &str, said: &[u8], answer: &[u8]) -> Relayed {
+        relayed_after(endpoints, said, answer, |_| ()).await
+    }
+
+    #[tokio::test]
+    async fn bytes_that_rules_cannot_see_are_refused_and_none_reaches_the_upstream() {
+        let relayed = relayed(ONLY_B, NO_HTTP, b"").await;
+        assert_eq!(relayed.outcome, Ok(()));
+        assert_eq!(relayed.decisions, ["unsupported_l7_protocol"]);
+        assert!(relayed.by_client.starts_with("HTTP/1.1 403 unsupported_l7_protocol"), "{}", relayed.by_client);
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_its_rules_deny_is_answered_and_none_of_it_reaches_the_upstream() {
+        let relayed = relayed(ONLY_B, b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n", b"").await;
+        assert_eq!(relayed.decisions, ["request_not_in_rules"]);
+        assert!(relayed.by_client.starts_with("HTTP/1.1 403 request_not_in_rules"), "{}", relayed.by_client);
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn bytes_without_rules_are_relayed_as_they_are_both_ways() {
+        for endpoints in [PLAIN, SKIPPED] {
+            let relayed = relayed(endpoints, NO_HTTP, b"SSH-2.0-server\r\n").await;
+            assert_eq!(relayed.outcome, Ok(()), "{endpoints}");
+            assert_eq!(relayed.by_upstream, NO_HTTP.escape_ascii().to_string(), "{endpoints}");
+            assert_eq!(relayed.by_client, "SSH-2.0-server\\r\\n", "{endpoints}");
+        }
+    }
+
+    #[tokio::test]
+    async fn tls_that_is_skipped_is_relayed_as_it_is_and_any_other_is_not_without_a_ca() {
+        let skipped = relayed(SKIPPED, HELLO, b"").await;
+        assert_eq!((skipped.outcome, skipped.by_upstream), (Ok(()), HELLO.escape_ascii().to_string()));
+        for endpoints in [PLAIN, ONLY_B] {
+            let intercepted = relayed(endpoints, HELLO, b"").await;
+            assert_eq!(intercepted.decisions, ["authority_unavailable"], "{endpoints}");
+            assert_eq!((intercepted.by_client, intercepted.by_upstream), (String::new(), String::new()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_passthrough_waits_for_nothing_that_its_client_says() {
+        let relayed = relayed(SKIPPED, b"", b"220 ready\r\n").await;
+        assert_eq!((relayed.outcome, relayed.by_client.as_str()), (Ok(()), "220 ready\\r\\n"));
+    }
+
+    #[tokio::test]
+    async fn rules_that_come_before_the_first_byte_hold_for_it() {
+        let change = |proxy: &Proxy| proxy.services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+        for endpoints in [PLAIN, SKIPPED] {
+            let relayed = relayed_after(endpoints, NO_HTTP, b"", change).await;
+            assert_eq!(relayed.outcome.unwrap_err().code(), ReasonCode::PolicyChanged, "{endpoints}");
+            assert_eq!(relayed.by_upstream, "", "{endpoints}");
+        }
+    }
+
+    #[tokio::test]
+    async fn http_2_beyond_the_slots_is_refused_and_none_of_it_reaches_the_upstream() {
+        let mut slots = Vec::new();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let relayed = relayed_after(PLAIN, preface, b"", |proxy| {
+            slots.extend((0..Limits::HTTP2_CONNECTIONS).map(|_| proxy.interceptor.http2_slot().unwrap()));
+        });
+        let relayed = relayed.await;
+        assert_eq!(relayed.outcome.unwrap_err().code(), ReasonCode::LimitReached);
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn a_placeholder_in_bytes_that_are_not_read_is_refused_and_does_not_leave() {
+        let key = |proxy: &Proxy| {
+            let (name, binding) = (CredentialName::parse("KEY").unwrap(), Binding { hosts: None, path: None });
+            proxy.services.vault.replace(Vault::new([(name, Secret::new(b"sesame-open".to_vec()), binding)]));
+        };
+        for endpoints in [PLAIN, SKIPPED] {
+            let relayed = relayed_after(endpoints, b"AUTH openshell:resolve:env:KEY\r\n", b"", key).await;
+            assert_eq!(relayed.outcome.unwrap_err().code(), ReasonCode::CredentialNotReplaceable, "{endpoints}");
+            assert_eq!(relayed.by_upstream, "", "{endpoints}");
+        }
+    }
+}

@@ -7,35 +7,62 @@ use std::sync::{Arc, Mutex};
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, Event};
 use openshell_policy::network::host::Host;
+use openshell_policy::words::Action;
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::authorize::authorizer::{Authorizer, Mode};
+use crate::authorize::authorizer::{Authorization, Authorizer, Mode};
 use crate::authorize::connection::Connection;
-use crate::decide::connection::judge;
+use crate::authorize::revocation::RevocationWatch;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
 use crate::egress::Egress;
 use crate::identify::{Identifier, Processes};
 use crate::peer::{Caller, Callers, Program};
+use crate::proxy::Proxy;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
 use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::target::{Scheme, Target};
+use crate::tls::interceptor::Interceptor;
+
+/// Address of every upstream: a public one, which no test dials.
+pub(crate) const UPSTREAM: IpAddr = IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8));
 
 /// An audit that remembers.
 #[derive(Debug, Default)]
-pub(crate) struct Remembered(Mutex<Vec<Denial>>);
+pub(crate) struct Remembered {
+    denials: Mutex<Vec<Denial>>,
+    decisions: Mutex<Vec<&'static str>>,
+}
 
 impl Remembered {
     /// The codes of all denials so far.
     pub(crate) fn denials(&self) -> Vec<&'static str> {
-        self.0.lock().unwrap().iter().map(|denial| denial.code.as_str()).collect()
+        self.denials.lock().unwrap().iter().map(|denial| denial.code.as_str()).collect()
+    }
+
+    /// The code of each decision so far; `allowed` or `aborted` where it has none.
+    pub(crate) fn decisions(&self) -> Vec<&'static str> {
+        self.decisions.lock().unwrap().clone()
     }
 }
 
 impl Audit for Remembered {
     fn event(&self, event: &Event<'_>) {
-        self.0.lock().unwrap().extend(event.denial().cloned());
+        self.denials.lock().unwrap().extend(event.denial().cloned());
+        let decided = match event {
+            Event::Connection(event) => &event.decided,
+            Event::Request(event) => &event.decided,
+            Event::Revoked(event) => &event.decided,
+            _ => return,
+        };
+        let word = match (decided.code, decided.action) {
+            (Some(code), _) => code.as_str(),
+            (None, Action::Denied) => "aborted",
+            (None, _) => "allowed",
+        };
+        self.decisions.lock().unwrap().push(word);
     }
 }
 
@@ -59,31 +86,59 @@ pub(crate) fn target(text: &str) -> Target {
     Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
 }
 
-/// Services under the policy of `endpoints`, in which no program is ever identified.
+/// Services under the policy of `endpoints`, in which no program is ever identified. Their egress panics if it is asked for an
+/// address.
 pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
+    let audit = Arc::new(Remembered::default());
+    (services_with(snapshot(1, endpoints), Arc::clone(&audit) as _), audit)
+}
+
+/// As [`services`], under `snapshot` and with `audit`.
+pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Services> {
     let processes = Processes::of_namespace(i32::try_from(std::process::id()).unwrap()).unwrap();
     let (sock_diag, _) = UnixStream::pair().unwrap();
     let own = Arc::new(OwnAddresses { listeners: Vec::new(), is_on_link: |_| false });
-    let audit = Arc::new(Remembered::default());
-    let policy = Arc::new(PolicyStore::new(snapshot(1, endpoints)));
+    let unreachable = OwnAddresses { listeners: Vec::new(), is_on_link: |_| unreachable!("egress is reached") };
+    let policy = Arc::new(PolicyStore::new(snapshot));
     let identifier = Arc::new(Identifier::new(sock_diag.into(), 0, processes).unwrap());
-    let services = Services {
-        authorizer: Authorizer::new(policy, identifier, Arc::clone(&own), Mode::Enforce),
-        egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), own, Default::default()),
+    Arc::new(Services {
+        authorizer: Authorizer::new(policy, identifier, own, Mode::Enforce),
+        egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Arc::new(unreachable), Default::default()),
         vault: Arc::default(),
         memory: Default::default(),
-        audit: Arc::clone(&audit) as _,
-    };
-    (Arc::new(services), audit)
+        audit,
+    })
 }
 
-/// An authorized connection of curl to `host:port`, at an address of documentation.
+/// A proxy of `services` without CA or models, for the workload at the loopback address.
+pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
+    let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
+    Arc::new(Proxy { services, interceptor, inference: None, workload: Ipv4Addr::LOCALHOST })
+}
+
+/// Leave of curl to reach `host:port`.
+pub(crate) fn authorization(services: &Services, to: &str) -> Authorization {
+    Authorization::assumed(&services.authorizer, callers(), &target(to)).unwrap()
+}
+
+/// The watch over a connection of curl to `host:port`, at [`UPSTREAM`].
+pub(crate) fn watch(services: &Services, to: &str) -> RevocationWatch {
+    RevocationWatch::new(authorization(services, to), UPSTREAM)
+}
+
+/// An authorized connection of curl to `host:port`, at [`UPSTREAM`].
 pub(crate) fn connection(services: &Services, to: &str) -> Arc<Connection> {
-    let permit = judge(&services.authorizer.policy.load(), &callers(), &target(to), || Ok(())).unwrap();
-    Arc::new(Connection::new(callers(), Arc::new(permit), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))))
+    Arc::clone(watch(services, to).connection())
 }
 
 /// A tunnel of curl to `host:port` in clear text.
 pub(crate) fn tunnel(services: &Arc<Services>, to: &str) -> HttpTunnel {
     HttpTunnel::new(services, &connection(services, to), Scheme::Http)
+}
+
+/// Both ends of a loopback connection, the one that connected first.
+pub(crate) async fn tcp() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (near, listener.accept().await.unwrap().0)
 }

@@ -71,6 +71,16 @@ impl Authorization {
     }
 }
 
+#[cfg(test)]
+impl Authorization {
+    /// Leave of `callers`, who were not looked for, to reach `target` under the policy in force.
+    pub(crate) fn assumed(authorizer: &Authorizer, callers: Callers, target: &Target) -> Result<Self, Refusal> {
+        let generations = authorizer.policy.subscribe();
+        let permit = authorizer.mode.judge(&authorizer.policy.load(), &callers, target, || Ok(()))?;
+        Ok(Self { callers, unsearched: None, permit: Arc::new(permit), generations })
+    }
+}
+
 impl Authorizer {
     /// Creates an authorizer by `policy` for callers found by `identifier`; no policy makes the `own` addresses
     /// reachable.
@@ -212,4 +222,53 @@ fn search() -> (Search, CancelOnDrop) {
     let search = Search::new(Limits::SEARCHED_DESCRIPTORS, Limits::JUDGE_DEADLINE);
     let guard = search.guard();
     (search, guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use openshell_policy::reason::ReasonCode;
+    use tokio::time::Instant;
+
+    use crate::limits::Limits;
+    use crate::peer::Flow;
+    use crate::record::{Outcome, Record};
+    use crate::testing;
+
+    const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+    const FLOW: Flow = Flow { client: ANY, server: ANY };
+
+    #[tokio::test]
+    async fn a_program_that_is_not_identified_has_no_leave_whatever_the_policy_says() {
+        let (services, audit) = testing::services("{host: web.test, port: 80}");
+        let mut record = Record::new(&services.audit, "CONNECT web.test:80".to_owned(), None);
+        let authorized = services.authorizer.authorize(FLOW, &testing::target("web.test:80"), &mut record).await;
+        let refusal = authorized.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::CallerUnknown);
+        assert!(record.subject().caller.is_none());
+        record.finish(Outcome::Refused(&refusal));
+        assert_eq!(audit.decisions(), ["caller_unknown"]);
+        assert_eq!(services.authorizer.identify(FLOW).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_waits_for_a_slot_no_longer_than_for_its_judgement() {
+        let (services, _) = testing::services("{host: web.test, port: 80}");
+        let all = u32::try_from(Limits::IDENTIFYING).unwrap();
+        let _held = services.authorizer.slots.acquire_many(all).await.unwrap();
+        let (mut record, begin) = (Record::new(&services.audit, String::new(), None), Instant::now());
+        let authorized = services.authorizer.authorize(FLOW, &testing::target("web.test:80"), &mut record).await;
+        assert_eq!(authorized.unwrap_err().reason(), "finding out who asks took too long");
+        assert!(begin.elapsed() >= Limits::JUDGE_DEADLINE);
+    }
+
+    #[tokio::test]
+    async fn an_authorization_is_stale_once_another_generation_is_in_force() {
+        let (services, _) = testing::services("{host: web.test, port: 80}");
+        let authorization = testing::authorization(&services, "web.test:80");
+        assert!(!authorization.is_stale());
+        services.authorizer.policy.replace(testing::snapshot(2, "{host: web.test, port: 80}"));
+        assert!(authorization.is_stale());
+    }
 }

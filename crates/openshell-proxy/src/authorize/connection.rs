@@ -223,3 +223,131 @@ impl Activities {
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use hyper::Method;
+    use openshell_policy::reason::ReasonCode;
+
+    use super::StreamId;
+    use crate::decide::action::Message;
+    use crate::testing;
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const ONLY_B: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /b}}]}";
+    const LISTED: &str = "{host: web.test, port: 80, allowed_ips: [8.8.8.0/24]}";
+
+    fn get(path: &str) -> Message {
+        Message::Http { method: Method::GET, uri: path.parse().unwrap() }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_a_later_generation_permits_has_its_permit() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        services.authorizer.policy.replace(testing::snapshot(2, FULL));
+        assert_eq!(connection.current_permit(&services.authorizer).await.unwrap().generation(), 2);
+        assert!(connection.permit().rules().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_a_later_generation_refuses_keeps_its_permit_and_has_leave_for_nothing() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        let refusal = connection.current_permit(&services.authorizer).await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert_eq!(connection.permit().generation(), 1);
+        assert!(connection.replace_message(&services.authorizer, get("/b")).await.is_err());
+        assert!(connection.start_opaque(&services.authorizer).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_rules_is_not_relayed_uninspected() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let refusal = connection.start_opaque(&services.authorizer).await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
+    }
+
+    #[tokio::test]
+    async fn an_uninspected_connection_is_refused_once_there_are_rules() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        connection.start_opaque(&services.authorizer).await.unwrap();
+        services.authorizer.policy.replace(testing::snapshot(2, FULL));
+        let refusal = connection.current_permit(&services.authorizer).await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert_eq!(refusal.reason(), "there are rules now for what is inside, which is not looked at");
+    }
+
+    #[tokio::test]
+    async fn the_last_message_of_a_connection_is_judged_again_and_none_before_it() {
+        for (last, is_permitted) in [("/a", false), ("/b", true)] {
+            let (services, _) = testing::services(FULL);
+            let connection = testing::connection(&services, "web.test:80");
+            for path in ["/first", last] {
+                connection.replace_message(&services.authorizer, get(path)).await.unwrap();
+            }
+            services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+            assert_eq!(connection.current_permit(&services.authorizer).await.is_ok(), is_permitted, "{last}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_message_of_every_stream_is_judged_again_until_it_has_ended() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let permit = connection.permit();
+        let [one, other] = [0, 1].map(StreamId::after);
+        assert!(connection.register(&services.authorizer, &permit, one, get("/a")));
+        assert!(connection.register(&services.authorizer, &permit, other, get("/b")));
+        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+        assert!(connection.current_permit(&services.authorizer).await.is_err());
+        connection.complete(one);
+        assert_eq!(connection.current_permit(&services.authorizer).await.unwrap().generation(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_an_earlier_generation_permitted_is_told_so_when_it_registers() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let permit = connection.permit();
+        services.authorizer.policy.replace(testing::snapshot(2, FULL));
+        assert!(!connection.register(&services.authorizer, &permit, StreamId::after(0), get("/a")));
+    }
+
+    #[tokio::test]
+    async fn every_address_that_a_connection_leads_to_is_judged_again() {
+        let elsewhere: IpAddr = "8.8.4.4".parse().unwrap();
+        let (services, _) = testing::services(PLAIN);
+        let authorizer = &services.authorizer;
+        let (moved, both) =
+            (testing::connection(&services, "web.test:80"), testing::connection(&services, "web.test:80"));
+        let (returned, unmoved) =
+            (testing::connection(&services, "web.test:80"), testing::connection(&services, "web.test:80"));
+        moved.moved_to(elsewhere);
+        both.also_at(elsewhere);
+        returned.moved_to(elsewhere);
+        returned.moved_to(testing::UPSTREAM);
+        authorizer.policy.replace(testing::snapshot(2, LISTED));
+        assert!(moved.current_permit(authorizer).await.is_err());
+        assert!(both.current_permit(authorizer).await.is_err());
+        assert!(returned.current_permit(authorizer).await.is_ok());
+        assert!(unmoved.current_permit(authorizer).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_with_a_last_message_is_waited_for_at_its_end() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        assert!(!connection.notify_shutdown());
+        let mut signal = connection.shutdown_signal();
+        assert!(connection.notify_shutdown());
+        assert!(*signal.borrow_and_update());
+    }
+}

@@ -100,3 +100,104 @@ async fn receive(rescan: &mut Option<oneshot::Receiver<RescanResult>>) -> Rescan
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use openshell_policy::reason::ReasonCode;
+    use tokio::time::timeout;
+
+    use super::RevocationWatch;
+    use crate::denial::refusal::Refusal;
+    use crate::relay::services::Services;
+    use crate::testing;
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// The watch over a connection of which one owner was found, and the others are still looked for.
+    fn unsearched(services: &Services) -> RevocationWatch {
+        let mut authorization = testing::authorization(services, "web.test:80");
+        authorization.unsearched = Some(4711);
+        RevocationWatch::new(authorization, testing::UPSTREAM)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_generation_that_refuses_a_connection_ends_it_with_the_reason() {
+        let (services, _) = testing::services(PLAIN);
+        let mut watch = testing::watch(&services, "web.test:80");
+        assert!(timeout(DAY, watch.revoked(&services.authorizer)).await.is_err());
+        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        let refusal = watch.revoked(&services.authorizer).await;
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert!(refusal.reason().contains("web.test"), "{}", refusal.reason());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_generation_that_permits_a_connection_ends_nothing() {
+        let (services, _) = testing::services(PLAIN);
+        let mut watch = testing::watch(&services, "web.test:80");
+        for generation in 2..5 {
+            services.authorizer.policy.replace(testing::snapshot(generation, PLAIN));
+            assert!(timeout(DAY, watch.revoked(&services.authorizer)).await.is_err());
+            assert_eq!(watch.connection().permit().generation(), generation);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_generation_between_the_judgement_and_the_watch_counts() {
+        let (services, _) = testing::services(PLAIN);
+        let authorization = testing::authorization(&services, "web.test:80");
+        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        let mut watch = RevocationWatch::new(authorization, testing::UPSTREAM);
+        assert_eq!(watch.revoked(&services.authorizer).await.code(), ReasonCode::PolicyChanged);
+    }
+
+    #[tokio::test]
+    async fn a_failed_search_for_further_owners_ends_the_connection() {
+        let (services, _) = testing::services(PLAIN);
+        let mut watch = unsearched(&services);
+        let search = async {
+            let mut waiting = services.authorizer.rescans.take().await;
+            waiting.remove(&4711).unwrap().send(Err(Refusal::caller_unknown("unreadable".to_owned()))).unwrap();
+        };
+        let (refusal, ()) = tokio::join!(watch.revoked(&services.authorizer), search);
+        assert_eq!((refusal.code(), refusal.reason()), (ReasonCode::CallerUnknown, "unreadable"));
+    }
+
+    #[tokio::test]
+    async fn a_search_that_is_given_up_ends_the_connection() {
+        let (services, _) = testing::services(PLAIN);
+        let mut watch = unsearched(&services);
+        let search = async { drop(services.authorizer.rescans.take().await) };
+        let (refusal, ()) = tokio::join!(watch.revoked(&services.authorizer), search);
+        assert_eq!(refusal.code(), ReasonCode::CallerUnknown);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_search_without_further_owners_ends_nothing() {
+        let (services, _) = testing::services(PLAIN);
+        let mut watch = unsearched(&services);
+        let search = async {
+            let mut waiting = services.authorizer.rescans.take().await;
+            waiting.remove(&4711).unwrap().send(Ok(Vec::new().into())).unwrap();
+        };
+        let (revoked, ()) = tokio::join!(timeout(DAY, watch.revoked(&services.authorizer)), search);
+        assert!(revoked.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_search_of_an_earlier_request_ends_the_connection_of_a_later_one() {
+        let (services, _) = testing::services(PLAIN);
+        let (mut earlier, mut later) = (unsearched(&services), testing::watch(&services, "web.test:80"));
+        assert!(timeout(DAY, earlier.revoked(&services.authorizer)).await.is_err());
+        later.inherit(earlier);
+        let search = async {
+            let mut waiting = services.authorizer.rescans.take().await;
+            waiting.remove(&4711).unwrap().send(Err(Refusal::caller_unknown("unreadable".to_owned()))).unwrap();
+        };
+        let (refusal, ()) = tokio::join!(later.revoked(&services.authorizer), search);
+        assert_eq!(refusal.reason(), "unreadable");
+    }
+}

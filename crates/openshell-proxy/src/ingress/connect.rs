@@ -89,3 +89,54 @@ impl Door<'_> {
         reply::established().map(full)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper::{Request, Uri};
+    use openshell_policy::event::Audit;
+
+    use super::intake;
+    use crate::record::Outcome;
+    use crate::testing::Remembered;
+
+    /// The target of a CONNECT to `uri`, and the words of its record.
+    fn taken(uri: &str) -> (Result<String, String>, String) {
+        let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
+        let (record, target) = intake(&audit, &Request::connect(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let words = record.request().to_owned();
+        record.finish(Outcome::Allowed);
+        (target.map(|target| target.to_string()).map_err(|refusal| refusal.reason().to_owned()), words)
+    }
+
+    #[test]
+    fn a_target_is_a_host_and_a_port() {
+        for (uri, target) in [
+            ("a.test:443", "a.test:443"),
+            ("A.Test.:1", "a.test:1"),
+            ("8.8.8.8:65535", "8.8.8.8:65535"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]:443"),
+        ] {
+            assert_eq!(taken(uri), (Ok(target.to_owned()), format!("CONNECT {target}")), "{uri}");
+        }
+    }
+
+    #[test]
+    fn what_else_a_connect_names_is_refused_with_the_reason_and_not_recorded() {
+        let whole = "a CONNECT target is host:port";
+        let port = "a CONNECT target needs a port, as in host:443";
+        for (uri, reason) in [
+            ("/a", whole),
+            ("http://a.test:80/", whole),
+            ("a.test", port),
+            ("a.test:", port),
+            ("a.test:0", port),
+            ("a.test:080", port),
+            ("user@a.test:443", "a CONNECT target has no user information"),
+            ("a!b:443", "the host of a CONNECT target is a name or an IP address"),
+        ] {
+            assert_eq!(taken(uri), (Err(reason.to_owned()), "CONNECT".to_owned()), "{uri}");
+        }
+    }
+}

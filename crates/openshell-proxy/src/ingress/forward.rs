@@ -147,3 +147,61 @@ impl UpstreamSource for ForwardSource<'_> {
         if self.is_reused { Remedy::Redial } else { Remedy::None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper::{Request, Uri};
+    use openshell_policy::event::Audit;
+
+    use super::intake;
+    use crate::record::Outcome;
+    use crate::testing::Remembered;
+
+    /// The origin of a GET of `uri`, and the words of its record.
+    fn taken(uri: &str) -> (Result<String, String>, String) {
+        let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
+        let (record, origin) = intake(&audit, &Request::get(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let words = record.request().to_owned();
+        record.finish(Outcome::Allowed);
+        let origin = origin.map(|origin| format!("{}://{}", origin.scheme.as_str(), origin.target));
+        (origin.map_err(|refusal| refusal.reason().to_owned()), words)
+    }
+
+    #[test]
+    fn an_origin_is_a_scheme_a_host_and_the_port_of_its_scheme_unless_it_says_another() {
+        for (uri, origin, words) in [
+            ("http://a.test/b", "http://a.test:80", "GET a.test:80/b"),
+            ("https://a.test/b", "https://a.test:443", "GET a.test:443/b"),
+            ("http://A.test:8080/", "http://a.test:8080", "GET a.test:8080/"),
+            ("http://[::1]:1/", "http://[::1]:1", "GET [::1]:1/"),
+        ] {
+            assert_eq!(taken(uri), (Ok(origin.to_owned()), words.to_owned()), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_not_recorded() {
+        assert_eq!(taken("http://a.test/b?token=sesame").1, "GET a.test:80/b");
+    }
+
+    #[test]
+    fn what_is_no_url_of_http_is_refused_with_the_reason() {
+        let number = "the port of the URL is a number from 1 to 65535";
+        let scheme = "only http and https URLs can be requested";
+        for (uri, reason) in [
+            ("/a", "this is a proxy: send CONNECT host:port, or a request with an absolute http URL"),
+            ("ftp://a.test/", scheme),
+            ("a.test:80", scheme),
+            ("http://user:word@a.test/", "the URL of a proxy request has no user information"),
+            ("http://a!b/", "the host of the URL is a name or an IP address"),
+            ("http://a.test:0/", number),
+            ("http://a.test:/", number),
+            ("http://a.test:080/", number),
+            ("http://a.test:65536/", number),
+        ] {
+            assert_eq!(taken(uri), (Err(reason.to_owned()), "GET".to_owned()), "{uri}");
+        }
+    }
+}

@@ -130,3 +130,113 @@ fn refuse(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
     record.finish(Outcome::Refused(refusal));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
+
+    use super::{Flow, refuse_excess, serve};
+    use crate::limits::Limits;
+    use crate::testing;
+
+    const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+    const FLOW: Flow = Flow { client: ANY, server: ANY };
+
+    /// Writes `said` and nothing more, and reads until the proxy ends the connection.
+    async fn spoken(mut client: TcpStream, said: &[u8]) -> String {
+        let mut heard = String::new();
+        client.write_all(said).await.unwrap();
+        client.shutdown().await.unwrap();
+        client.read_to_string(&mut heard).await.unwrap();
+        heard
+    }
+
+    /// Has the doors answer `request`, which leads nowhere: the answer must begin with `status`, and `codes` are all decisions. Egress
+    /// panics if it is reached.
+    async fn check(request: &str, status: &str, codes: &[&str]) {
+        let (services, audit) = testing::services("{host: 8.8.8.8, port: 80}, {host: 8.8.8.8, port: 443}");
+        let (client, near) = testing::tcp().await;
+        let proxy = testing::proxy(&services);
+        let served = serve(&proxy, near, FLOW);
+        let (connected, heard) = tokio::join!(served, spoken(client, request.as_bytes()));
+        assert!(connected.is_none(), "{request}");
+        assert!(heard.starts_with(status), "{request}: {heard}");
+        assert_eq!(audit.decisions(), codes, "{request}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_identified_is_refused_before_egress_at_each_door() {
+        let unknown = "HTTP/1.1 403 caller_unknown\r\n";
+        check("CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n", unknown, &["caller_unknown"]).await;
+        check("GET http://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n", unknown, &["caller_unknown"]).await;
+        check("GET https://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n", unknown, &["caller_unknown"]).await;
+    }
+
+    #[tokio::test]
+    async fn models_that_are_not_configured_are_refused_at_each_door() {
+        let status = "HTTP/1.1 503 inference_not_configured\r\n";
+        check("CONNECT inference.local:443 HTTP/1.1\r\n\r\n", status, &["inference_not_configured"]).await;
+        let forwarded = "GET https://inference.local/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
+        check(forwarded, status, &["inference_not_configured"]).await;
+    }
+
+    #[tokio::test]
+    async fn models_at_another_port_or_in_clear_text_are_a_host_like_any_other() {
+        let unknown = "HTTP/1.1 403 caller_unknown\r\n";
+        check("CONNECT inference.local:80 HTTP/1.1\r\n\r\n", unknown, &["caller_unknown"]).await;
+        let forwarded = "GET http://inference.local:443/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
+        check(forwarded, unknown, &["caller_unknown"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_target_that_is_malformed_is_refused_and_its_client_is_not_looked_for() {
+        for request in ["CONNECT 8.8.8.8 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n"] {
+            check(request, "HTTP/1.1 400 bad_request\r\n", &["bad_request"]).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_no_head_is_one_decision() {
+        check("SSH-2.0-client\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", &["bad_request"]).await;
+        let large = format!("GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::HEAD_BYTES));
+        check(&large, "HTTP/1.1 431 Request Header Fields Too Large\r\n", &["request_too_large"]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_does_not_end_in_time_is_refused() {
+        let (services, audit) = testing::services("");
+        let (mut client, near) = testing::tcp().await;
+        client.write_all(b"GET http://8.8.8.8/ HTTP/1.1\r\nX: ").await.unwrap();
+        let begin = Instant::now();
+        assert!(serve(&testing::proxy(&services), near, FLOW).await.is_none());
+        assert!(begin.elapsed() >= Limits::HEAD_DEADLINE);
+        assert_eq!(audit.decisions(), ["bad_request"]);
+    }
+
+    #[tokio::test]
+    async fn a_client_beyond_the_bound_is_told_so_and_asked_nothing_else() {
+        for request in ["CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n", "GET http://8.8.8.8/ HTTP/1.1\r\nHost: a\r\n\r\n"] {
+            let (services, audit) = testing::services("");
+            let (client, near) = testing::tcp().await;
+            let excess = refuse_excess(testing::proxy(&services), near);
+            let ((), heard) = tokio::join!(excess, spoken(client, request.as_bytes()));
+            assert!(heard.starts_with("HTTP/1.1 503 limit_reached\r\n"), "{heard}");
+            assert_eq!(audit.decisions(), ["limit_reached"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_without_a_word_is_no_decision() {
+        let (services, audit) = testing::services("");
+        let (client, near) = testing::tcp().await;
+        drop(client);
+        assert!(serve(&testing::proxy(&services), near, FLOW).await.is_none());
+        assert!(audit.decisions().is_empty());
+        assert_eq!(Arc::strong_count(&services), 1);
+    }
+}
