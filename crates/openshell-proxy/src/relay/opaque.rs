@@ -243,42 +243,44 @@ async fn idle(moved: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
     use std::pin::pin;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::task::{Context, Waker};
 
-    use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::net::TcpStream;
 
-    use super::{PIPE, Pipe};
+    use super::{PIPE, Pipe, PipeFlags};
     use crate::limits::Limits;
 
-    const THERE: usize = 8 * 1024 * 1024;
+    /// A pipe with room for all that one may hold, which any user may have; a socket has less by default.
+    fn large() -> Pipe {
+        let pipe = Pipe::new().unwrap();
+        assert!(rustix::pipe::fcntl_getpipe_size(&pipe.writer).unwrap() >= PIPE);
+        pipe
+    }
 
-    /// Two ends, with room for all that is there.
-    async fn connection() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        set_socket_recv_buffer_size_force(&listener, 4 * THERE).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        set_socket_send_buffer_size_force(&near, 4 * THERE).unwrap();
-        (near, listener.accept().await.unwrap().0)
+    /// An end of a pipe in place of a socket.
+    fn stream(end: OwnedFd) -> TcpStream {
+        TcpStream::from_std(end.into()).unwrap()
     }
 
     #[tokio::test]
     async fn a_stream_that_never_waits_leaves_others_of_its_thread_their_turn() {
-        let ((sender, from), (to, _receiver)) = (connection().await, connection().await);
-        let mut sender = sender.into_std().unwrap();
-        sender.set_nonblocking(false).unwrap();
-        sender.write_all(&vec![0; THERE]).unwrap();
-        while rustix::io::ioctl_fionread(&from).unwrap() < THERE as u64 {
-            from.readable().await.unwrap();
-            tokio::task::yield_now().await;
-        }
-        let (pipe, moved) = (Pipe::new().unwrap(), AtomicU64::new(0));
+        let (source, sink) = (large(), large());
+        let mut sender = File::from(source.writer);
+        sender.write_all(&vec![0; PIPE]).unwrap();
+        let (from, to) = (stream(source.reader), stream(sink.writer));
+        let (_, _) = tokio::join!(from.readable(), to.writable());
+        // It moves less at once than is there.
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+        let (pipe, moved) = (Pipe { reader, writer }, AtomicU64::new(0));
         let mut stream = pin!(pipe.stream(&from, &to, &moved));
         assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let moved = moved.load(Ordering::Relaxed);
-        assert!(moved > 0 && moved <= (Limits::COOP_BYTES + PIPE) as u64, "{moved} bytes at once");
+        assert!(moved > 0 && moved <= (Limits::COOP_BYTES + step) as u64, "{moved} bytes at once");
     }
 }
