@@ -121,3 +121,70 @@ async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use openshell_policy::reason::ReasonCode;
+    use tokio::net::TcpListener;
+
+    use super::{Destination, Limits, dial};
+    use crate::testing;
+
+    /// Checked addresses, as the operator's are without a check.
+    fn at(addresses: Vec<SocketAddr>) -> Destination {
+        Destination::configured_by_operator(addresses)
+    }
+
+    async fn listening() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn the_next_address_is_dialled_where_one_refuses() {
+        let ((_listener, open), closed) = (listening().await, testing::closed_address().await);
+        let (stream, address) = dial(&at(vec![closed, open]), Limits::CONNECT_DEADLINE).await.unwrap();
+        assert_eq!((address, stream.peer_addr().unwrap()), (open, open));
+    }
+
+    #[tokio::test]
+    async fn the_first_address_that_answers_is_used() {
+        let ((_first, one), (_second, other)) = (listening().await, listening().await);
+        let (_, address) = dial(&at(vec![one, other]), Limits::CONNECT_DEADLINE).await.unwrap();
+        assert_eq!(address, one);
+    }
+
+    #[tokio::test]
+    async fn addresses_that_all_refuse_or_are_none_are_unreachable() {
+        let closed = testing::closed_address().await;
+        for addresses in [vec![closed, closed], vec![]] {
+            let refusal = dial(&at(addresses), Limits::CONNECT_DEADLINE).await.unwrap_err();
+            assert_eq!(refusal.code(), ReasonCode::UpstreamUnreachable);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_has_all_of_its_connections_gets_no_other_and_nothing_is_dialled() {
+        let ((listener, open), (services, _)) = (listening().await, testing::services(""));
+        let all: Vec<_> =
+            (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| services.egress.reserve("/usr/bin/curl").unwrap()).collect();
+        let refusal = services.egress.connect(&at(vec![open]), "/usr/bin/curl").await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::LimitReached);
+        drop(all);
+        let dialed = services.egress.connect(&at(vec![open]), "/usr/bin/curl").await.unwrap();
+        let (_, first) = listener.accept().await.unwrap();
+        assert_eq!(first, dialed.stream.local_addr().unwrap(), "nothing was dialled before");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_failed_is_no_longer_the_programs() {
+        let (closed, (services, _)) = (testing::closed_address().await, testing::services(""));
+        for _ in 0..=Limits::CONNECTIONS_PER_PROGRAM {
+            let refusal = services.egress.connect(&at(vec![closed]), "/usr/bin/curl").await.unwrap_err();
+            assert_eq!(refusal.code(), ReasonCode::UpstreamUnreachable);
+        }
+    }
+}

@@ -143,3 +143,94 @@ fn flow(client: &TcpStream, peer: SocketAddr) -> Option<Flow> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use openshell_policy::event::{Audit, Event};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
+
+    use super::{Listener, SocketAddrV4};
+    use crate::testing::{self, Remembered};
+    use crate::workers::Workers;
+
+    /// An audit that fails once.
+    #[derive(Debug, Default)]
+    struct FailingOnce(AtomicBool);
+
+    impl Audit for FailingOnce {
+        fn event(&self, _: &Event<'_>) {
+            assert!(self.0.swap(true, Ordering::Relaxed), "the first event fails");
+        }
+    }
+
+    /// Runs a listener for the workload at `workload`, with `audit`, while `client` runs, which gets its address.
+    async fn with_listener(workload: Ipv4Addr, audit: Arc<dyn Audit>, client: impl AsyncFnOnce(SocketAddr)) {
+        let services = testing::services_with(testing::snapshot(1, ""), audit);
+        let proxy = testing::proxy_for(workload, &services);
+        let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let listener = Listener::bind(any, Workers::start().unwrap()).await.unwrap();
+        let (address, (stop, stopped)) = (listener.socket.local_addr().unwrap(), oneshot::channel());
+        let client = async {
+            client(address).await;
+            drop(stop);
+        };
+        tokio::join!(listener.run(proxy, stopped), client);
+    }
+
+    /// Everything that the proxy at `address` says to a request that names no host.
+    async fn heard(address: SocketAddr) -> String {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        // A client that is closed unanswered may not get as far.
+        let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let _ = client.shutdown().await;
+        let mut heard = Vec::new();
+        let _ = client.read_to_end(&mut heard).await;
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_client_at_another_address_than_the_workloads_is_closed_unanswered() {
+        let audit = Arc::new(Remembered::default());
+        with_listener(Ipv4Addr::new(127, 0, 0, 2), Arc::clone(&audit) as _, async |address| {
+            assert_eq!(heard(address).await, "");
+        })
+        .await;
+        assert!(audit.decisions().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_workload_is_answered_until_the_end() {
+        let audit = Arc::new(Remembered::default());
+        with_listener(Ipv4Addr::LOCALHOST, Arc::clone(&audit) as _, async |address| {
+            assert!(heard(address).await.starts_with("HTTP/1.1 400 bad_request"));
+        })
+        .await;
+        assert_eq!(audit.decisions(), ["bad_request"]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_ends_no_other() {
+        with_listener(Ipv4Addr::LOCALHOST, Arc::new(FailingOnce::default()), async |address| {
+            assert_eq!(heard(address).await, "");
+            assert!(heard(address).await.starts_with("HTTP/1.1 400 bad_request"));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn connections_that_are_open_at_the_end_are_ended() {
+        let mut open = None;
+        with_listener(Ipv4Addr::LOCALHOST, Arc::new(Remembered::default()), async |address| {
+            open = Some(TcpStream::connect(address).await.unwrap());
+            assert!(heard(address).await.starts_with("HTTP/1.1 400"), "the one before is accepted");
+        })
+        .await;
+        assert_eq!(open.unwrap().read(&mut [0]).await.unwrap_or(0), 0);
+    }
+}

@@ -1,9 +1,11 @@
 //! Parts of a proxy for unit tests of its stages: a policy of their own, no network, and an audit that remembers.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
+use hyper::Request;
+use hyper::http::request::Parts;
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, Event};
 use openshell_policy::network::host::Host;
@@ -74,6 +76,19 @@ pub(crate) fn snapshot(generation: u64, endpoints: &str) -> Snapshot {
     Snapshot::new(generation, policy, None, &|_| None).unwrap()
 }
 
+/// Rules that permit any connection, and fail as soon as a request is judged by them.
+pub(crate) fn failing_rules() -> Snapshot {
+    let rules = r#"
+package openshell.sandbox
+import rego.v1
+network_action := "allow"
+matched_endpoint_config := {"host": "web.test", "ports": [80], "protocol": "rest", "enforcement": "enforce", "rules": [{"allow": {"method": "*", "path": "**"}}]}
+denying_policy := ["no text"]
+"#;
+    let (policy, _) = openshell_policy::yaml::policy("network_policies: {}").unwrap();
+    Snapshot::new(1, policy, Some(rules), &|_| None).unwrap()
+}
+
 /// The program of every test.
 pub(crate) fn callers() -> Callers {
     let program = Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![] };
@@ -110,10 +125,15 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
     })
 }
 
-/// A proxy of `services` without CA or models, for the workload at the loopback address.
+/// A proxy of `services` without CA or models, for a workload at the loopback address.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
+    proxy_for(Ipv4Addr::LOCALHOST, services)
+}
+
+/// As [`proxy`], for a `workload` at another address.
+pub(crate) fn proxy_for(workload: Ipv4Addr, services: &Arc<Services>) -> Arc<Proxy> {
     let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
-    Arc::new(Proxy { services, interceptor, inference: None, workload: Ipv4Addr::LOCALHOST })
+    Arc::new(Proxy { services, interceptor, inference: None, workload })
 }
 
 /// Leave of curl to reach `host:port`.
@@ -136,9 +156,19 @@ pub(crate) fn tunnel(services: &Arc<Services>, to: &str) -> HttpTunnel {
     HttpTunnel::new(services, &connection(services, to), Scheme::Http)
 }
 
+/// The head of a request.
+pub(crate) fn head(request: Request<()>) -> Parts {
+    request.into_parts().0
+}
+
 /// Both ends of a loopback connection, the one that connected first.
 pub(crate) async fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     (near, listener.accept().await.unwrap().0)
+}
+
+/// A loopback address at which nothing listens.
+pub(crate) async fn closed_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap()
 }

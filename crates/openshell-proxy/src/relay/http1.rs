@@ -302,3 +302,182 @@ pub fn report_refused(services: &Services, connection: &Connection, refusal: &Re
     let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
     record.finish(Outcome::Refused(refusal));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use bytes::Bytes;
+    use openshell_policy::reason::ReasonCode;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::{Duration, Instant};
+
+    use super::{
+        Driver, Incoming, Limits, Record, Refusal, Request, Response, ResponseBody, Services, Session, connection,
+        full, pending, protocol, refuse,
+    };
+    use crate::testing;
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n";
+
+    fn hello() -> Option<Response<ResponseBody>> {
+        Some(Response::new(full(Bytes::from_static(b"hello"))))
+    }
+
+    /// Serves a client that writes `said` and stays, and is not to be answered.
+    async fn served(said: &[u8]) -> Result<(), Refusal> {
+        let (services, _) = testing::services(PLAIN);
+        let ((mut client, near), (session, driver)) = (duplex(64 * 1024), connection(None));
+        client.write_all(said).await.unwrap();
+        let answer = |_| async { unreachable!("a head that is refused is answered") };
+        driver.serve(&services, &session, near, &protocol(), answer).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_malformed_head_is_refused_and_never_answered() {
+        for said in ["SSH-2.0-client\r\n\r\n", "GET /a HTTP/1.1\r\nno field\r\n\r\n", "GET /a b HTTP/1.1\r\n\r\n"] {
+            let refusal = served(said.as_bytes()).await.unwrap_err();
+            assert_eq!(
+                (refusal.code(), refusal.reason()),
+                (ReasonCode::BadRequest, "the request is not HTTP/1.1"),
+                "{said}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_beyond_its_bounds_is_refused_as_too_large() {
+        let long = format!("GET /a HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::INSPECTED_HEAD_BYTES));
+        let many = format!("GET /a HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(Limits::HEAD_LINES + 1));
+        for said in [long, many] {
+            assert_eq!(served(said.as_bytes()).await.unwrap_err().code(), ReasonCode::RequestTooLarge);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_head_that_does_not_end_is_refused_in_a_while() {
+        let begin = Instant::now();
+        let refusal = served(b"GET /a HTTP/1.1\r\nHost").await.unwrap_err();
+        assert_eq!(refusal.reason(), "the head of the request did not arrive in time");
+        assert!(begin.elapsed() <= 3 * Limits::HALF_CLOSE_TIMEOUT, "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_says_nothing_is_no_decision() {
+        let begin = Instant::now();
+        let refusal = served(b"").await;
+        assert!(begin.elapsed() >= Limits::IDLE, "{refusal:?}");
+    }
+
+    /// Serves the client of a loopback connection by `answer`, for as long as `client` takes.
+    async fn with_client<F>(
+        services: &Services,
+        (session, driver): (Session, Driver),
+        answer: impl Fn(Request<Incoming>) -> F,
+        client: impl AsyncFnOnce(tokio::net::TcpStream),
+    ) -> Result<(), Refusal>
+    where
+        F: Future<Output = Option<Response<ResponseBody>>>,
+    {
+        let (far, near) = testing::tcp().await;
+        let driver = Driver { socket: near.as_fd().try_clone_to_owned().ok(), ..driver };
+        let protocol = protocol();
+        tokio::join!(driver.serve(services, &session, near, &protocol, answer), client(far)).0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_ended_its_sending_is_still_answered() {
+        let (services, _) = testing::services(PLAIN);
+        let answer = |_| async {
+            tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT / 2).await;
+            hello()
+        };
+        let client = async |mut client: tokio::net::TcpStream| {
+            client.write_all(GET).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).await.unwrap();
+            assert!(heard.ends_with("hello"), "{heard}");
+        };
+        assert_eq!(with_client(&services, connection(None), answer, client).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_ended_its_sending_is_not_waited_for_without_end() {
+        let (services, _) = testing::services(PLAIN);
+        let begin = Instant::now();
+        let client = async |mut client: tokio::net::TcpStream| client.write_all(GET).await.unwrap();
+        assert_eq!(with_client(&services, connection(None), |_| pending(), client).await, Ok(()));
+        let waited = begin.elapsed();
+        assert!(waited >= Limits::HALF_CLOSE_TIMEOUT && waited <= 3 * Limits::HALF_CLOSE_TIMEOUT, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_waits_for_its_answer_is_waited_for() {
+        let (services, _) = testing::services(PLAIN);
+        let answer = |_| async {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            hello()
+        };
+        let client = async |mut client: tokio::net::TcpStream| {
+            client.write_all(GET).await.unwrap();
+            assert!(client.read_exact(&mut [0; 15]).await.is_ok(), "no answer");
+        };
+        assert_eq!(with_client(&services, connection(None), answer, client).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_permitted_no_longer_ends_its_connection_and_is_reported() {
+        let (services, audit) = testing::services(PLAIN);
+        let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
+        client.write_all(GET).await.unwrap();
+        let answer = |_| async {
+            session.watch(testing::watch(&services, "web.test:80")).await;
+            services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+            pending().await
+        };
+        assert_eq!(driver.serve(&services, &session, near, &protocol(), answer).await, Ok(()));
+        assert_eq!(audit.decisions(), ["policy_changed"]);
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert!(heard.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_watch_stands_in_for_the_one_before() {
+        let (services, audit) = testing::services("{host: web.test, port: 80}, {host: other.test, port: 80}");
+        let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
+        client.write_all(GET).await.unwrap();
+        client.shutdown().await.unwrap();
+        let answer = |_| async {
+            session.watch(testing::watch(&services, "other.test:80")).await;
+            session.watch(testing::watch(&services, "web.test:80")).await;
+            services.authorizer.policy.replace(testing::snapshot(2, PLAIN));
+            tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT / 2).await;
+            hello()
+        };
+        assert_eq!(driver.serve(&services, &session, near, &protocol(), answer).await, Ok(()));
+        assert!(audit.decisions().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_client_is_told_once_and_its_connection_ends() {
+        let (services, audit) = testing::services(PLAIN);
+        let (mut client, near) = duplex(4096);
+        client.write_all(&[GET, GET].concat()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let record = Record::new(&services.audit, "CONNECT web.test:80".to_owned(), None);
+        refuse(&services, near, &Refusal::upstream_timeout(), record).await;
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard.matches("HTTP/1.1 502 upstream_timeout").count(), 1, "{heard}");
+        assert_eq!(audit.decisions(), ["upstream_timeout"]);
+    }
+
+    #[test]
+    fn requests_are_counted_from_one() {
+        let (session, _) = connection(None);
+        assert_eq!([session.count(), session.count()], [1, 2]);
+    }
+}

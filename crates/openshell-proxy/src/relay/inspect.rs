@@ -95,3 +95,115 @@ pub async fn authorize_request(
     let Action::Http(HttpRequest { target, .. }) = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper::header::HeaderValue;
+    use hyper::{Request, Version};
+    use openshell_policy::reason::ReasonCode;
+
+    use super::{AuthorizedRequest, Inspector, authorize_request};
+    use crate::denial::refusal::Refusal;
+    use crate::limits::Limits;
+    use crate::record::{Outcome, Record};
+    use crate::relay::services::Services;
+    use crate::target::Scheme;
+    use crate::testing;
+
+    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const PLAIN: &str = "{host: web.test, port: 80}";
+
+    /// Services whose rules fail as soon as a request is judged by them.
+    fn failing() -> Arc<Services> {
+        testing::services_with(testing::failing_rules(), Arc::new(testing::Remembered::default()))
+    }
+
+    /// Authorizes `request` on a connection of curl to web.test.
+    async fn asked(services: &Services, request: Request<()>) -> Result<AuthorizedRequest, Refusal> {
+        let connection = testing::connection(services, "web.test:80");
+        let (permit, callers) = (connection.permit(), connection.callers());
+        let mut record = Record::http(&services.audit, "GET", "/a", Scheme::Http, testing::target("web.test:80"));
+        let authorizer = &services.authorizer;
+        let asked = authorize_request(authorizer, &permit, &callers, &testing::head(request), &mut record).await;
+        record.finish(Outcome::Allowed);
+        asked
+    }
+
+    #[tokio::test]
+    async fn a_malformed_head_is_refused_before_the_rules_are_asked() {
+        let services = failing();
+        let well_formed = || Request::get("/a");
+        let judged = asked(&services, well_formed().body(()).unwrap()).await.unwrap_err();
+        assert_eq!(judged.code(), ReasonCode::PolicyEngineError, "the rules are asked about a head without a fault");
+        let no_text = HeaderValue::from_bytes(b"\xff").unwrap();
+        let many = (0..=Limits::HEAD_LINES).fold(well_formed(), |head, n| head.header(format!("x-{n}"), "y"));
+        for (fault, request) in [
+            ("a method that is too long", well_formed().method("M".repeat(65).as_str())),
+            ("a CONNECT", Request::connect("web.test:80")),
+            ("a transfer coding", well_formed().header("transfer-encoding", "gzip")),
+            (
+                "two codings",
+                well_formed().header("transfer-encoding", "chunked").header("transfer-encoding", "chunked"),
+            ),
+            ("a value that is no text", well_formed().header("x", no_text)),
+            ("a path without a form", Request::get("/a%zz")),
+        ] {
+            let refusal = asked(&services, request.body(()).unwrap()).await.unwrap_err();
+            assert_eq!(refusal.code(), ReasonCode::BadRequest, "{fault}: {}", refusal.reason());
+        }
+        let large = well_formed().header("x", "y".repeat(Limits::INSPECTED_HEAD_BYTES));
+        for request in [many, large] {
+            let refusal = asked(&services, request.version(Version::HTTP_2).body(()).unwrap()).await.unwrap_err();
+            assert_eq!(refusal.code(), ReasonCode::RequestTooLarge);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_target_that_is_judged_is_the_one_that_is_sent() {
+        let (services, _) = testing::services(FULL);
+        for (written, sent) in [("/a/../b", "/b"), ("/%61", "/a"), ("//a", "/a")] {
+            let authorized = asked(&services, Request::get(written).body(()).unwrap()).await.unwrap();
+            assert_eq!(authorized.target.path(), sent, "{written}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_target_that_nothing_judges_is_sent_as_it_is() {
+        let (services, _) = testing::services(PLAIN);
+        let authorized = asked(&services, Request::get("/a/../%61").body(()).unwrap()).await.unwrap();
+        assert_eq!(authorized.target.path(), "/a/../%61");
+    }
+
+    #[tokio::test]
+    async fn only_websockets_are_asked_for_where_requests_are_judged() {
+        let upgrade = |protocol: &str| {
+            let head = Request::get("/a").header("connection", "upgrade").header("upgrade", protocol);
+            head.header("sec-websocket-key", "x").header("sec-websocket-version", "13").body(()).unwrap()
+        };
+        for (endpoints, protocol, may) in [
+            (FULL, "websocket", true),
+            (PLAIN, "websocket", true),
+            (FULL, "echo", false),
+            (PLAIN, "echo", true),
+            (PLAIN, "h2c", false),
+        ] {
+            let (services, _) = testing::services(endpoints);
+            let authorized = asked(&services, upgrade(protocol)).await.unwrap();
+            assert_eq!(authorized.upgrade.is_some(), may, "{protocol}: {endpoints}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_inspector_is_that_of_the_permit() {
+        let skipped = "{host: web.test, port: 80, tls: skip}";
+        for (endpoints, inspector) in
+            [(PLAIN, Inspector::Unjudged), (skipped, Inspector::Unjudged), (FULL, Inspector::Rest)]
+        {
+            let (services, _) = testing::services(endpoints);
+            let permit = testing::connection(&services, "web.test:80").permit();
+            assert_eq!(Inspector::of(&permit), Ok(inspector), "{endpoints}");
+        }
+    }
+}

@@ -211,3 +211,202 @@ impl UpstreamSource for TunnelSource<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper::Method;
+    use openshell_policy::reason::ReasonCode;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::{AuthorizedRequest, HttpTunnel, Parts, Remedy, Request, StreamId, Upstream, UpstreamSource as _};
+    use crate::decide::action::Message;
+    use crate::io::tasks::ConnectionTasks;
+    use crate::record::{Outcome, Record};
+    use crate::relay::exchange::ExchangeError;
+    use crate::testing::{self, Remembered, UPSTREAM};
+
+    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const ONLY_B: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /b}}]}";
+
+    fn get(path: &str) -> Parts {
+        testing::head(Request::get(path).header("host", "web.test").body(()).unwrap())
+    }
+
+    fn unused() -> Upstream {
+        Upstream::new(ConnectionTasks::default())
+    }
+
+    /// Authorizes the request with the head `parts`, of `stream` or on a connection of its own.
+    async fn prepared(
+        tunnel: &HttpTunnel,
+        mut parts: Parts,
+        stream: Option<StreamId>,
+    ) -> Result<AuthorizedRequest, ExchangeError> {
+        let mut record = Record::new(&tunnel.services.audit, String::new(), None);
+        let mut upstream = unused();
+        let prepared = tunnel.source(&mut upstream, stream).prepare(&mut parts, &mut record, false).await;
+        record.finish(Outcome::Allowed);
+        prepared
+    }
+
+    /// Serves a client that writes `said`, through an upstream that reads as much as `asked` and says `answer`: everything that each
+    /// has heard, and all decisions.
+    async fn served(endpoints: &str, said: &str, asked: &str, answer: &str) -> (String, String, Vec<&'static str>) {
+        let (services, audit) = testing::services(endpoints);
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        let ((mut client, near), (far, upstream)) = (duplex(64 * 1024), duplex(64 * 1024));
+        let client = async move {
+            client.write_all(said.as_bytes()).await.unwrap();
+            client.shutdown().await.unwrap();
+            read(client).await
+        };
+        let serving = tunnel.serve_http1(near, None, far, (UPSTREAM, 80).into());
+        let ((), by_client, by_upstream) = tokio::join!(serving, client, answering(upstream, asked, answer));
+        (by_client, by_upstream, audit.decisions())
+    }
+
+    async fn read(mut end: DuplexStream) -> String {
+        let mut heard = String::new();
+        end.read_to_string(&mut heard).await.unwrap();
+        heard
+    }
+
+    /// Says `answer` when `asked` was heard.
+    async fn answering(mut upstream: DuplexStream, asked: &str, answer: &str) -> String {
+        let mut heard = Vec::new();
+        while !heard.ends_with(asked.as_bytes()) && upstream.read_buf(&mut heard).await.unwrap() > 0 {}
+        if !heard.is_empty() {
+            upstream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        upstream.read_to_end(&mut heard).await.unwrap();
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_for_another_server_is_refused_before_the_rules_are_asked() {
+        let services = testing::services_with(testing::failing_rules(), Arc::new(Remembered::default()));
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        for (code, parts) in [
+            (ReasonCode::AuthorityMismatch, Request::get("/a").header("host", "other.test")),
+            (ReasonCode::AuthorityMismatch, Request::get("/a").header("host", "web.test:81")),
+            (ReasonCode::AuthorityMismatch, Request::get("http://other.test/a").header("host", "web.test")),
+            (ReasonCode::AuthorityMismatch, Request::get("https://web.test/a").header("host", "web.test")),
+            (ReasonCode::BadRequest, Request::get("/a")),
+            (ReasonCode::BadRequest, Request::get("/a").header("host", "web.test").header("host", "web.test")),
+            (ReasonCode::PolicyEngineError, Request::get("/a").header("host", "web.test")),
+        ] {
+            let head = testing::head(parts.body(()).unwrap());
+            for stream in [None, Some(StreamId::after(0))] {
+                let refusal = prepared(&tunnel, head.clone(), stream).await.unwrap_err().into_refusal();
+                assert_eq!(refusal.code(), code, "{}", refusal.reason());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_stands_in_for_the_one_before_it() {
+        let (services, _) = testing::services(FULL);
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        for path in ["/a", "/b"] {
+            prepared(&tunnel, get(path), None).await.unwrap();
+        }
+        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_message_of_a_stream_stands_beside_the_others_until_it_has_ended() {
+        let (services, _) = testing::services(FULL);
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        for (stream, path) in [(0, "/a"), (1, "/b")] {
+            prepared(&tunnel, get(path), Some(StreamId::after(stream))).await.unwrap();
+        }
+        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_err());
+        tunnel.connection.complete(StreamId::after(0));
+        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_refused_leaves_nothing_to_be_judged_again() {
+        let (services, _) = testing::services(ONLY_B);
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        let refused = prepared(&tunnel, get("/a"), Some(StreamId::after(0))).await;
+        assert_eq!(refused.unwrap_err().into_refusal().code(), ReasonCode::RequestNotInRules);
+        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_call_of_grpc_has_no_http_1_upstream() {
+        let (services, _) = testing::services(FULL);
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        let call = || {
+            testing::head(
+                Request::post("/s/m")
+                    .header("host", "web.test")
+                    .header("content-type", "application/grpc")
+                    .body(())
+                    .unwrap(),
+            )
+        };
+        let refusal = prepared(&tunnel, call(), Some(StreamId::after(0))).await.unwrap_err().into_refusal();
+        assert_eq!(refusal.reason(), "the upstream speaks no HTTP/2, which gRPC needs");
+        assert!(prepared(&tunnel, call(), None).await.is_ok(), "a client that speaks HTTP/1.1 has its own reasons");
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_that_was_there_before_the_request_is_dialled_again() {
+        let (services, _) = testing::services(FULL);
+        let (tunnel, mut upstream) = (testing::tunnel(&services, "web.test:80"), unused());
+        let mut source = tunnel.source(&mut upstream, None);
+        assert_eq!(source.remedy(), Remedy::Redial);
+        source.dialed = Some(UPSTREAM);
+        assert_eq!(source.remedy(), Remedy::None);
+    }
+
+    #[tokio::test]
+    async fn the_address_of_a_new_connection_is_judged_again() {
+        let (services, _) = testing::services(FULL);
+        let (tunnel, mut upstream) = (testing::tunnel(&services, "web.test:80"), unused());
+        let mut source = tunnel.source(&mut upstream, None);
+        let message = Message::Http { method: Method::GET, uri: "/a".parse().unwrap() };
+        source.dialed = Some("10.0.0.1".parse().unwrap());
+        assert_eq!(source.permit(&message).await.unwrap_err().code(), ReasonCode::PolicyChanged);
+        source.dialed = Some(UPSTREAM);
+        assert!(source.permit(&message).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn every_request_of_a_connection_is_judged_by_itself() {
+        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\nGET /a HTTP/1.1\r\nHost: web.test\r\n\r\n";
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+        let (by_client, by_upstream, decisions) = served(ONLY_B, said, "\r\n\r\n", answer).await;
+        assert_eq!(decisions, ["allowed", "request_not_in_rules"]);
+        assert!(by_upstream.contains("GET /b") && !by_upstream.contains("/a"), "{by_upstream}");
+        assert!(by_client.contains("200 OK") && by_client.contains("403 request_not_in_rules"), "{by_client}");
+    }
+
+    #[tokio::test]
+    async fn a_client_is_told_that_its_connection_ends_with_its_upstreams() {
+        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\n";
+        let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+        let (by_client, ..) = served(ONLY_B, said, "\r\n\r\n", answer).await;
+        assert!(by_client.to_ascii_lowercase().contains("connection: close\r\n"), "{by_client}");
+    }
+
+    #[tokio::test]
+    async fn an_upgraded_connection_is_relayed_both_ways() {
+        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\nmine";
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nyours";
+        let (by_client, by_upstream, decisions) = served(ONLY_B, said, "\r\n\r\n", answer).await;
+        assert_eq!(decisions, ["allowed"]);
+        assert!(by_client.starts_with("HTTP/1.1 101") && by_client.ends_with("yours"), "{by_client}");
+        assert!(by_upstream.ends_with("\r\n\r\nmine"), "{by_upstream}");
+    }
+}

@@ -121,3 +121,110 @@ impl Drop for PooledConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use openshell_policy::reason::ReasonCode;
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::watch;
+    use tokio::time::timeout;
+
+    use super::{ConnectionTasks, Egress, Limits, PooledConnection, Upstream, UpstreamPool};
+    use crate::memory::Memory;
+    use crate::target::{Origin, Scheme};
+    use crate::testing;
+
+    const CURL: &str = "/usr/bin/curl";
+    const ADDRESS: SocketAddr = SocketAddr::new(testing::UPSTREAM, 80);
+
+    fn origin() -> Origin {
+        Origin { scheme: Scheme::Http, target: testing::target("web.test:80") }
+    }
+
+    /// A pool around a connection of HTTP/1.1, and the connection's other end.
+    async fn exclusive() -> (Arc<UpstreamPool>, DuplexStream) {
+        let ((near, far), mut first) = (duplex(64), Upstream::new(ConnectionTasks::default()));
+        first.establish(origin(), ADDRESS, near).await.unwrap();
+        (UpstreamPool::new(first, None), far)
+    }
+
+    /// A pool around a connection of HTTP/2, with the other end and what is to confirm it.
+    async fn shared() -> (Arc<UpstreamPool>, DuplexStream, watch::Sender<bool>) {
+        let ((near, far), mut first) = (duplex(64), Upstream::new(ConnectionTasks::default()));
+        let windows = Memory::default().windows();
+        drop(first.establish_http2(origin(), ADDRESS, near, &windows).await.unwrap());
+        let (confirm, confirmed) = watch::channel(false);
+        (UpstreamPool::new(first, Some(confirmed)), far, confirm)
+    }
+
+    async fn acquired(pool: &Arc<UpstreamPool>, egress: &Egress) -> PooledConnection {
+        pool.acquire(egress, CURL).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_connection_of_http_1_is_one_requests_own_until_it_goes_back() {
+        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let first = acquired(&pool, &services.egress).await;
+        assert!(first.is_exclusive() && first.upstream.is_open_to(&origin()));
+        let second = acquired(&pool, &services.egress).await;
+        assert!(second.is_exclusive() && second.upstream.is_unused());
+        assert_eq!(pool.free_slots(), Limits::POOLED_CONNECTIONS - 2);
+        drop(second);
+        drop(first);
+        assert_eq!(pool.free_slots(), Limits::POOLED_CONNECTIONS);
+        assert!(acquired(&pool, &services.egress).await.upstream.is_open_to(&origin()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_beyond_the_pool_waits_for_a_connection() {
+        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let mut taken = Vec::new();
+        for _ in 0..Limits::POOLED_CONNECTIONS {
+            taken.push(acquired(&pool, &services.egress).await);
+        }
+        assert!(timeout(Duration::from_secs(3600), pool.acquire(&services.egress, CURL)).await.is_err());
+        taken.pop();
+        assert!(pool.acquire(&services.egress, CURL).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn further_connections_are_the_programs_and_the_first_was_before() {
+        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let reserve = |_| services.egress.reserve(CURL).unwrap();
+        let mut all: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(reserve).collect();
+        let _first = acquired(&pool, &services.egress).await;
+        let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::LimitReached);
+        assert_eq!(pool.free_slots(), Limits::POOLED_CONNECTIONS - 1, "a request that is refused keeps no slot");
+        all.pop();
+        let second = acquired(&pool, &services.egress).await;
+        assert!(services.egress.reserve(CURL).is_err());
+        drop(second);
+        assert!(services.egress.reserve(CURL).is_err(), "it is kept for the next request");
+    }
+
+    #[tokio::test]
+    async fn a_connection_of_http_2_is_shared_once_it_is_confirmed() {
+        let ((pool, _far, confirm), (services, _)) = (shared().await, testing::services(""));
+        confirm.send_replace(true);
+        let [one, other] = [acquired(&pool, &services.egress).await, acquired(&pool, &services.egress).await];
+        assert!(!one.is_exclusive() && one.upstream.is_shared() && other.upstream.is_shared());
+        drop((one, other));
+        assert!(acquired(&pool, &services.egress).await.upstream.is_shared());
+        assert_eq!(pool.max_concurrent_streams(), Limits::STREAMS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upstream_that_does_not_confirm_http_2_gets_no_request() {
+        let ((pool, _far, confirm), (services, _)) = (shared().await, testing::services(""));
+        let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::UpstreamTimeout);
+        drop(confirm);
+        let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
+        assert_eq!(refusal.reason(), "the upstream speaks no HTTP/2, which gRPC needs");
+    }
+}

@@ -309,3 +309,6 @@ fn is_refused_stream(error: &hyper::Error) -> bool {
         _ => false,
     })
 }
+
+#[cfg(test)]
+mod tests;
