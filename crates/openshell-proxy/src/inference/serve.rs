@@ -97,7 +97,7 @@ impl Models<'_> {
             }
         };
         let protocol = http1::protocol();
-        let mut served = pin!(driver.serve(self.services, &session, client, &protocol, answer));
+        let mut served = pin!(driver.serve(self.services, client, &protocol, answer));
         let served = tokio::select! {
             biased;
             served = &mut served => served,

@@ -36,7 +36,7 @@ pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Conne
     let (opener, mut opened) = mpsc::channel(1);
     let door = Door { proxy, flow, session: &session, opener };
     let answer = |request| door.answer(request);
-    if let Err(refusal) = driver.serve(services, &session, client, &protocol(), answer).await {
+    if let Err(refusal) = driver.serve(services, client, &protocol(), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
@@ -55,8 +55,8 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: TcpStream) {
         };
         Some(refuse(&Refusal::limit_reached("too many connections at once"), record))
     };
-    let (session, driver) = connection(None);
-    let _ = driver.serve(services, &session, client, &protocol(), answer).await;
+    let (_session, driver) = connection(None);
+    let _ = driver.serve(services, client, &protocol(), answer).await;
 }
 
 /// HTTP/1.1 settings of the proxy's own listener: heads are bounded in size and time; a half-closed client gets its

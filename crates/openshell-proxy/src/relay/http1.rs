@@ -61,6 +61,7 @@ pub struct Driver {
     socket: Option<OwnedFd>,
     watches: mpsc::Receiver<RevocationWatch>,
     upgrades: mpsc::Receiver<Upgraded>,
+    tasks: ConnectionTasks,
     state: State,
 }
 
@@ -89,8 +90,9 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
     let tasks = ConnectionTasks::default();
     let upstream = Mutex::new(KeptUpstream { upstream: Upstream::new(tasks.clone()), quota: None });
+    let driver = Driver { socket, watches, upgrades, tasks: tasks.clone(), state: State::default() };
     let session = Session { upstream, tasks, upgrades: upgrade, watches: watch, requests: AtomicU64::new(0) };
-    (session, Driver { socket, watches, upgrades, state: State::default() })
+    (session, driver)
 }
 
 /// HTTP/1.1 settings inside a tunnel: heads are bounded in size, and a client may be idle between two requests.
@@ -133,7 +135,6 @@ impl Driver {
     pub async fn serve<S, F>(
         self,
         services: &Services,
-        session: &Session,
         client: S,
         protocol: &http1::Builder,
         answer: impl Fn(Request<Incoming>) -> F,
@@ -142,7 +143,7 @@ impl Driver {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = Option<Response<ResponseBody>>>,
     {
-        let Self { socket, mut watches, mut upgrades, state } = self;
+        let Self { socket, mut watches, mut upgrades, tasks, state } = self;
         let state = &state;
         let answer = service_fn(|request| {
             state.is_asked.store(true, Ordering::Relaxed);
@@ -157,7 +158,7 @@ impl Driver {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_begun)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), session.tasks.end_on_drop());
+        let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), tasks.end_on_drop());
         tokio::select! {
             served = connection => match served {
                 // A client may be idle between two requests, and close.
@@ -279,14 +280,14 @@ where
 {
     let response = reply::refused(refusal, record.subject());
     record.finish(Outcome::Refused(refusal));
-    let (session, driver) = connection(None);
+    let (_session, driver) = connection(None);
     let answer = |_| {
         // The response closes the connection.
         let response = response.clone().map(full);
         async { Some(response) }
     };
     let mut protocol = protocol();
-    let served = driver.serve(services, &session, client, protocol.header_read_timeout(Limits::HEAD_DEADLINE), answer);
+    let served = driver.serve(services, client, protocol.header_read_timeout(Limits::HEAD_DEADLINE), answer);
     // The client has been refused already.
     let _ = served.await;
 }
@@ -328,10 +329,10 @@ mod tests {
     /// Serves a client that writes `said` and stays, and is not to be answered.
     async fn served(said: &[u8]) -> Result<(), Refusal> {
         let (services, _) = testing::services(PLAIN);
-        let ((mut client, near), (session, driver)) = (duplex(64 * 1024), connection(None));
+        let ((mut client, near), (_session, driver)) = (duplex(64 * 1024), connection(None));
         client.write_all(said).await.unwrap();
         let answer = |_| async { unreachable!("a head that is refused is answered") };
-        driver.serve(&services, &session, near, &protocol(), answer).await
+        driver.serve(&services, near, &protocol(), answer).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -373,7 +374,7 @@ mod tests {
     /// Serves the client of a loopback connection by `answer`, for as long as `client` takes.
     async fn with_client<F>(
         services: &Services,
-        (session, driver): (Session, Driver),
+        (_session, driver): (Session, Driver),
         answer: impl Fn(Request<Incoming>) -> F,
         client: impl AsyncFnOnce(tokio::net::TcpStream),
     ) -> Result<(), Refusal>
@@ -383,7 +384,7 @@ mod tests {
         let (far, near) = testing::tcp().await;
         let driver = Driver { socket: near.as_fd().try_clone_to_owned().ok(), ..driver };
         let protocol = protocol();
-        tokio::join!(driver.serve(services, &session, near, &protocol, answer), client(far)).0
+        tokio::join!(driver.serve(services, near, &protocol, answer), client(far)).0
     }
 
     #[tokio::test(start_paused = true)]
@@ -437,7 +438,7 @@ mod tests {
             services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
             pending().await
         };
-        assert_eq!(driver.serve(&services, &session, near, &protocol(), answer).await, Ok(()));
+        assert_eq!(driver.serve(&services, near, &protocol(), answer).await, Ok(()));
         assert_eq!(audit.decisions(), ["policy_changed"]);
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).await.unwrap();
@@ -457,7 +458,7 @@ mod tests {
             tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT / 2).await;
             hello()
         };
-        assert_eq!(driver.serve(&services, &session, near, &protocol(), answer).await, Ok(()));
+        assert_eq!(driver.serve(&services, near, &protocol(), answer).await, Ok(()));
         assert!(audit.decisions().is_empty());
     }
 

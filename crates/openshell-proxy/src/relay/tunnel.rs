@@ -61,7 +61,7 @@ impl HttpTunnel {
             return;
         }
         let answer = |request| self.answer(&session, request);
-        let served = driver.serve(&self.services, &session, client, &http1::protocol(), answer).await;
+        let served = driver.serve(&self.services, client, &http1::protocol(), answer).await;
         if let Err(refusal) = served {
             report_refused(&self.services, &self.connection, &refusal);
         }
