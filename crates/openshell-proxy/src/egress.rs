@@ -59,7 +59,7 @@ impl Egress {
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
         let destination = resolve(&self.resolver, &self.own, permit).await?;
-        debug!(addresses = ?destination.addresses(), us = watch.micros(), "resolved");
+        debug!(addresses = in_words(destination.addresses()), us = watch.micros(), "resolved");
         Ok(destination)
     }
 
@@ -80,6 +80,11 @@ impl Egress {
         let (stream, address) = dial(destination, Limits::CONNECT_DEADLINE).await?;
         Ok(Dialed { stream, address, quota })
     }
+}
+
+/// `addresses` with commas between.
+fn in_words(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Connects to the first address of `destination` that answers.
