@@ -107,7 +107,7 @@ impl Record {
     /// Creates the record of a forwarded request for `path` of `target`.
     #[must_use]
     pub fn http(audit: &Arc<dyn Audit>, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
-        let http = Http { method: method.to_owned(), path: shown(path), scheme, number: None, is_upgrade: false };
+        let http = Http { method: method.to_owned(), path: loggable(path), scheme, number: None, is_upgrade: false };
         let mut record = Self::new(audit, http.named(&target), Some(target));
         record.http = Some(http);
         record
@@ -384,7 +384,7 @@ impl Record {
 }
 
 /// Returns `path` with placeholders redacted, for logs.
-fn shown(path: &str) -> String {
+fn loggable(path: &str) -> String {
     redacted(path).unwrap_or_else(|| path.to_owned())
 }
 

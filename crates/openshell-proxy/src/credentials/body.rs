@@ -223,7 +223,7 @@ impl Scanned {
         if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
             return Err(Unsendable::Placeholder(FoundPlaceholder));
         }
-        frame.trailers_mut().into_iter().for_each(head::remove_what_is_no_trailer);
+        frame.trailers_mut().into_iter().for_each(head::remove_forbidden_trailers);
         Ok(frame)
     }
 }

@@ -218,19 +218,19 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_call`; `finding` reports the
+/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports the
 /// first secret found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,
     credentials: &[Arc<Credential>],
     finding: LeakFinding,
-    is_call: bool,
+    is_grpc_call: bool,
 ) -> Response<Scrubbed<B>> {
     // The form of a gRPC response; any other is treated as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     let has_messages =
-        is_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
+        is_grpc_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
     let scrubber =
         if has_messages { Scrubber::of_messages(credentials.to_vec()) } else { Scrubber::new(credentials.to_vec()) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());

@@ -58,16 +58,16 @@ pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> R
     };
     if let Some(host) = host {
         let host = host.to_str().map_err(|_| Refusal::bad_request("the Host of the request is no host"))?;
-        agrees(host, target)?;
+        check_named(host, target)?;
     }
     if let Some(other) = request.uri.scheme_str().filter(|written| !written.eq_ignore_ascii_case(scheme.as_str())) {
         return Err(Refusal::authority_mismatch(format!("{other}: inside a connection for {}", scheme.as_str())));
     }
-    request.uri.authority().map_or(Ok(()), |authority| agrees(authority.as_str(), target))
+    request.uri.authority().map_or(Ok(()), |authority| check_named(authority.as_str(), target))
 }
 
 /// Checks that `written`, a host with or without a port, is `target`.
-fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
+fn check_named(written: &str, target: &Target) -> Result<(), Refusal> {
     let bracketed = written.rfind(']').map_or(0, |end| end + 1);
     let colon = written.get(bracketed..).and_then(|rest| rest.rfind(':')).map(|at| at + bracketed);
     let (host, number) = match colon.and_then(|at| written.split_at_checked(at)) {
@@ -76,11 +76,11 @@ fn agrees(written: &str, target: &Target) -> Result<(), Refusal> {
     };
     let is_host = Host::parse(host).as_ref() == Ok(&target.host);
     let is_port = number.is_none_or(|number| number.is_empty() || port(number) == Some(target.port));
-    if is_host && is_port { Ok(()) } else { Err(Refusal::authority_mismatch(shown(written))) }
+    if is_host && is_port { Ok(()) } else { Err(Refusal::authority_mismatch(loggable(written))) }
 }
 
 /// Escapes an invalid host for logs.
-fn shown(written: &str) -> String {
+fn loggable(written: &str) -> String {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
     written.chars().take(255).map(|c| if is_usual(c) { c } else { '?' }).collect()
 }
@@ -127,14 +127,14 @@ pub fn check_size(request: &Parts) -> Result<(), Refusal> {
 /// The protocol of an upgrade that a request may ask for (RFC 9110 §7.8): any but h2c; if requests are judged, only
 /// WebSocket, whose handshake is judged as a request.
 #[must_use]
-pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
+pub fn requested_upgrade(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
     let headers = &request.headers;
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade")) {
         return None;
     }
-    let mut asked = headers.get_all(UPGRADE).iter();
-    let (Some(protocol), None) = (asked.next(), asked.next()) else { return None };
-    let may = match is_websocket(protocol) {
+    let mut requested = headers.get_all(UPGRADE).iter();
+    let (Some(protocol), None) = (requested.next(), requested.next()) else { return None };
+    let is_allowed = match is_websocket(protocol) {
         // A complete handshake (RFC 6455 §4.1), which only a WebSocket server accepts.
         true => {
             let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
@@ -143,7 +143,7 @@ pub fn upgrade_asked(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
         }
         false => !is_judged && !protocol.to_str().ok()?.to_ascii_lowercase().contains("h2c"),
     };
-    may.then(|| protocol.clone())
+    is_allowed.then(|| protocol.clone())
 }
 
 /// Returns true if the protocol of an upgrade is WebSocket.
@@ -204,7 +204,7 @@ pub fn outgoing<B: Body>(
 ///
 /// # Errors
 /// The target has no form in HTTP/2.
-pub fn in_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B>, Refusal> {
+pub fn to_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B>, Refusal> {
     let headers = request.headers_mut();
     let host = headers.remove(HOST).or_else(|| host_value(origin));
     remove_connection(headers);
@@ -277,7 +277,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes fields that must not be trailers (RFC 9110 §6.5.1): framing, routing, authentication and content. A server
 /// that merges trailers into the headers would read another request than the judged one.
-pub fn remove_what_is_no_trailer(trailers: &mut HeaderMap) {
+pub fn remove_forbidden_trailers(trailers: &mut HeaderMap) {
     const HEADERS_ALONE: [HeaderName; 13] = [
         AUTHORIZATION,
         CACHE_CONTROL,
@@ -307,7 +307,7 @@ pub fn remove_connection(headers: &mut HeaderMap) {
 
 /// Returns true if a request is a gRPC call in the form of its clients (gRPC over HTTP/2, Requests).
 #[must_use]
-pub fn is_call(request: &Parts) -> bool {
+pub fn is_grpc_call(request: &Parts) -> bool {
     let takes_trailers = tokens(&request.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     request.method == Method::POST && takes_trailers && is_grpc(&request.headers)
 }
@@ -344,20 +344,20 @@ fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 mod tests {
     use openshell_policy::network::host::Host;
 
-    use super::agrees;
+    use super::check_named;
     use crate::target::Target;
 
     #[test]
     fn a_host_agrees_with_the_connection_or_not() {
         let target = |host: &str, port| Target { host: Host::parse(host).unwrap(), port };
         for written in ["web.test", "WEB.test:8443", "web.test.", "web.test:"] {
-            assert!(agrees(written, &target("web.test", 8443)).is_ok(), "{written}");
+            assert!(check_named(written, &target("web.test", 8443)).is_ok(), "{written}");
         }
         for written in ["web.test:443", "other.test", "web.test:8443:1", "web.test@x", "", "10.99.0.1", "[::1]"] {
-            assert!(agrees(written, &target("web.test", 8443)).is_err(), "{written}");
+            assert!(check_named(written, &target("web.test", 8443)).is_err(), "{written}");
         }
         for written in ["[2001:db8::1]", "[2001:DB8:0::1]:8443"] {
-            assert!(agrees(written, &target("2001:db8::1", 8443)).is_ok(), "{written}");
+            assert!(check_named(written, &target("2001:db8::1", 8443)).is_ok(), "{written}");
         }
     }
 }

@@ -101,7 +101,7 @@ impl<'s> BackendSource<'s> {
         if response.status().is_redirection() {
             return Err(format!("it answers {}, and nobody goes elsewhere with a key", response.status()));
         }
-        headers::keep_answer(response.headers_mut());
+        headers::retain_for_client(response.headers_mut());
         Ok(response)
     }
 }
@@ -155,7 +155,7 @@ pub struct BackendRequest<'a> {
     /// The call.
     pub call: ApiCall,
     /// Head of the client's request.
-    pub asked: &'a Parts,
+    pub head: &'a Parts,
     /// Canonical target of the client's request.
     pub target: &'a RequestTarget,
 }
@@ -196,7 +196,7 @@ impl BackendRequest<'_> {
         let mut request = Request::new(whole(body));
         *request.method_mut() = self.call.method();
         *request.uri_mut() = uri;
-        *request.headers_mut() = headers::asking(&self.asked.headers, self.route, host);
+        *request.headers_mut() = headers::for_backend(&self.head.headers, self.route, host);
         Ok(request)
     }
 

@@ -10,7 +10,7 @@ use crate::inference::route::Route;
 
 /// Returns true for a field of a request that may pass. Keys, cookies, organisations and projects are the operator's
 /// choice.
-fn may_ask(name: &HeaderName) -> bool {
+fn is_for_backend(name: &HeaderName) -> bool {
     const NAMES: [&str; 5] = ["anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key", "x-request-id"];
     [ACCEPT, ACCEPT_LANGUAGE, USER_AGENT].contains(name)
         || NAMES.contains(&name.as_str())
@@ -18,7 +18,7 @@ fn may_ask(name: &HeaderName) -> bool {
 }
 
 /// Returns true for a field of a response that may pass. The operator's account at the backend stays hidden.
-fn may_answer(name: &HeaderName) -> bool {
+fn is_for_client(name: &HeaderName) -> bool {
     const NAMES: [&str; 7] = [
         "request-id",
         "x-request-id",
@@ -34,16 +34,16 @@ fn may_answer(name: &HeaderName) -> bool {
         || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
 }
 
-/// Builds the headers of a request to the backend of `route`, at `host`, from those of the client's request, `asked`.
+/// Builds the headers of a request to the backend of `route`, at `host`, from those of the client's request, `head`.
 #[must_use]
-pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap {
+pub fn for_backend(head: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(HOST, host);
-    for (name, value) in asked.iter().filter(|(name, _)| may_ask(name)) {
+    for (name, value) in head.iter().filter(|(name, _)| is_for_backend(name)) {
         headers.append(name, value.clone());
     }
     // The backend must read the body in the format in which it was checked.
-    if asked.contains_key(CONTENT_TYPE) {
+    if head.contains_key(CONTENT_TYPE) {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     // Usage cannot be read from a compressed response.
@@ -63,8 +63,8 @@ pub fn asking(asked: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap 
 }
 
 /// Removes the fields of a response that may not pass.
-pub fn keep_answer(headers: &mut HeaderMap) {
-    let names: Vec<_> = headers.keys().filter(|name| !may_answer(name)).cloned().collect();
+pub fn retain_for_client(headers: &mut HeaderMap) {
+    let names: Vec<_> = headers.keys().filter(|name| !is_for_client(name)).cloned().collect();
     for name in names {
         headers.remove(name);
     }

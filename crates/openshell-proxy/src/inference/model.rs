@@ -12,31 +12,31 @@ use serde_json::value::RawValue;
 /// # Errors
 /// The body is not JSON in UTF-8, or names more than one model.
 pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
-    let Some(places) = places(&body) else {
+    let Some(spans) = spans(&body) else {
         return match serde_json::from_slice::<IgnoredAny>(&body) {
             Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Ok(body),
             Ok(_) | Err(_) => Err(BodyError::NotJson),
         };
     };
-    if places.models.len() > 1 {
+    if spans.models.len() > 1 {
         return Err(BodyError::Ambiguous);
     }
     // A string always has a JSON form.
     let model = serde_json::Value::from(model).to_string();
-    let mut written = Vec::with_capacity(body.len() + places.models.len().max(1) * (model.len() + 16));
+    let mut written = Vec::with_capacity(body.len() + spans.models.len().max(1) * (model.len() + 16));
     let mut end = 0;
-    if !places.has_exact {
-        written.extend_from_slice(body.get(..places.start).unwrap_or_default());
+    if !spans.has_exact {
+        written.extend_from_slice(body.get(..spans.start).unwrap_or_default());
         written.extend_from_slice(format!("\"model\":{model}").as_bytes());
-        if !places.is_empty {
+        if !spans.is_empty {
             written.push(b',');
         }
-        end = places.start;
+        end = spans.start;
     }
-    for place in &places.models {
-        written.extend_from_slice(body.get(end..place.start).unwrap_or_default());
+    for span in &spans.models {
+        written.extend_from_slice(body.get(end..span.start).unwrap_or_default());
         written.extend_from_slice(model.as_bytes());
-        end = place.end;
+        end = span.end;
     }
     written.extend_from_slice(body.get(end..).unwrap_or_default());
     Ok(written.into())
@@ -67,15 +67,15 @@ pub fn is_utf8(kind: &[u8]) -> bool {
 #[must_use]
 pub fn asks_for_stream(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Asked {
+    struct Options {
         #[serde(default)]
         stream: bool,
     }
-    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.stream)
+    serde_json::from_slice::<Options>(body).is_ok_and(|options| options.stream)
 }
 
 /// Positions in a JSON object: after its opening brace, and of its models.
-struct Places {
+struct ModelSpans {
     start: usize,
     is_empty: bool,
     /// True if a key is exactly `model`; some parsers ignore case.
@@ -83,12 +83,12 @@ struct Places {
     models: Vec<Range<usize>>,
 }
 
-fn places(body: &[u8]) -> Option<Places> {
+fn spans(body: &[u8]) -> Option<ModelSpans> {
     let start = body.iter().position(|byte| !byte.is_ascii_whitespace())? + 1;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let found = deserializer.deserialize_map(FindModels { body }).ok()?;
     deserializer.end().ok()?;
-    Some(Places { start, ..found })
+    Some(ModelSpans { start, ..found })
 }
 
 struct FindModels<'b> {
@@ -96,14 +96,14 @@ struct FindModels<'b> {
 }
 
 impl<'de> Visitor<'de> for FindModels<'de> {
-    type Value = Places;
+    type Value = ModelSpans;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut found = Places { start: 0, is_empty: true, has_exact: false, models: Vec::new() };
+        let mut found = ModelSpans { start: 0, is_empty: true, has_exact: false, models: Vec::new() };
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             found.is_empty = false;
             found.has_exact |= key == "model";

@@ -134,7 +134,7 @@ impl Route {
     }
 
     /// Replaces the `cost` of a completed request by its `tokens`.
-    pub fn spent(&self, cost: u64, tokens: u64) {
+    pub fn settle(&self, cost: u64, tokens: u64) {
         self.add_tokens(tokens);
         self.take_tokens(cost);
     }

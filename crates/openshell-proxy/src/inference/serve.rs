@@ -101,7 +101,7 @@ impl Models<'_> {
         let served = tokio::select! {
             biased;
             served = &mut served => served,
-            () = self.warm(&session) => served.await,
+            () = self.preconnect(&session) => served.await,
         };
         if let Err(refusal) = served {
             let (request, target) = (format!("CONNECT {}", self.target), Some(self.target.clone()));
@@ -112,7 +112,7 @@ impl Models<'_> {
     }
 
     /// Connects to the backend of the first route while the client prepares its request.
-    async fn warm(&self, session: &Session) {
+    async fn preconnect(&self, session: &Session) {
         let table = self.inference.table();
         if let Some(route) = table.first()
             && let Some(origin) = origin(route)
@@ -142,7 +142,7 @@ impl Models<'_> {
             RouteResponse::Mock(response) => {
                 let mut meter = Meter::default();
                 meter.read(response.body());
-                route.spent(cost, meter.usage().total());
+                route.settle(cost, meter.usage().total());
                 record.record_usage(meter.usage(), "");
                 record.finish(Outcome::Allowed);
                 response.map(full)
@@ -184,8 +184,8 @@ impl Models<'_> {
         let mut unreachable = None;
         for route in table.serving(call.interface) {
             record.routed(&route.name, call.interface.as_str(), call.kind);
-            let request = BackendRequest { route, call, asked: &parts, target: &target };
-            match self.ask(session, &request, body.clone(), record).await {
+            let request = BackendRequest { route, call, head: &parts, target: &target };
+            match self.send(session, &request, body.clone(), record).await {
                 Ok(response) => {
                     drop(held);
                     return Ok(Routed { route: Arc::clone(route), cost: request_tokens(body.len()), response });
@@ -249,7 +249,7 @@ impl Models<'_> {
     }
 
     /// Sends `request` with `body` to the backend of its route.
-    async fn ask(
+    async fn send(
         &self,
         session: &Session,
         request: &BackendRequest<'_>,
@@ -260,7 +260,9 @@ impl Models<'_> {
         // A refund uses the same estimate.
         let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
-        route.spend(cost).map_err(|what| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, what)))?;
+        route
+            .spend(cost)
+            .map_err(|limit| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, limit)))?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
             return Ok(RouteResponse::Mock(mock::answer(request.call.interface, &route.model, streams)));

@@ -56,9 +56,9 @@ impl Streamed {
         if let Some(Report { mut record, route, cost }) = self.report.take() {
             let usage = self.meter.usage();
             // A response without usage, or cut off before it, is charged by the estimate at least.
-            let is_told = usage.output.is_some() && remark.is_empty();
-            let tokens = if is_told { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
-            route.spent(cost, tokens);
+            let has_usage = usage.output.is_some() && remark.is_empty();
+            let tokens = if has_usage { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
+            route.settle(cost, tokens);
             record.record_usage(usage, remark);
             record.finish(Outcome::Allowed);
         }

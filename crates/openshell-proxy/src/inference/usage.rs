@@ -4,12 +4,12 @@ use memchr::memmem;
 use openshell_policy::event::TokenUsage;
 
 /// Bytes kept of a response to find its usage; longer than any usage object.
-const KEPT: usize = 4 * 1024;
+const TAIL_BYTES: usize = 4 * 1024;
 
 /// Reads the `usage` objects of a response, plain or in events. The last one counts.
 #[derive(Debug, Default)]
 pub struct Meter {
-    kept: Vec<u8>,
+    tail: Vec<u8>,
     usage: TokenUsage,
     bytes: u64,
     events: u64,
@@ -25,20 +25,20 @@ impl Meter {
         self.bytes += part.len() as u64;
         self.events += memmem::find_iter(part, b"data:").count() as u64;
         // A usage object may have begun in the previous part.
-        let text = if self.kept.is_empty() {
+        let text = if self.tail.is_empty() {
             part
         } else {
-            self.kept.extend_from_slice(part.get(..KEPT).unwrap_or(part));
-            let joined = std::mem::take(&mut self.kept);
-            self.find(&joined);
-            if part.len() < KEPT {
-                self.keep(&joined);
+            self.tail.extend_from_slice(part.get(..TAIL_BYTES).unwrap_or(part));
+            let joined = std::mem::take(&mut self.tail);
+            self.read_usage(&joined);
+            if part.len() < TAIL_BYTES {
+                self.keep_tail(&joined);
                 return;
             }
             part
         };
-        self.find(text);
-        self.keep(text);
+        self.read_usage(text);
+        self.keep_tail(text);
     }
 
     /// The usage read so far.
@@ -53,7 +53,7 @@ impl Meter {
         if self.events > 0 { self.events } else { self.bytes / 4 }
     }
 
-    fn find(&mut self, text: &[u8]) {
+    fn read_usage(&mut self, text: &[u8]) {
         for at in memmem::find_iter(text, KEY) {
             let behind = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
             let Some(object) = behind.strip_prefix(b":") else { continue };
@@ -69,8 +69,8 @@ impl Meter {
         }
     }
 
-    fn keep(&mut self, text: &[u8]) {
-        self.kept = text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default().to_vec();
+    fn keep_tail(&mut self, text: &[u8]) {
+        self.tail = text.get(text.len().saturating_sub(TAIL_BYTES)..).unwrap_or_default().to_vec();
     }
 }
 

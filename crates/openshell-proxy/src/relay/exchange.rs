@@ -214,7 +214,7 @@ impl Exchange<'_> {
             let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());
             let mut request = request.map_err(Refusal::target)?;
             if source.upstream().is_shared() {
-                request = head::in_http2(request, source.origin())?;
+                request = head::to_http2(request, source.origin())?;
             }
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
             record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
@@ -223,7 +223,7 @@ impl Exchange<'_> {
             unsent = match sent.await? {
                 Ok(response) => {
                     debug!(status = response.status().as_u16(), us = watch.micros(), "response");
-                    let is_call = source.upstream().is_shared() && head::is_call(&parts);
+                    let is_grpc_call = source.upstream().is_shared() && head::is_grpc_call(&parts);
                     let ends = client.take().zip(source.connection().cloned());
                     let response = self.switched(response, &authorized, ends, record);
                     let response = response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
@@ -231,7 +231,7 @@ impl Exchange<'_> {
                         true => response.map(boxed),
                         false => {
                             let finding = record.echo(watched.iter().map(|credential| credential.name()));
-                            redact(response, &watched, finding, is_call).map(|body| boxed(body.holding(room)))
+                            redact(response, &watched, finding, is_grpc_call).map(|body| boxed(body.holding(room)))
                         }
                     });
                 }

@@ -66,8 +66,8 @@ impl Inspector {
     /// The protocol of an upgrade that `request` may ask for.
     fn upgrade(self, request: &Parts) -> Option<HeaderValue> {
         match self {
-            Self::Unjudged => head::upgrade_asked(request, false),
-            Self::Rest => head::upgrade_asked(request, true),
+            Self::Unjudged => head::requested_upgrade(request, false),
+            Self::Rest => head::requested_upgrade(request, true),
         }
     }
 }

@@ -49,8 +49,8 @@ impl Resolver {
     pub fn from_system() -> Result<Self, ResolverError> {
         let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
-            let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
-            TokioResolver::builder_with_config(nobody, TokioRuntimeProvider::default())
+            let no_servers = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
+            TokioResolver::builder_with_config(no_servers, TokioRuntimeProvider::default())
         });
         builder.options_mut().use_hosts_file = ResolveHosts::Always;
         let runtime = Handle::try_current().map_err(|error| ResolverError(error.to_string()))?;
@@ -69,11 +69,11 @@ impl Resolver {
 
     /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
-        let (resolver, asked) = (self.resolver.clone(), name.as_str().to_owned());
+        let (resolver, text) = (self.resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
-        let mut asking = JoinSet::new();
-        asking.spawn_on(async move { resolver.lookup_ip(asked).await }, &self.runtime);
-        match tokio::time::timeout(Limits::LOOKUP_DEADLINE, asking.join_next()).await {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);
+        match tokio::time::timeout(Limits::LOOKUP_DEADLINE, tasks.join_next()).await {
             Ok(Some(Ok(Ok(found)))) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
             Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {}", cause(&error))),
             Ok(Some(Err(error))) => Err(format!("DNS resolution of {name} failed: {error}")),

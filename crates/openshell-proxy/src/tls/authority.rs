@@ -85,7 +85,7 @@ impl Authority {
         let signing_key = provider.key_provider.load_private_key(der).map_err(AuthorityError::Key)?;
         let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(VERSIONS);
         let config = config.map_err(AuthorityError::Key)?.with_no_client_auth();
-        let mut config = config.with_cert_resolver(Arc::new(Nothing));
+        let mut config = config.with_cert_resolver(Arc::new(NoCertificate));
         config.alpn_protocols = vec![HTTP1.to_vec()];
         config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
         Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::CERTIFICATES), config })
@@ -108,7 +108,7 @@ impl Authority {
     /// # Errors
     /// No certificate can be issued for the host.
     pub fn server(&self, host: &Host, may_be_http2: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
-        let resolver = Arc::new(Only(self.leaf(host, OffsetDateTime::now_utc())?));
+        let resolver = Arc::new(OneCertificate(self.leaf(host, OffsetDateTime::now_utc())?));
         // State shared by all hosts is behind pointers.
         let mut config = self.config.clone();
         config.cert_resolver = resolver;
@@ -160,9 +160,9 @@ impl fmt::Debug for Authority {
 
 /// Resolver without certificates, until the host is known.
 #[derive(Debug)]
-struct Nothing;
+struct NoCertificate;
 
-impl ResolvesServerCert for Nothing {
+impl ResolvesServerCert for NoCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         None
     }
@@ -170,9 +170,9 @@ impl ResolvesServerCert for Nothing {
 
 /// Resolver with the certificate of one host.
 #[derive(Debug)]
-struct Only(Arc<CertifiedKey>);
+struct OneCertificate(Arc<CertifiedKey>);
 
-impl ResolvesServerCert for Only {
+impl ResolvesServerCert for OneCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }

@@ -81,7 +81,7 @@ impl UpstreamRoots {
                 stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
                 Ok(stream)
             }
-            Ok(Err(error)) => Err(invalid(said(&error))),
+            Ok(Err(error)) => Err(invalid(describe(&error))),
             Err(_) => Err(Refusal::upstream_timeout()),
         }
     }
@@ -94,7 +94,7 @@ pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
 }
 
 /// Describes a failed handshake.
-fn said(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     use CertificateError as E;
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     let what = match cause {

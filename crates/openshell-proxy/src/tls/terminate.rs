@@ -67,8 +67,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
         host: &Host,
         may_be_http2: bool,
     ) -> Result<(ClientTls<S>, Option<String>), Refusal> {
-        let asked = self.start.client_hello().server_name().map(str::to_owned);
-        let other = asked.filter(|name| Host::parse(name).as_ref() != Ok(host));
+        let server_name = self.start.client_hello().server_name().map(str::to_owned);
+        let other = server_name.filter(|name| Host::parse(name).as_ref() != Ok(host));
         let handshake = async {
             let config = authority.server(host, may_be_http2).map_err(io::Error::other)?;
             self.start.into_stream(config).await
@@ -87,13 +87,13 @@ pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
 
 async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Refusal> {
     match timeout(Limits::HEAD_DEADLINE, step).await {
-        Ok(done) => done.map_err(|error| Refusal::client_tls_failed(said(&error))),
+        Ok(done) => done.map_err(|error| Refusal::client_tls_failed(describe(&error))),
         Err(_) => Err(Refusal::client_tls_failed("the handshake took too long".to_owned())),
     }
 }
 
 /// Describes a failed handshake, and its remedy.
-fn said(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     // Short enough for a log line.
     const DISTRUST: &str = "untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`";
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
