@@ -44,13 +44,13 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let line = bytes.get(blank..).unwrap_or_default();
     // A line without end that began as a request line is refused as too long.
-    let as_it_began = if line.contains(&b' ') { Protocol::Http1 } else { Protocol::Other };
-    request_line(line).or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(as_it_began))
+    let fallback = if line.contains(&b' ') { Protocol::Http1 } else { Protocol::Other };
+    request_line(line).or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(fallback))
 }
 
 /// Returns true if `bytes`, which [`protocol`] has not settled, begin like common requests. A connection without rules
 /// does not wait for the rest of anything else.
-fn is_usual(bytes: &[u8]) -> bool {
+fn resembles_request(bytes: &[u8]) -> bool {
     const METHODS: &[&[u8]] = &[
         b"GET ",
         b"HEAD ",
@@ -169,7 +169,7 @@ pub async fn detect(
         if let Some(protocol) = protocol(&from_client) {
             return detected(protocol, from_client, from_upstream);
         }
-        if may_be_opaque && !is_usual(&from_client) {
+        if may_be_opaque && !resembles_request(&from_client) {
             return detected(Protocol::Other, from_client, from_upstream);
         }
         let patience = match (from_client.is_empty() && from_upstream.is_empty(), may_be_opaque) {
@@ -186,9 +186,9 @@ pub async fn detect(
             // Bytes of the client take precedence over those of the upstream.
             biased;
             more = within(patience, client.read_buf(&mut from_client)) => more,
-            spoken = upstream.read_buf(&mut from_upstream), if may_be_opaque => {
+            read = upstream.read_buf(&mut from_upstream), if may_be_opaque => {
                 // The upstream's end settles it too.
-                let is_over = spoken? == 0;
+                let is_over = read? == 0;
                 match server_protocol(&from_upstream) {
                     None if !is_over => continue,
                     settled => return detected(settled.unwrap_or(Protocol::Other), from_client, from_upstream),

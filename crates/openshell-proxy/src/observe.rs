@@ -83,7 +83,7 @@ impl Observations {
 
     /// Notes a `method` request of `program` for `path` of `target`.
     pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
-        self.of(program, target, |used| {
+        self.update(program, target, |used| {
             if used.methods.len() < METHODS {
                 used.methods.insert(method.to_owned());
             } else {
@@ -98,11 +98,11 @@ impl Observations {
 
     /// Notes that bytes of `program` to `target` were relayed uninspected.
     pub fn add_opaque(&self, program: &str, target: &Target) {
-        self.of(program, target, |used| used.is_opaque = true);
+        self.update(program, target, |used| used.is_opaque = true);
     }
 
     /// Applies `note` to an endpoint that has been added; others are ignored.
-    fn of(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
+    fn update(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (target.host.to_string(), target.port);
         if let Some(used) = observed.programs.get_mut(program).and_then(|targets| targets.get_mut(&key)) {

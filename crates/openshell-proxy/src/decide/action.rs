@@ -30,7 +30,7 @@ pub enum Action {
 }
 
 /// The rules of `endpoint` over messages, if it has any.
-pub(super) fn judges(endpoint: &Endpoint) -> Option<&L7> {
+pub(super) fn message_rules(endpoint: &Endpoint) -> Option<&L7> {
     let l7 = endpoint.l7()?;
     match l7.protocol {
         Protocol::Rest => Some(l7),

@@ -26,8 +26,8 @@ pub fn judge(
     let answer = verdict_on(callers.first())?;
     for other in callers.others() {
         // Custom rules for requests may depend on the caller.
-        let is_judged_by_whom = answer.rules.is_some() && !snapshot.is_built_in();
-        if is_judged_by_whom || !same(&answer.verdict, &verdict_on(other)?.verdict) {
+        let may_depend_on_caller = answer.rules.is_some() && !snapshot.is_built_in();
+        if may_depend_on_caller || !same(&answer.verdict, &verdict_on(other)?.verdict) {
             let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
             return Err(Refusal::caller_ambiguous(both));
         }

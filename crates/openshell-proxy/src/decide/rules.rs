@@ -9,7 +9,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 
-use crate::decide::action::{Action, judges};
+use crate::decide::action::{Action, message_rules};
 use crate::decide::engine::{Engine, EngineError, Query};
 use crate::decide::http_request::Reads;
 use crate::denial::refusal::{Refusal, RequestFault};
@@ -86,7 +86,7 @@ impl Rules {
     pub(super) fn new(slice: Slice, endpoints: &[Endpoint], cache: Arc<MessageCache>) -> Option<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let judging: Vec<(&Endpoint, &L7)> =
-            endpoints.iter().filter_map(|endpoint| Some((endpoint, judges(endpoint)?))).collect();
+            endpoints.iter().filter_map(|endpoint| Some((endpoint, message_rules(endpoint)?))).collect();
         let protocol = judging.first().map(|(_, l7)| l7.protocol)?;
         let is_enforced = judging.iter().any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
         let count: usize = judging.iter().map(|(_, l7)| l7.rules.len() + l7.deny_rules.len()).sum();

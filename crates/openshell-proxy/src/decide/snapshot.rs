@@ -13,7 +13,7 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
-use crate::decide::action::judges;
+use crate::decide::action::message_rules;
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
 use crate::decide::rego_data::{Links, rego_data, static_data};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
@@ -150,11 +150,12 @@ impl Snapshot {
             return Ok(CachedDecision { verdict: Verdict::Deny { nearest }, rules: None });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
-        let Permitted { endpoints, engine, judging } = match self.is_built_in {
+        let Permitted { endpoints, engine, judging_policy } = match self.is_built_in {
             true => self.permitted(&mut session)?,
             false => self.permitted_by_foreign_rules(&mut session)?,
         };
-        let slice = Slice { engine, is_built_in: self.is_built_in, input, policy: judging.or_else(|| policy.clone()) };
+        let slice =
+            Slice { engine, is_built_in: self.is_built_in, input, policy: judging_policy.or_else(|| policy.clone()) };
         let rules = Rules::new(slice, &endpoints, Arc::clone(&self.messages));
         Ok(CachedDecision { verdict: Verdict::Allow { policy, endpoints }, rules: rules.map(Arc::new) })
     }
@@ -169,7 +170,7 @@ impl Snapshot {
             expected: "a set of policies and places of endpoints",
         };
         let data = &self.engine.data()["network_policies"];
-        let (mut permitted, mut slices, mut judging) = (Vec::new(), BTreeMap::new(), None);
+        let (mut permitted, mut slices, mut judging_policy) = (Vec::new(), BTreeMap::new(), None);
         for pair in answer.as_set().ok().ok_or_else(unexpected)? {
             let (key, index) = (&pair[0], &pair[1]);
             let name = key.as_string().ok().ok_or_else(unexpected)?;
@@ -178,8 +179,8 @@ impl Snapshot {
             let policy = policies.find_map(|(known, policy)| (known.as_str() == &**name).then_some(policy));
             let endpoint = policy.and_then(|policy| policy.endpoints.get(place)).ok_or_else(unexpected)?;
             // Keys are sorted.
-            if judging.is_none() && judges(endpoint).is_some() {
-                judging = Some(name.to_string());
+            if judging_policy.is_none() && message_rules(endpoint).is_some() {
+                judging_policy = Some(name.to_string());
             }
             slices.entry(key.clone()).or_insert_with(Vec::new).push(data[key]["endpoints"][index].clone());
             if !permitted.contains(endpoint) {
@@ -193,7 +194,7 @@ impl Snapshot {
         });
         let slices: BTreeMap<Value, Value> = slices.collect();
         let data = BTreeMap::from([(Value::from("network_policies"), Value::from(slices))]);
-        Ok(Permitted { endpoints: permitted, engine: self.engine.over(Value::from(data)), judging })
+        Ok(Permitted { endpoints: permitted, engine: self.engine.over(Value::from(data)), judging_policy })
     }
 
     /// The endpoints returned by custom rules, held to the schema of a policy document. Only the custom rules know what
@@ -209,7 +210,7 @@ impl Snapshot {
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;
-        Ok(Permitted { endpoints, engine: self.engine.over(self.engine.data().clone()), judging: None })
+        Ok(Permitted { endpoints, engine: self.engine.over(self.engine.data().clone()), judging_policy: None })
     }
 }
 
@@ -219,7 +220,7 @@ struct Permitted {
     /// Engine over the data that judges its messages.
     engine: Engine,
     /// Key of the policy that judges messages (the smallest, if several do), if it is known.
-    judging: Option<String>,
+    judging_policy: Option<String>,
 }
 
 fn input(program: &Program, target: &Target) -> BTreeMap<Value, Value> {

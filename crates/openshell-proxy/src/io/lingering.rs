@@ -23,14 +23,14 @@ pub struct Linger<S> {
     closing: Option<(Pin<Box<Sleep>>, usize)>,
     /// Set by the first bytes read.
     has_read: Arc<AtomicBool>,
-    turn: CoopBudget,
+    budget: CoopBudget,
 }
 
 impl<S> Linger<S> {
     /// Wraps `stream`; sets `has_read` when bytes are read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
-        Self { stream, closing: None, has_read, turn: CoopBudget::default() }
+        Self { stream, closing: None, has_read, budget: CoopBudget::default() }
     }
 
     /// The wrapped stream.
@@ -42,11 +42,11 @@ impl<S> Linger<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, has_read, turn, .. } = self.get_mut();
-        ready!(turn.poll_next(cx));
+        let Self { stream, has_read, budget, .. } = self.get_mut();
+        ready!(budget.poll_next(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
-        turn.moved(buf.filled().len() - before);
+        budget.moved(buf.filled().len() - before);
         ready!(read)?;
         if buf.filled().len() > before {
             has_read.store(true, Ordering::Relaxed);

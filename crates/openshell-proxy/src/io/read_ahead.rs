@@ -11,12 +11,12 @@ use crate::io::coop::CoopBudget;
 use crate::io::delegate::delegate_async_write;
 
 /// Bytes of one read: six records.
-const AHEAD: usize = 96 * 1024;
+const READ_BYTES: usize = 96 * 1024;
 
 thread_local! {
     /// A free buffer of this thread: most reads find nothing, and allocating a buffer for each costs more than the
     /// read. Left-over bytes in it are ciphertext.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static FREE_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A stream with read-ahead. It holds no buffer while it is idle.
@@ -25,40 +25,40 @@ pub struct ReadAhead<S> {
     stream: S,
     ahead: Vec<u8>,
     /// Bytes of `ahead` that were taken.
-    taken: usize,
-    turn: CoopBudget,
+    consumed: usize,
+    budget: CoopBudget,
 }
 
 impl<S> ReadAhead<S> {
     /// Wraps `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: Vec::new(), taken: 0, turn: CoopBudget::default() }
+        Self { stream, ahead: Vec::new(), consumed: 0, budget: CoopBudget::default() }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, ahead, taken, turn } = self.get_mut();
-        if *taken == ahead.len() {
-            ready!(turn.poll_next(cx));
+        let Self { stream, ahead, consumed, budget } = self.get_mut();
+        if *consumed == ahead.len() {
+            ready!(budget.poll_next(cx));
             if ahead.capacity() == 0 {
-                *ahead = SPARE.take();
+                *ahead = FREE_BUFFER.take();
             }
             ahead.clear();
-            *taken = 0;
-            ahead.reserve_exact(AHEAD);
+            *consumed = 0;
+            ahead.reserve_exact(READ_BYTES);
             let read = pin!(stream.read_buf(ahead)).poll(cx);
-            turn.moved(ahead.len());
+            budget.moved(ahead.len());
             if !matches!(read, Poll::Ready(Ok(1..))) {
-                SPARE.set(std::mem::take(ahead));
+                FREE_BUFFER.set(std::mem::take(ahead));
             }
             ready!(read)?;
         }
-        let rest = ahead.get(*taken..).unwrap_or_default();
+        let rest = ahead.get(*consumed..).unwrap_or_default();
         let (now, _) = rest.split_at(rest.len().min(buf.remaining()));
         buf.put_slice(now);
-        *taken += now.len();
+        *consumed += now.len();
         Poll::Ready(Ok(()))
     }
 }

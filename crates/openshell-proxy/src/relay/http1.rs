@@ -69,11 +69,11 @@ pub struct Driver {
 struct State {
     has_answered: AtomicBool,
     /// True while a request has no response.
-    is_asked: AtomicBool,
+    is_pending: AtomicBool,
     /// True after the first request.
-    was_asked: AtomicBool,
+    has_requested: AtomicBool,
     /// True after the first bytes.
-    has_begun: Arc<AtomicBool>,
+    has_read: Arc<AtomicBool>,
 }
 
 /// Reason for which a client is taken to have gone.
@@ -81,7 +81,7 @@ enum Gone {
     /// It has closed its connection.
     Closed,
     /// It began its first request and stalled.
-    Stuck,
+    Stalled,
 }
 
 /// Creates session and driver of a client connection; the end of `socket` is watched for.
@@ -146,31 +146,31 @@ impl Driver {
         let Self { socket, mut watches, mut upgrades, tasks, state } = self;
         let state = &state;
         let answer = service_fn(|request| {
-            state.is_asked.store(true, Ordering::Relaxed);
-            state.was_asked.store(true, Ordering::Relaxed);
+            state.is_pending.store(true, Ordering::Relaxed);
+            state.has_requested.store(true, Ordering::Relaxed);
             let answer = answer(request);
             async {
                 let answer = answer.await;
-                state.is_asked.store(false, Ordering::Relaxed);
+                state.is_pending.store(false, Ordering::Relaxed);
                 state.has_answered.store(true, Ordering::Relaxed);
-                answer.ok_or(Unanswered)
+                answer.ok_or(NoResponse)
             }
         });
-        let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_begun)));
+        let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
         let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), tasks.end_on_drop());
         tokio::select! {
             served = connection => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
-                    return refused_by_library(&error).map_or(Ok(()), Err);
+                    return violation(&error).map_or(Ok(()), Err);
                 }
                 _ => {}
             },
             () = &mut revoked => return Ok(()),
             gone = gone(state, socket.as_ref()) => return match gone {
                 Gone::Closed => Ok(()),
-                Gone::Stuck => Err(Refusal::bad_request("the head of the request did not arrive in time")),
+                Gone::Stalled => Err(Refusal::bad_request("the head of the request did not arrive in time")),
             },
         }
         if let Ok(upgraded) = upgrades.try_recv() {
@@ -186,16 +186,16 @@ impl Driver {
 /// Returns when the client has gone: it has closed its connection; it has been half-closed without a response for
 /// [`Limits::HALF_CLOSE_TIMEOUT`], and has more likely exited than is waiting; or it has stalled in its first request.
 async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
-    let (mut was_over, mut was_stuck) = (false, false);
+    let (mut was_half_closed, mut was_stalled) = (false, false);
     loop {
         tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
-        let is_asked = state.is_asked.load(Ordering::Relaxed);
+        let is_pending = state.is_pending.load(Ordering::Relaxed);
         // After the first request the bytes may be the rest of a body that was answered early.
-        let is_stuck = !state.was_asked.load(Ordering::Relaxed) && state.has_begun.load(Ordering::Relaxed);
-        if is_stuck && was_stuck {
-            return Gone::Stuck;
+        let is_stalled = !state.has_requested.load(Ordering::Relaxed) && state.has_read.load(Ordering::Relaxed);
+        if is_stalled && was_stalled {
+            return Gone::Stalled;
         }
-        was_stuck = is_stuck;
+        was_stalled = is_stalled;
         let Some(socket) = socket else { continue };
         let mut poll = [PollFd::new(socket, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -206,11 +206,11 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
         if events.intersects(PollFlags::HUP | PollFlags::ERR) {
             return Gone::Closed;
         }
-        let is_over = is_asked && events.contains(PollFlags::RDHUP);
-        if is_over && was_over {
+        let is_half_closed = is_pending && events.contains(PollFlags::RDHUP);
+        if is_half_closed && was_half_closed {
             return Gone::Closed;
         }
-        was_over = is_over;
+        was_half_closed = is_half_closed;
     }
 }
 
@@ -240,7 +240,7 @@ async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWat
 /// Error of a request without a response: its connection ends.
 #[derive(Debug, thiserror::Error)]
 #[error("not answered")]
-struct Unanswered;
+struct NoResponse;
 
 /// Relays bytes both ways on an upgraded connection until both sides have ended.
 async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
@@ -261,7 +261,7 @@ where
 }
 
 /// The refusal for an error of the HTTP library, if it is a decision; a client that went away made no request.
-fn refused_by_library(error: &hyper::Error) -> Option<Refusal> {
+fn violation(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
         Some(Refusal::request_too_large())
     } else if error.is_parse() {

@@ -20,18 +20,18 @@ use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
-const BUFFER: usize = 16 * 1024;
+const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Streams with a pipe at once, two descriptors each; others are copied.
 static PIPES: Semaphore = Semaphore::const_new(256);
 
 /// Silence after which a stream gives its pipe back.
-const LULL: Duration = Duration::from_millis(100);
+const PIPE_IDLE: Duration = Duration::from_millis(100);
 
 /// Bytes of a pipe: the kernel's limit for unprivileged processes (pipe(7)).
-const PIPE: usize = 1024 * 1024;
+const PIPE_BYTES: usize = 1024 * 1024;
 
-/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `spoken`. The first bytes
+/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`. The first bytes
 /// of the client are searched by `first`. A side that has ended its sending may still receive.
 ///
 /// # Errors
@@ -40,11 +40,11 @@ pub async fn relay(
     mut client: TcpStream,
     surplus: Bytes,
     mut upstream: TcpStream,
-    spoken: Bytes,
+    early: Bytes,
     mut first: FirstBytes,
 ) -> io::Result<()> {
     first.scan(&surplus)?;
-    let relayed = relay_all(&mut client, surplus, &mut upstream, spoken, first).await;
+    let relayed = relay_all(&mut client, surplus, &mut upstream, early, first).await;
     if relayed.as_ref().err().and_then(placeholder_refusal).is_some() {
         // A reset, so that the upstream does not take the truncated bytes for complete.
         upstream.set_zero_linger()?;
@@ -56,12 +56,12 @@ async fn relay_all(
     client: &mut TcpStream,
     surplus: Bytes,
     upstream: &mut TcpStream,
-    spoken: Bytes,
+    early: Bytes,
     mut first: FirstBytes,
 ) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
-    client.write_all(&spoken).await?;
-    drop((surplus, spoken));
+    client.write_all(&early).await?;
+    drop((surplus, early));
     let moved = AtomicU64::new(0);
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
@@ -89,7 +89,7 @@ where
     let moved = Arc::new(AtomicU64::new(0));
     let mut client = Counted { stream: client, moved: Arc::clone(&moved), first };
     tokio::select! {
-        done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => done.map(drop),
+        done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
         () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
@@ -141,7 +141,7 @@ async fn one_way(
 ) -> io::Result<()> {
     loop {
         from.readable().await?;
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let filled = match from.try_read(&mut buffer) {
                 Ok(0) => return to.shutdown().await,
@@ -159,7 +159,7 @@ async fn one_way(
             // Without descriptors for a pipe the copy goes on.
             if filled == buffer.len()
                 && first.is_none()
-                && let Ok(_place) = PIPES.try_acquire()
+                && let Ok(_permit) = PIPES.try_acquire()
                 && let Ok(pipe) = Pipe::new()
             {
                 match pipe.stream(from.as_ref(), to.as_ref(), moved).await? {
@@ -179,7 +179,7 @@ struct Pipe {
 
 /// Reason for which a stream has paused.
 enum Paused {
-    /// No bytes for [`LULL`].
+    /// No bytes for [`PIPE_IDLE`].
     Waiting,
     /// End of the stream.
     Ended,
@@ -189,23 +189,23 @@ impl Pipe {
     fn new() -> io::Result<Self> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A smaller pipe works as well.
-        let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE);
+        let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
         Ok(Self { reader, writer })
     }
 
-    /// Moves bytes until none have come for [`LULL`]. The pipe is empty whenever this waits for more.
+    /// Moves bytes until none have come for [`PIPE_IDLE`]. The pipe is empty whenever this waits for more.
     async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let mut turn = CoopBudget::default();
+        let mut budget = CoopBudget::default();
         loop {
-            turn.next().await;
-            let enter = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE, flags)?);
-            let mut inside = match from.try_io(Interest::READABLE, enter) {
+            budget.next().await;
+            let fill = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE_BYTES, flags)?);
+            let mut buffered = match from.try_io(Interest::READABLE, fill) {
                 Ok(0) => return Ok(Paused::Ended),
-                Ok(entered) => entered,
+                Ok(filled) => filled,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    turn.moved(0);
-                    match tokio::time::timeout(LULL, from.readable()).await {
+                    budget.moved(0);
+                    match tokio::time::timeout(PIPE_IDLE, from.readable()).await {
                         Ok(ready) => ready?,
                         Err(_) => return Ok(Paused::Waiting),
                     }
@@ -213,13 +213,13 @@ impl Pipe {
                 }
                 Err(error) => return Err(error),
             };
-            moved.fetch_add(inside as u64, Ordering::Relaxed);
-            turn.moved(inside);
-            while inside > 0 {
+            moved.fetch_add(buffered as u64, Ordering::Relaxed);
+            budget.moved(buffered);
+            while buffered > 0 {
                 to.writable().await?;
-                let leave = || Ok(rustix::pipe::splice(&self.reader, None, to, None, inside, flags)?);
-                match to.try_io(Interest::WRITABLE, leave) {
-                    Ok(left) => inside -= left,
+                let drain = || Ok(rustix::pipe::splice(&self.reader, None, to, None, buffered, flags)?);
+                match to.try_io(Interest::WRITABLE, drain) {
+                    Ok(drained) => buffered -= drained,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
@@ -252,13 +252,13 @@ mod tests {
 
     use tokio::net::TcpStream;
 
-    use super::{PIPE, Pipe, PipeFlags};
+    use super::{PIPE_BYTES, Pipe, PipeFlags};
     use crate::limits::Limits;
 
     /// A pipe with room for all that one may hold, which any user may have; a socket has less by default.
     fn large() -> Pipe {
         let pipe = Pipe::new().unwrap();
-        assert!(rustix::pipe::fcntl_getpipe_size(&pipe.writer).unwrap() >= PIPE);
+        assert!(rustix::pipe::fcntl_getpipe_size(&pipe.writer).unwrap() >= PIPE_BYTES);
         pipe
     }
 
@@ -271,7 +271,7 @@ mod tests {
     async fn a_stream_that_never_waits_leaves_others_of_its_thread_their_turn() {
         let (source, sink) = (large(), large());
         let mut sender = File::from(source.writer);
-        sender.write_all(&vec![0; PIPE]).unwrap();
+        sender.write_all(&vec![0; PIPE_BYTES]).unwrap();
         let (from, to) = (stream(source.reader), stream(sink.writer));
         let (_, _) = tokio::join!(from.readable(), to.writable());
         // It moves less at once than is there.

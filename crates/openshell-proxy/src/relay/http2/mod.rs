@@ -37,7 +37,7 @@ use crate::relay::tunnel::HttpTunnel;
 use crate::relay::upstream::Upstream;
 use client::Client;
 use pool::UpstreamPool;
-use prior_knowledge::Confirmed;
+use prior_knowledge::SettingsCheck;
 use stream::{NotSent, answer};
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ impl HttpTunnel {
                 (first.establish_http2(origin, address, upstream, &windows).await.map(Some), None)
             }
             UpstreamProtocol::Unknown => {
-                let (upstream, confirmed) = Confirmed::new(upstream);
+                let (upstream, confirmed) = SettingsCheck::new(upstream);
                 (first.establish_http2(origin, address, upstream, &windows).await.map(Some), Some(confirmed))
             }
         };
@@ -165,14 +165,14 @@ async fn end_of(ended: Option<oneshot::Receiver<()>>) {
 
 /// Returns when there has been no stream for [`Limits::IDLE`].
 async fn idle(client: &Client) {
-    const LOOKS: u32 = 8;
-    let (mut known, mut quiet) = (0, Duration::ZERO);
+    const SAMPLES: u32 = 8;
+    let (mut last, mut quiet) = (0, Duration::ZERO);
     while quiet < Limits::IDLE {
-        tokio::time::sleep(Limits::IDLE / LOOKS).await;
+        tokio::time::sleep(Limits::IDLE / SAMPLES).await;
         let count = client.count.load(Ordering::Relaxed);
-        let is_quiet = count == known && client.open.load(Ordering::Relaxed) == 0;
-        quiet = if is_quiet { quiet + Limits::IDLE / LOOKS } else { Duration::ZERO };
-        known = count;
+        let is_quiet = count == last && client.open.load(Ordering::Relaxed) == 0;
+        quiet = if is_quiet { quiet + Limits::IDLE / SAMPLES } else { Duration::ZERO };
+        last = count;
     }
 }
 

@@ -65,8 +65,8 @@ impl UpstreamPool {
         if let Some(upstream) = self.shared.as_ref().and_then(Upstream::clone_http2) {
             if let Some(confirmed) = &self.confirmed {
                 let mut confirmed = confirmed.clone();
-                let said = timeout(Limits::CONNECT_DEADLINE, confirmed.wait_for(|is_http2| *is_http2)).await;
-                said.map_err(|_| Refusal::upstream_timeout())?.map_err(|_| Refusal::upstream_without_http2())?;
+                let settled = timeout(Limits::CONNECT_DEADLINE, confirmed.wait_for(|is_http2| *is_http2)).await;
+                settled.map_err(|_| Refusal::upstream_timeout())?.map_err(|_| Refusal::upstream_without_http2())?;
             }
             return Ok(PooledConnection { upstream, quota: None, slot: None, pool: Arc::clone(self) });
         }

@@ -16,25 +16,25 @@ const SETTINGS: u8 = 4;
 
 /// A stream that fails unless it begins with SETTINGS.
 #[derive(Debug)]
-pub struct Confirmed<S> {
+pub struct SettingsCheck<S> {
     stream: S,
     /// The part of the first frame's head that was read.
     first: Vec<u8>,
-    tell: watch::Sender<bool>,
+    confirm: watch::Sender<bool>,
 }
 
-impl<S> Confirmed<S> {
+impl<S> SettingsCheck<S> {
     /// Wraps `stream`; the receiver turns true when the head of SETTINGS has arrived.
     #[must_use]
     pub fn new(stream: S) -> (Self, watch::Receiver<bool>) {
-        let (tell, told) = watch::channel(false);
-        (Self { stream, first: Vec::new(), tell }, told)
+        let (confirm, confirmed) = watch::channel(false);
+        (Self { stream, first: Vec::new(), confirm }, confirmed)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Confirmed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for SettingsCheck<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, first, tell } = self.get_mut();
+        let Self { stream, first, confirm } = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         if first.len() < FRAME_HEAD {
@@ -44,11 +44,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Confirmed<S> {
                 return Poll::Ready(Err(io::Error::other("the upstream does not answer in HTTP/2")));
             }
             if first.len() == FRAME_HEAD {
-                tell.send_replace(true);
+                confirm.send_replace(true);
             }
         }
         Poll::Ready(Ok(()))
     }
 }
 
-delegate_async_write!(Confirmed);
+delegate_async_write!(SettingsCheck);

@@ -64,14 +64,14 @@ impl Drop for Stream {
 
 /// Guard of an unanswered stream. Dropping it means that the client cancelled; its queued bytes may still be held, so
 /// it is counted.
-struct Unanswered<'c> {
+struct CancelGuard<'c> {
     client: &'c Client,
-    is_answered: bool,
+    has_response: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for CancelGuard<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
+        if !self.has_response {
             let cancelled = self.client.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
             if cancelled >= Limits::STREAMS_ABANDONED && 2 * cancelled > self.client.count.load(Ordering::Relaxed) {
                 self.client.flooded.notify_one();
@@ -136,13 +136,13 @@ pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> R
     if client.open.fetch_add(1, Ordering::Relaxed) >= Limits::STREAMS_HELD {
         client.flooded.notify_one();
     }
-    let mut unanswered = Unanswered { client: &client, is_answered: false };
+    let mut guard = CancelGuard { client: &client, has_response: false };
     let stream = Arc::new(Stream { client: Arc::clone(&client), id, connection: Mutex::default() });
     let mut record = client.tunnel.record(&request, id.get());
     let is_grpc = head::is_grpc(request.headers());
     let span = debug_span!("request", n = id.get(), request = record.request());
     let exchanged = exchange(&stream, request, &mut record).instrument(span).await;
-    unanswered.is_answered = true;
+    guard.has_response = true;
     let refusal = match exchanged {
         Ok(response) => {
             record.finish(Outcome::Allowed);

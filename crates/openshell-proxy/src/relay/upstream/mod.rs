@@ -193,10 +193,10 @@ impl Upstream {
             .max_send_buf_size(windows.send())
             .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        let (over, ended) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         let driver = Arc::new(self.tasks.add(async move {
             drop(connection.await);
-            let _ = over.send(());
+            let _ = end.send(());
         }));
         self.established = Some(Established { origin, address, sender: Sender::Http2(sender), driver });
         self.is_ending = false;
@@ -215,7 +215,7 @@ impl Upstream {
         self.is_ending
     }
 
-    /// Sends `request`, which has the form of the connection's protocol; `asked` is the protocol that a response may
+    /// Sends `request`, which has the form of the connection's protocol; `requested` is the protocol that a response may
     /// switch to.
     ///
     /// # Errors
@@ -223,7 +223,7 @@ impl Upstream {
     pub async fn send(
         &mut self,
         request: CredentialedRequest<RequestBody>,
-        asked: Option<&HeaderValue>,
+        requested: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, SendError> {
         let request = request.into_request();
         let Some(established) = self.established.as_mut() else { return Err(SendError::NotSent(request.into_body())) };
@@ -239,10 +239,10 @@ impl Upstream {
                 unanswered.store(0, Ordering::Relaxed);
                 let sent = sender.try_send_request(request).await;
                 unanswered.store(AT_REST, Ordering::Relaxed);
-                sent.map_err(unanswered_by)?
+                sent.map_err(send_error)?
             }
             Sender::Http2(sender) => {
-                let mut response = sender.try_send_request(request).await.map_err(unanswered_by)?;
+                let mut response = sender.try_send_request(request).await.map_err(send_error)?;
                 head::remove_hop_by_hop(response.headers_mut());
                 return Ok(response);
             }
@@ -262,13 +262,13 @@ impl Upstream {
         let switched = headers.get(UPGRADE).cloned();
         head::remove_hop_by_hop(headers);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let agrees = |(asked, switched): (&HeaderValue, &HeaderValue)| {
-                let mut asked = asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-                asked.any(|asked| asked.eq_ignore_ascii_case(switched.as_bytes().trim_ascii()))
+            let agrees = |(requested, switched): (&HeaderValue, &HeaderValue)| {
+                let mut requested = requested.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                requested.any(|requested| requested.eq_ignore_ascii_case(switched.as_bytes().trim_ascii()))
             };
-            let is_websocket = asked.is_some_and(head::is_websocket);
+            let is_websocket = requested.is_some_and(head::is_websocket);
             let is_answered = !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
-            if !is_answered || !asked.zip(switched.as_ref()).is_some_and(agrees) {
+            if !is_answered || !requested.zip(switched.as_ref()).is_some_and(agrees) {
                 return Err(SendError::Failed(Refusal::unsolicited_upgrade()));
             }
         }
@@ -281,7 +281,7 @@ fn failed(error: hyper::Error) -> Refusal {
     Refusal::upstream_unreachable(error.to_string())
 }
 
-fn unanswered_by(mut error: TrySendError<Request<RequestBody>>) -> SendError {
+fn send_error(mut error: TrySendError<Request<RequestBody>>) -> SendError {
     match error.take_message() {
         Some(request) => SendError::NotSent(request.into_body()),
         None => match error.into_error() {
