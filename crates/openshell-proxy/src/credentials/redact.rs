@@ -38,8 +38,10 @@ pub struct Scrubber {
 /// (gRPC over HTTP/2, Length-Prefixed-Message).
 #[derive(Debug, Default)]
 struct Messages {
-    /// The current prefix, and the bytes of it that were read.
-    prefix: ([u8; 5], usize),
+    /// The current prefix.
+    prefix: [u8; 5],
+    /// Bytes of it that were read.
+    prefix_read: usize,
     /// Bytes of the current message still to come.
     left: usize,
 }
@@ -52,17 +54,17 @@ impl Messages {
     fn after_last(&mut self, part: &[u8]) -> Result<Option<usize>, NotMessages> {
         let (mut rest, mut after) = (part, None);
         while !rest.is_empty() {
-            if self.prefix.1 < self.prefix.0.len() {
-                let (prefix, count) = &mut self.prefix;
-                if let (Some(slot), Some((byte, others))) = (prefix.get_mut(*count), rest.split_first()) {
+            if self.prefix_read < self.prefix.len() {
+                let slot = self.prefix.get_mut(self.prefix_read);
+                if let (Some(slot), Some((byte, others))) = (slot, rest.split_first()) {
                     *slot = *byte;
                     rest = others;
                 }
-                *count += 1;
-                if *count < prefix.len() {
+                self.prefix_read += 1;
+                if self.prefix_read < self.prefix.len() {
                     continue;
                 }
-                let [flags, length @ ..] = *prefix;
+                let [flags, length @ ..] = self.prefix;
                 if flags > 1 {
                     return Err(NotMessages);
                 }
@@ -72,7 +74,7 @@ impl Messages {
             rest = rest.get(read..).unwrap_or_default();
             self.left -= read;
             if self.left == 0 {
-                self.prefix.1 = 0;
+                self.prefix_read = 0;
                 after = Some(rest.len());
             }
         }

@@ -375,6 +375,16 @@ struct Match {
     longer: usize,
 }
 
+/// Decoded text: a stretch without escapes, or the meaning of one.
+#[derive(Clone, Copy)]
+struct Chunk<'t> {
+    bytes: &'t [u8],
+    /// Bytes by which the escape is longer than its meaning.
+    longer: usize,
+    /// Offset in the text.
+    at: isize,
+}
+
 impl Match {
     /// Forgets the escapes that end at or before `decoded`.
     fn forget(&mut self, decoded: u64) {
@@ -384,15 +394,9 @@ impl Match {
         }
     }
 
-    /// Advances by decoded `bytes`, which follow `decoded` others and begin at `at` in the text; their escape is
-    /// `longer` by so many bytes.
-    fn advance(
-        &mut self,
-        needle: &Needle,
-        (bytes, longer): (&[u8], usize),
-        (decoded, at): (u64, isize),
-        found: &mut impl FnMut(Range<usize>),
-    ) {
+    /// Advances by `chunk`, which follows `decoded` bytes.
+    fn advance(&mut self, needle: &Needle, decoded: u64, chunk: &Chunk<'_>, found: &mut impl FnMut(Range<usize>)) {
+        let Chunk { bytes, longer, at } = *chunk;
         let (length, end) = (needle.bytes.len(), decoded + bytes.len() as u64);
         if longer > 0 {
             self.escapes.push_back((end, longer));
@@ -436,10 +440,11 @@ impl Decoder {
         if !partial.is_empty() {
             // Enough bytes to decide a begun escape.
             let joined = [&partial, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
-            read = self.run(forms, &joined, (at - partial.len().cast_signed(), partial.len()), found) - partial.len();
+            let begin = at - partial.len().cast_signed();
+            read = self.run(forms, &joined, begin, partial.len(), found) - partial.len();
         }
         let rest = part.get(read..).unwrap_or_default();
-        self.run(forms, rest, (at + read.cast_signed(), rest.len()), found);
+        self.run(forms, rest, at + read.cast_signed(), rest.len(), found);
     }
 
     /// Reads `text`, which begins at `at`, up to `until` or the end of the escape there; returns the bytes read.
@@ -447,7 +452,8 @@ impl Decoder {
         &mut self,
         forms: &Forms,
         text: &[u8],
-        (at, until): (isize, usize),
+        at: isize,
+        until: usize,
         found: &mut impl FnMut(Range<usize>),
     ) -> usize {
         let mut read = 0;
@@ -456,7 +462,8 @@ impl Decoder {
             let rest = text.get(read..).unwrap_or_default();
             let plain = self.escapes.next(rest).unwrap_or(rest.len()).min(until - read);
             if plain > 0 {
-                self.advance(forms, (rest.get(..plain).unwrap_or_default(), 0), here, found);
+                let bytes = rest.get(..plain).unwrap_or_default();
+                self.advance(forms, &Chunk { bytes, longer: 0, at: here }, found);
                 read += plain;
                 continue;
             }
@@ -464,7 +471,7 @@ impl Decoder {
                 Escape::Complete { length, bytes } => {
                     let longer = length.saturating_sub(bytes.len());
                     // The meaning ends where the escape ends.
-                    self.advance(forms, (&bytes, longer), here + longer.cast_signed(), found);
+                    self.advance(forms, &Chunk { bytes: &bytes, longer, at: here + longer.cast_signed() }, found);
                     read += length;
                 }
                 Escape::Begun => {
@@ -472,7 +479,8 @@ impl Decoder {
                     return text.len();
                 }
                 Escape::None => {
-                    self.advance(forms, (rest.get(..1).unwrap_or_default(), 0), here, found);
+                    let bytes = rest.get(..1).unwrap_or_default();
+                    self.advance(forms, &Chunk { bytes, longer: 0, at: here }, found);
                     read += 1;
                 }
             }
@@ -480,12 +488,12 @@ impl Decoder {
         read
     }
 
-    /// Advances by decoded `bytes`, which begin at `at`.
-    fn advance(&mut self, forms: &Forms, bytes: (&[u8], usize), at: isize, found: &mut impl FnMut(Range<usize>)) {
+    /// Advances by `chunk`.
+    fn advance(&mut self, forms: &Forms, chunk: &Chunk<'_>, found: &mut impl FnMut(Range<usize>)) {
         for (needle, own) in forms.needles.iter().zip(&mut self.matches) {
-            own.advance(needle, bytes, (self.decoded, at), found);
+            own.advance(needle, self.decoded, chunk, found);
         }
-        self.decoded += bytes.0.len() as u64;
+        self.decoded += chunk.bytes.len() as u64;
     }
 }
 
