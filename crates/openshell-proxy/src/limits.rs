@@ -161,6 +161,8 @@ impl Limits {
     pub const CMDLINE_BYTES: usize = 16 * 1024;
     /// Time for open connections to end with the sandbox: their clients are gone, and most notice at once.
     pub const DRAIN: Duration = Duration::from_millis(250);
-    /// Pauses after a failed accept: the first, and the bound up to which it doubles.
-    pub const ACCEPT_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+    /// Pause after a failed accept, doubled after each further one up to [`Self::ACCEPT_BACKOFF_MAX`].
+    pub const ACCEPT_BACKOFF: Duration = Duration::from_millis(5);
+    /// Longest pause after a failed accept.
+    pub const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 }

@@ -44,7 +44,7 @@ impl Listener {
         let slots = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let refusal_slots = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
-        let mut pause = Limits::ACCEPT_BACKOFF.0;
+        let mut pause = Limits::ACCEPT_BACKOFF;
         let mut unanswered = 0;
         loop {
             while let Some(ended) = connections.try_join_next() {
@@ -66,11 +66,11 @@ impl Listener {
                         Some(ended) = connections.join_next() => note_failure(ended),
                         _ = &mut stopped => break,
                     }
-                    pause = (pause * 2).min(Limits::ACCEPT_BACKOFF.1);
+                    pause = (pause * 2).min(Limits::ACCEPT_BACKOFF_MAX);
                     continue;
                 }
             };
-            pause = Limits::ACCEPT_BACKOFF.0;
+            pause = Limits::ACCEPT_BACKOFF;
             // Any process of the host can reach a local address; only the sandbox has this one.
             let Some(flow) = flow(&client, peer).filter(|flow| *flow.client.ip() == proxy.workload) else { continue };
             // A socket that takes no options is closed already.
