@@ -29,12 +29,12 @@ pub enum Action {
     Http(HttpRequest),
 }
 
-/// The rules of `endpoint` over messages, if it has any.
+/// The rules of `endpoint` for messages, if it has any.
 pub(super) fn message_rules(endpoint: &Endpoint) -> Option<&L7> {
     let l7 = endpoint.l7()?;
     match l7.protocol {
         Protocol::Rest => Some(l7),
-        // Relayed as bytes, and audited as connections.
+        // Relayed uninspected, and audited as connections.
         Protocol::Sql | Protocol::Tcp => None,
     }
 }

@@ -9,18 +9,18 @@ use tokio::task::{AbortHandle, JoinSet};
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionTasks(Arc<Mutex<Tasks>>);
 
-/// Spawns tasks as long as their owner lives, without keeping it alive: for tasks that spawn others.
+/// Spawns tasks while their owner lives, without keeping it alive, so that tasks may hold one.
 #[derive(Clone, Debug)]
 pub struct Spawner(Weak<Mutex<Tasks>>);
 
 #[derive(Debug, Default)]
 struct Tasks {
     set: JoinSet<()>,
-    /// True once the client is gone: nothing is spawned any more.
+    /// True once the client has gone; no more tasks are spawned then.
     is_over: bool,
 }
 
-/// A task that ends when this is dropped.
+/// Aborts its task when it is dropped.
 #[derive(Debug)]
 pub struct AbortOnDrop(Option<AbortHandle>);
 
@@ -31,26 +31,26 @@ impl Drop for AbortOnDrop {
 }
 
 impl ConnectionTasks {
-    /// Spawns `task`, which ends when the result is dropped.
+    /// Spawns `task`, which is aborted when the handle is dropped.
     #[must_use]
     pub fn add(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
         AbortOnDrop(lock(&self.0).spawn(task))
     }
 
-    /// For tasks that spawn others.
+    /// A spawner for tasks that spawn others.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.0))
     }
 
-    /// Ends all tasks when the result is dropped.
+    /// Returns a guard that aborts all tasks when it is dropped.
     #[must_use]
     pub fn end_on_drop(&self) -> EndOnDrop {
         EndOnDrop(self.clone())
     }
 }
 
-/// The end of a client's tasks.
+/// Aborts the tasks of a client when it is dropped.
 #[derive(Debug)]
 pub struct EndOnDrop(ConnectionTasks);
 
@@ -68,13 +68,13 @@ impl Drop for EndOnDrop {
 
 impl Tasks {
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
-        // Those that have ended are forgotten.
+        // Results of tasks that have ended are discarded.
         while self.set.try_join_next().is_some() {}
         (!self.is_over).then(|| self.set.spawn(task))
     }
 }
 
-/// Locks a value that is whole at every moment.
+/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock(tasks: &Mutex<Tasks>) -> MutexGuard<'_, Tasks> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
