@@ -79,7 +79,7 @@ fn resembles_request(bytes: &[u8]) -> bool {
 /// Detects a method, a target and a version with one space between them.
 fn request_line(bytes: &[u8]) -> Option<Protocol> {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    let behind = |bytes: &'_ [u8], accepted: &dyn Fn(&u8) -> bool| {
+    let field_end = |bytes: &'_ [u8], accepted: &dyn Fn(&u8) -> bool| {
         let count = bytes.iter().take_while(|byte| accepted(byte)).count();
         match bytes.get(count) {
             None => None,
@@ -89,7 +89,7 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     };
     let mut rest = bytes;
     for accepted in [&is_token as &dyn Fn(&u8) -> bool, &|byte: &u8| *byte > b' ' && *byte != 0x7f] {
-        match behind(rest, accepted)? {
+        match field_end(rest, accepted)? {
             Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(()) => return Some(Protocol::Other),
         }

@@ -77,12 +77,14 @@ impl Listener {
             let Ok(client) = prepare(&client).and_then(|()| client.into_std()) else { continue };
             if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
                 let proxy = Arc::clone(&proxy);
-                self.hand_over(&mut connections, client, slot, move |client| {
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
                     pipeline::serve(proxy, client, flow).instrument(debug_span!("connection", client = %flow.client))
                 });
             } else if let Ok(slot) = Arc::clone(&refusal_slots).try_acquire_owned() {
                 let proxy = Arc::clone(&proxy);
-                self.hand_over(&mut connections, client, slot, move |client| ingress::refuse_excess(proxy, client));
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
+                    ingress::refuse_excess(proxy, client)
+                });
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);
@@ -99,7 +101,7 @@ impl Listener {
     }
 
     /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.
-    fn hand_over<F>(
+    fn spawn_on_worker<F>(
         &self,
         connections: &mut JoinSet<()>,
         client: std::net::TcpStream,

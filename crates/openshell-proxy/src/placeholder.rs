@@ -58,8 +58,8 @@ pub fn is_in(bytes: &[u8]) -> bool {
 }
 
 fn has_marker(bytes: &[u8], needs_name: bool) -> bool {
-    let behind = |at: usize| bytes.get(at + BEGINNING.len()..).unwrap_or_default();
-    BEGINNINGS.find_iter(bytes).any(|at| ends_marker(behind(at), needs_name))
+    let after = |at: usize| bytes.get(at + BEGINNING.len()..).unwrap_or_default();
+    BEGINNINGS.find_iter(bytes).any(|at| ends_marker(after(at), needs_name))
 }
 
 /// Returns true if `rest` continues the beginning of a marker to its end.
@@ -68,9 +68,9 @@ fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
         |rest: &'_ [u8]| COLONS.iter().find(|colon| rest.starts_with(colon.as_bytes())).map(|colon| colon.len());
     let mut rest = rest;
     for word in ["", "resolve", "env"] {
-        let Some(behind) = rest.strip_prefix(word.as_bytes()) else { return false };
-        let Some(length) = colon(behind) else { return false };
-        rest = behind.get(length..).unwrap_or_default();
+        let Some(after) = rest.strip_prefix(word.as_bytes()) else { return false };
+        let Some(length) = colon(after) else { return false };
+        rest = after.get(length..).unwrap_or_default();
     }
     !needs_name || rest.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
@@ -98,11 +98,11 @@ const DECODED: usize = 8;
 /// end. Invalid escapes stay.
 #[must_use]
 pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut places, mut at) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len() + 1), 0);
+    let (mut bytes, mut offsets, mut at) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len() + 1), 0);
     while let Some(byte) = text.get(at) {
         let digit =
             |offset: usize| char::from(*text.get(at + offset)?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        places.push(at);
+        offsets.push(at);
         match (*byte == b'%').then(|| digit(1).zip(digit(2))).flatten() {
             Some((high, low)) => {
                 bytes.push(high << 4 | low);
@@ -114,8 +114,8 @@ pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
             }
         }
     }
-    places.push(text.len());
-    (bytes, places)
+    offsets.push(text.len());
+    (bytes, offsets)
 }
 
 /// Encoding of a text.
@@ -143,17 +143,17 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
     if !is_coded && memmem::find(text, MARKER.as_bytes()).is_none() {
         return Vec::new();
     }
-    let (bytes, places) = if is_coded { decode(text) } else { (text.to_vec(), (0..=text.len()).collect()) };
+    let (bytes, offsets) = if is_coded { decode(text) } else { (text.to_vec(), (0..=text.len()).collect()) };
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(offset) = bytes.get(from..).and_then(|rest| memmem::find(rest, MARKER.as_bytes())) {
         let start = from + offset;
-        let behind = bytes.get(start + MARKER.len()..).unwrap_or_default();
-        let length = behind.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let after = bytes.get(start + MARKER.len()..).unwrap_or_default();
+        let length = after.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
         // A name that runs into another marker makes that marker none.
         from = start + MARKER.len() + length;
-        let name = behind.get(..length).and_then(|name| std::str::from_utf8(name).ok());
+        let name = after.get(..length).and_then(|name| std::str::from_utf8(name).ok());
         let name = name.filter(|name| length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit()));
-        if let (Some(name), Some((first, end))) = (name, places.get(start).zip(places.get(from))) {
+        if let (Some(name), Some((first, end))) = (name, offsets.get(start).zip(offsets.get(from))) {
             found.push(Found { range: *first..*end, name: name.to_owned() });
         }
     }

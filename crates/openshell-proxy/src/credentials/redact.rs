@@ -220,8 +220,8 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports the
-/// first secret found.
+/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports
+/// the first secret found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,

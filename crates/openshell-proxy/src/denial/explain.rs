@@ -14,11 +14,11 @@ impl Refusal {
     pub fn detail(&self, subject: &Subject) -> String {
         let mut detail = String::new();
         let mut rest = self.template(subject.is_inside);
-        while let Some((text, behind)) = rest.split_once('{') {
-            let (field, behind) = behind.split_once('}').unwrap_or((behind, ""));
+        while let Some((text, after)) = rest.split_once('{') {
+            let (field, after) = after.split_once('}').unwrap_or((after, ""));
             detail.push_str(text);
             detail.push_str(&self.field(field, subject));
-            rest = behind;
+            rest = after;
         }
         detail + rest
     }

@@ -317,9 +317,9 @@ pub fn is_grpc_call(request: &Parts) -> bool {
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let content = headers.get(CONTENT_TYPE).and_then(|content| content.to_str().ok()).unwrap_or_default();
     // gRPC-Web is another protocol, made for HTTP/1.1.
-    let behind =
+    let after =
         content.get(..GRPC.len()).filter(|kind| kind.eq_ignore_ascii_case(GRPC)).map(|_| &content[GRPC.len()..]);
-    behind.is_some_and(|behind| matches!(behind.bytes().next(), None | Some(b'+' | b';' | b' ')))
+    after.is_some_and(|after| matches!(after.bytes().next(), None | Some(b'+' | b';' | b' ')))
 }
 
 const GRPC: &str = "application/grpc";

@@ -196,9 +196,9 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
     let mut text = String::with_capacity(segment.len());
     let mut decoded = Vec::with_capacity(segment.len());
     let mut rest = segment;
-    while let Some((byte, behind)) = rest.split_first() {
+    while let Some((byte, after)) = rest.split_first() {
         let is_escape = *byte == b'%';
-        let (value, behind) = if is_escape { escaped(behind)? } else { (*byte, behind) };
+        let (value, after) = if is_escape { escaped(after)? } else { (*byte, after) };
         decoded.push(value);
         match value {
             0..=0x1f | 0x7f => return Err(TargetError::Control),
@@ -209,12 +209,12 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
             // Writing to a String cannot fail.
             _ => drop(write!(text, "%{value:02X}")),
         }
-        rest = behind;
+        rest = after;
     }
     std::str::from_utf8(&decoded).map_err(|_| TargetError::Text)?;
     // A server that decodes once more would read another path.
     let mut escapes = decoded.split(|byte| *byte == b'%').skip(1);
-    if escapes.any(|behind| escaped(behind).is_ok_and(|(byte, _)| changes_paths(byte))) {
+    if escapes.any(|after| escaped(after).is_ok_and(|(byte, _)| changes_paths(byte))) {
         return Err(TargetError::Twice);
     }
     let is_dots = |part: &str| matches!(part, "." | "..");
@@ -240,13 +240,13 @@ fn changes_paths(byte: u8) -> bool {
 pub fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
-    while let Some((byte, behind)) = rest.split_first() {
-        let (value, behind) = match byte {
-            b'%' => escaped(behind).unwrap_or((b'%', behind)),
-            _ => (*byte, behind),
+    while let Some((byte, after)) = rest.split_first() {
+        let (value, after) = match byte {
+            b'%' => escaped(after).unwrap_or((b'%', after)),
+            _ => (*byte, after),
         };
         bytes.push(value);
-        rest = behind;
+        rest = after;
     }
     // A decoded canonical path is UTF-8.
     String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
@@ -266,12 +266,12 @@ pub fn folded(path: &str) -> String {
 
 /// Splits off a byte written as two hexadecimal digits.
 fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
-    let (pair, behind) = digits.split_at_checked(2).ok_or(TargetError::Escape)?;
+    let (pair, after) = digits.split_at_checked(2).ok_or(TargetError::Escape)?;
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
     match pair {
         [high, low] => {
             let (high, low) = (digit(*high).ok_or(TargetError::Escape)?, digit(*low).ok_or(TargetError::Escape)?);
-            Ok((high << 4 | low, behind))
+            Ok((high << 4 | low, after))
         }
         _ => Err(TargetError::Escape),
     }
@@ -281,18 +281,18 @@ fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
 fn decoded_parameter(written: &str) -> Result<String, TargetError> {
     let mut decoded = Vec::with_capacity(written.len());
     let mut rest = written.as_bytes();
-    while let Some((byte, behind)) = rest.split_first() {
-        let (value, behind) = match byte {
-            b'%' => escaped(behind)?,
-            b'+' => (b' ', behind),
-            _ => (*byte, behind),
+    while let Some((byte, after)) = rest.split_first() {
+        let (value, after) = match byte {
+            b'%' => escaped(after)?,
+            b'+' => (b' ', after),
+            _ => (*byte, after),
         };
         // Glob patterns end at NUL.
         if value == 0 {
             return Err(TargetError::Control);
         }
         decoded.push(value);
-        rest = behind;
+        rest = after;
     }
     String::from_utf8(decoded).map_err(|_| TargetError::Text)
 }

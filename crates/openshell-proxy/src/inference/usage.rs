@@ -55,8 +55,8 @@ impl Meter {
 
     fn read_usage(&mut self, text: &[u8]) {
         for at in memmem::find_iter(text, KEY) {
-            let behind = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
-            let Some(object) = behind.strip_prefix(b":") else { continue };
+            let after = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
+            let Some(object) = after.strip_prefix(b":") else { continue };
             let mut values = serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
             let Some(Ok(usage)) = values.next() else { continue };
             let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());

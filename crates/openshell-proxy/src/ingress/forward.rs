@@ -43,10 +43,10 @@ pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Resul
         return refused("the host of the URL is a name or an IP address");
     };
     // The library takes a malformed port for none; it is refused.
-    let behind_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
-    let port = match behind_host.strip_prefix(':') {
+    let after_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
+    let port = match after_host.strip_prefix(':') {
         Some(written) => port(written),
-        None => Some(scheme.default_port()).filter(|_| behind_host.is_empty()),
+        None => Some(scheme.default_port()).filter(|_| after_host.is_empty()),
     };
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
     let target = Target { host, port };

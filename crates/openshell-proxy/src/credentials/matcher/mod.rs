@@ -270,8 +270,8 @@ fn backslash(rest: &[u8]) -> Read {
             if !(0xd800..0xdc00).contains(&high) {
                 return Some(Some((6, utf8(high))));
             }
-            let behind = digits.get(4..).unwrap_or_default();
-            let low = match behind {
+            let after = digits.get(4..).unwrap_or_default();
+            let low = match after {
                 [b'\\', b'u', digits @ ..] => hexadecimal(digits, 4)?,
                 [] | [b'\\'] => return None,
                 _ => None,
