@@ -908,3 +908,28 @@ fn what_calls_itself_a_call_hides_no_secret() {
         curl(&lab, &origin, CREDENTIALS, &["-i -H 'X-Trailer: x' -H \"X-Back: $P\" https://web.test/named".to_owned()]);
     assert!(!named.stdout.contains(SECRET), "{named:?}");
 }
+
+#[test]
+fn debug_lines_tell_each_step_of_a_request_and_neither_secret_nor_query() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let words = "curl -s -o /dev/null -H \"X: $API_KEY\" 'https://web.test/repos/x?token=from-the-query'";
+    let run = |level: &str| sandbox(&lab, &origin, CREDENTIALS, FULL).args(&["--log-level", level]).sh(words);
+    let shown = run("debug");
+    let steps = [
+        ("", "authorized policy=web generation=1 inspection=rest us="),
+        ("", "resolved addresses=10.99.0.1:443 us="),
+        ("", "connected address=10.99.0.1:443 us="),
+        ("", "detected protocol=Tls"),
+        ("", "TLS intercepted protocol="),
+        ("request{n=1 request=\"GET /repos/x\"}", "message authorized policy=web generation=1 us="),
+        ("request{n=1 request=\"GET /repos/x\"}", "response status=200 us="),
+        ("", "ended us="),
+    ];
+    let mut lines = shown.stderr.lines().filter(|line| line.contains("connection{client=10.200."));
+    for (span, step) in steps {
+        assert!(lines.any(|line| line.contains(span) && line.contains(step)), "{step} in its place: {}", shown.stderr);
+    }
+    assert!(!shown.stderr.contains(SECRET) && !shown.stderr.contains("from-the-query"), "{}", shown.stderr);
+    assert!(!run("info").stderr.contains("connection{"));
+}
