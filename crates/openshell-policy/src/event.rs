@@ -41,12 +41,12 @@ pub enum Event<'e> {
 pub struct Ends<'e> {
     /// The program, if it is known.
     pub binary: Option<&'e str>,
-    /// Its process id inside the sandbox; 0 if it is not known.
-    pub pid: i32,
+    /// Its process id inside the sandbox, if it is known.
+    pub pid: Option<i32>,
     /// The target's host, if it is known.
     pub host: Option<&'e str>,
-    /// Its port; 0 if it is not known, or the protocol has none.
-    pub port: u16,
+    /// Its port, if it is known and the protocol has ports.
+    pub port: Option<u16>,
 }
 
 /// A decision, and its grounds.

@@ -166,11 +166,11 @@ impl Monitor {
 fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
     let Attempt { to, protocol, .. } = attempt;
     let (host, protocol, hint) = (to.to_string(), protocol.to_string(), attempt.hint());
-    let port = attempt.ports.map_or(0, |[_, port]| port);
+    let port = attempt.ports.map(|[_, port]| port);
     let binary = caller.map(|caller| caller.program.executable.as_str());
     let code = ReasonCode::DirectConnection;
     audit.event(&Event::Bypass(BypassAttempt {
-        ends: Ends { binary, pid: caller.map_or(0, |caller| caller.pid), host: Some(&host), port },
+        ends: Ends { binary, pid: caller.map(|caller| caller.pid), host: Some(&host), port },
         decided: Decided {
             severity: code.report().severity,
             action: code.report().action,
@@ -183,14 +183,14 @@ fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
         protocol: &protocol,
         denial: Some(&denial(attempt, caller)),
     }));
-    let binary = binary.unwrap_or("-");
+    let (binary, number) = (binary.unwrap_or("-"), port.unwrap_or(0));
     audit.event(&Event::Finding(Finding {
         activity: FindingActivity::Blocked,
         severity: Severity::Medium,
         title: "Proxy Bypass Detected",
         confidence: Confidence::High,
         message: &format!(
-            "BYPASS_DETECT {to}:{port} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
+            "BYPASS_DETECT {to}:{number} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
         ),
     }));
 }

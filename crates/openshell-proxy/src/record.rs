@@ -350,9 +350,9 @@ impl Record {
         let Subject { target, caller, .. } = &self.subject;
         Ends {
             binary: caller.as_ref().map(|caller| caller.program.executable.as_str()),
-            pid: caller.as_ref().map_or(0, |caller| caller.pid),
+            pid: caller.as_ref().map(|caller| caller.pid),
             host,
-            port: target.as_ref().map_or(0, |target| target.port),
+            port: target.as_ref().map(|target| target.port),
         }
     }
 

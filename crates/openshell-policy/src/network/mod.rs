@@ -42,8 +42,6 @@ impl PolicyName {
 /// Endpoints and the programs that may reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkPolicy {
-    /// Name for people; never used in decisions or logs.
-    pub display_name: Option<String>,
     /// Permitted endpoints.
     pub endpoints: Vec<Endpoint>,
     /// Permitted programs; empty means none.

@@ -41,12 +41,15 @@ pub(super) fn policies(reader: &mut Reader, at: &At<'_>) -> NetworkPolicies {
 
 fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
     let mut fields = reader.mapping(at, &["name", "endpoints", "binaries"])?;
-    let display_name = fields.take("name").and_then(|at| reader.text(&at, |text| Ok(text.to_owned())));
+    // For people alone.
+    if let Some(at) = fields.take("name") {
+        let _ = reader.text(&at, |_| Ok(()));
+    }
     let items = fields.take("endpoints").and_then(|at| reader.sequence(&at)).unwrap_or_default();
     let endpoints = items.iter().filter_map(|item| endpoint(reader, item)).collect();
     let items = fields.take("binaries").and_then(|at| reader.sequence(&at)).unwrap_or_default();
     let binaries = items.iter().filter_map(|item| binary(reader, item)).collect();
-    Some(NetworkPolicy { display_name, endpoints, binaries })
+    Some(NetworkPolicy { endpoints, binaries })
 }
 
 fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {

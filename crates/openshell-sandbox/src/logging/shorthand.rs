@@ -81,8 +81,8 @@ fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
         write!(line, "{program} -> ")?;
     }
     write!(line, "{method} {scheme}://{}", Word::of(ends.host.unwrap_or("-")))?;
-    if !matches!((*scheme, ends.port), ("http", 80) | ("https", 443)) {
-        write!(line, ":{}", ends.port)?;
+    if !matches!((*scheme, ends.port), ("http", Some(80)) | ("https", Some(443))) {
+        write!(line, ":{}", ends.port.unwrap_or(0))?;
     }
     write!(line, "{}", Word::redacted(path))?;
     if let Some(engine) = decided.engine {
@@ -121,7 +121,7 @@ fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Dec
         decided.action.as_str(),
         Program(ends),
         Word::of(ends.host.unwrap_or("-")),
-        ends.port,
+        ends.port.unwrap_or(0),
         Word::of(decided.policy.unwrap_or("-")),
         decided.engine.map_or("", Engine::as_str),
     )?;
@@ -164,7 +164,7 @@ struct Program<'e>(&'e Ends<'e>);
 
 impl fmt::Display for Program<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({})", Word::of(self.0.binary.unwrap_or("-")), self.0.pid)
+        write!(f, "{}({})", Word::of(self.0.binary.unwrap_or("-")), self.0.pid.unwrap_or(0))
     }
 }
 
@@ -263,7 +263,8 @@ mod tests {
 
     const NOW: time::OffsetDateTime = datetime!(2026-01-02 03:04:05.006 UTC);
 
-    const ENDS: Ends<'_> = Ends { binary: Some("/usr/bin/curl"), pid: 7, host: Some("web.test"), port: 8080 };
+    const ENDS: Ends<'_> =
+        Ends { binary: Some("/usr/bin/curl"), pid: Some(7), host: Some("web.test"), port: Some(8080) };
 
     const ALLOWED: Decided<'_> = Decided {
         severity: Severity::Info,
@@ -339,7 +340,7 @@ mod tests {
             code: None,
             ..DENIED
         };
-        let nothing_known = Ends { binary: None, pid: 0, host: None, port: 0 };
+        let nothing_known = Ends { binary: None, pid: None, host: None, port: None };
         check(
             Event::Connection(ConnectionDecided {
                 activity: Activity::Fail,
@@ -375,11 +376,11 @@ mod tests {
         let cases = [
             (REQUEST, "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test:8080/a [policy:web engine:opa]"),
             (
-                RequestDecided { ends: Ends { port: 80, ..ENDS }, ..REQUEST },
+                RequestDecided { ends: Ends { port: Some(80), ..ENDS }, ..REQUEST },
                 "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test/a [policy:web engine:opa]",
             ),
             (
-                RequestDecided { ends: Ends { port: 443, ..ENDS }, ..inside },
+                RequestDecided { ends: Ends { port: Some(443), ..ENDS }, ..inside },
                 "HTTP:GET [INFO] ALLOWED GET https://web.test/a [policy:web engine:l7] [request:3] [by:/usr/bin/curl(7)]",
             ),
             (

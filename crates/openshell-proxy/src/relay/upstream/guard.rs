@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -11,8 +11,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::io::coop::CoopBudget;
 use crate::limits::Limits;
 
-/// Count while no response is expected.
-pub(super) const AT_REST: usize = usize::MAX;
+/// Bytes that an upstream has sent since the last request, while its response is expected.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    is_expected: AtomicBool,
+    bytes: AtomicUsize,
+}
+
+impl Unanswered {
+    /// Expects a response from now on.
+    pub(super) fn start(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.is_expected.store(true, Ordering::Relaxed);
+    }
+
+    /// The response has begun.
+    pub(super) fn end(&self) {
+        self.is_expected.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts `bytes` that were read; false if they are too many.
+    fn allows(&self, bytes: usize) -> bool {
+        !self.is_expected.load(Ordering::Relaxed)
+            || self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= Limits::UNANSWERED_BYTES
+    }
+}
 
 /// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] before a final response: the number of
 /// interim responses is unbounded (RFC 9110 §15.2).
@@ -21,14 +44,14 @@ pub(super) const AT_REST: usize = usize::MAX;
 /// one the connection ends all the same.
 pub(super) struct UpstreamGuard<S> {
     stream: S,
-    unanswered: Arc<AtomicUsize>,
+    unanswered: Arc<Unanswered>,
     is_unread: bool,
     budget: CoopBudget,
 }
 
 impl<S> UpstreamGuard<S> {
-    /// Wraps `stream`. `unanswered` counts bytes since the last request, or is [`AT_REST`].
-    pub(super) fn new(stream: S, unanswered: Arc<AtomicUsize>) -> Self {
+    /// Wraps `stream`, whose bytes `unanswered` counts.
+    pub(super) fn new(stream: S, unanswered: Arc<Unanswered>) -> Self {
         Self { stream, unanswered, is_unread: false, budget: CoopBudget::default() }
     }
 }
@@ -39,17 +62,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
         ready!(budget.poll_next(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
-        budget.moved(buf.filled().len() - before);
+        let bytes = buf.filled().len() - before;
+        budget.moved(bytes);
         ready!(read)?;
-        let read = unanswered.load(Ordering::Relaxed);
-        if read != AT_REST {
-            let read = read + buf.filled().len() - before;
-            if read > Limits::UNANSWERED_BYTES {
-                return Poll::Ready(Err(io::Error::other("the upstream sends without answering")));
-            }
-            unanswered.store(read, Ordering::Relaxed);
+        match unanswered.allows(bytes) {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Ready(Err(io::Error::other("the upstream sends without answering"))),
         }
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -5,7 +5,6 @@ mod guard;
 use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -26,7 +25,7 @@ use crate::memory::Windows;
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme};
 use crate::tls::originate::UpstreamRoots;
-use guard::{AT_REST, UpstreamGuard};
+use guard::{Unanswered, UpstreamGuard};
 
 /// Connection to an upstream, kept for the next request to the same origin.
 #[derive(Debug)]
@@ -52,7 +51,7 @@ struct Established {
 #[derive(Debug)]
 enum Sender {
     /// One request after the other; the second value is the count of its [`UpstreamGuard`].
-    Http1(http1::SendRequest<RequestBody>, Arc<AtomicUsize>),
+    Http1(http1::SendRequest<RequestBody>, Arc<Unanswered>),
     /// Concurrent streams.
     Http2(http2::SendRequest<RequestBody>),
 }
@@ -140,7 +139,7 @@ impl Upstream {
     {
         let mut protocol = http1::Builder::new();
         protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
-        let unanswered = Arc::new(AtomicUsize::new(AT_REST));
+        let unanswered = Arc::new(Unanswered::default());
         let stream = UpstreamGuard::new(stream, Arc::clone(&unanswered));
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         // The request on it has got its error.
@@ -236,9 +235,9 @@ impl Upstream {
         }
         let mut response = match &mut established.sender {
             Sender::Http1(sender, unanswered) => {
-                unanswered.store(0, Ordering::Relaxed);
+                unanswered.start();
                 let sent = sender.try_send_request(request).await;
-                unanswered.store(AT_REST, Ordering::Relaxed);
+                unanswered.end();
                 sent.map_err(send_error)?
             }
             Sender::Http2(sender) => {
