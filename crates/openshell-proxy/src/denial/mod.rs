@@ -5,3 +5,6 @@
 pub mod explain;
 pub mod refusal;
 pub mod reply;
+
+#[cfg(test)]
+mod tests;
