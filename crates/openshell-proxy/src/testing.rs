@@ -8,7 +8,10 @@ use hyper::Request;
 use hyper::http::request::Parts;
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, Event};
+use openshell_policy::inference::interface::Interface;
+use openshell_policy::inference::{Backend, Budget, KeySource, Provider, RouteSpec, Timeouts};
 use openshell_policy::network::host::Host;
+use openshell_policy::secret::Secret;
 use openshell_policy::words::Action;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -19,6 +22,7 @@ use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
 use crate::egress::Egress;
 use crate::identify::{Identifier, Processes};
+use crate::inference::route::Route;
 use crate::peer::{Caller, Callers, Program};
 use crate::proxy::Proxy;
 use crate::relay::services::Services;
@@ -159,6 +163,21 @@ pub(crate) fn tunnel(services: &Arc<Services>, to: &str) -> HttpTunnel {
 /// The head of a request.
 pub(crate) fn head(request: Request<()>) -> Parts {
     request.into_parts().0
+}
+
+/// A route to `backend` for chat completions, with `budget` and `key`.
+pub(crate) fn route(backend: &str, budget: Budget, key: &str) -> Route {
+    let spec = RouteSpec {
+        name: backend.to_owned(),
+        backend: Backend::parse(backend).unwrap(),
+        model: "model-of-the-route".to_owned(),
+        provider: Provider::Bearer,
+        interfaces: [Interface::OpenaiChatCompletions].into(),
+        key: KeySource::None,
+        timeouts: Timeouts::default(),
+        budget,
+    };
+    Route::new(spec, Some(Secret::new(key.into()))).unwrap()
 }
 
 /// Both ends of a loopback connection, the one that connected first.

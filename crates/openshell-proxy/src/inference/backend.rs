@@ -209,3 +209,78 @@ impl BackendRequest<'_> {
         if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http_body_util::BodyExt as _;
+    use hyper::Request;
+    use hyper::header::HOST;
+    use openshell_policy::inference::Budget;
+
+    use super::{ApiCall, Backend, BackendRequest, Method, RequestTarget, Route, origin};
+    use crate::inference::api;
+    use crate::target::Scheme;
+    use crate::testing;
+
+    fn route(backend: &str) -> Arc<Route> {
+        Arc::new(testing::route(backend, Budget::default(), "none"))
+    }
+
+    fn call(method: &Method, path: &str) -> ApiCall {
+        api::call(method, path).unwrap()
+    }
+
+    /// The method, the target and the Host of a request for `path` at `backend`.
+    fn built(method: Method, path: &str, backend: &str) -> (Method, String, String) {
+        let (route, uri) = (route(backend), path.parse().unwrap());
+        let target = RequestTarget::canonical(&method, &uri, false).unwrap();
+        let head = testing::head(Request::new(()));
+        let call = call(&method, target.path());
+        let request = BackendRequest { route: &route, call, head: &head, target: &target };
+        let Backend::Server { base, .. } = &route.backend else { panic!("{backend} is no server") };
+        let request = request.build(&origin(&route).unwrap(), base, Bytes::new()).unwrap();
+        let host = request.headers()[HOST].to_str().unwrap().to_owned();
+        (request.method().clone(), request.uri().to_string(), host)
+    }
+
+    #[test]
+    fn a_request_is_for_the_path_of_the_call_below_that_of_the_endpoint() {
+        for (path, backend, sent, host) in [
+            ("/v1/messages", "http://h.test:8000", "/v1/messages", "h.test:8000"),
+            ("/v1/messages", "http://h.test/v1", "/v1/messages", "h.test"),
+            ("/v1/messages", "https://h.test/api/v1", "/api/v1/messages", "h.test"),
+            ("/v1/messages", "http://h.test/api", "/api/v1/messages", "h.test"),
+            ("/v1/messages?beta=true&key=mine&limit=2", "http://h.test", "/v1/messages?beta=true&limit=2", "h.test"),
+            ("/v1/messages?key=mine", "http://h.test", "/v1/messages", "h.test"),
+        ] {
+            let expected = (Method::POST, sent.to_owned(), host.to_owned());
+            assert_eq!(built(Method::POST, path, backend), expected, "{path} at {backend}");
+        }
+        assert_eq!(built(Method::GET, "/v1/models?after=x", "http://h.test").1, "/v1/models?after=x");
+    }
+
+    #[test]
+    fn a_mock_has_no_server() {
+        assert_eq!(origin(&route("mock://")), None);
+        assert_eq!(origin(&route("https://h.test")).map(|origin| origin.scheme), Some(Scheme::Https));
+    }
+
+    #[tokio::test]
+    async fn the_body_of_a_post_alone_has_the_model_of_the_route() {
+        let (route, head) = (route("http://h.test"), testing::head(Request::new(())));
+        for (method, path, sent) in [
+            (Method::POST, "/v1/messages", r#"{"model":"model-of-the-route"}"#),
+            (Method::GET, "/v1/models", r#"{"model":"mine"}"#),
+        ] {
+            let target = RequestTarget::canonical(&method, &path.parse().unwrap(), false).unwrap();
+            let request = BackendRequest { route: &route, call: call(&method, path), head: &head, target: &target };
+            let rewritten = request.rewritten(Bytes::from_static(br#"{"model":"mine"}"#)).await.unwrap();
+            let Backend::Server { base, .. } = &route.backend else { panic!("the backend is no server") };
+            let request = request.build(&origin(&route).unwrap(), base, rewritten).unwrap();
+            assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), sent);
+        }
+    }
+}

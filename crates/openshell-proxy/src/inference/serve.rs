@@ -324,3 +324,209 @@ fn request_tokens(bytes: usize) -> u64 {
 fn too_many() -> Refusal {
     Refusal::limit_reached("too many requests for models at once")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::num::NonZeroU64;
+
+    use openshell_policy::inference::Budget;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::{Inference, Models, Route};
+    use crate::inference::route::RouteTable;
+    use crate::limits::Limits;
+    use crate::testing;
+
+    const KEY: &str = "sesame-open-0123";
+    const MOCK: &str = "mock://";
+
+    /// A route to `backend`, for as many requests.
+    fn route(backend: &str, max_requests: Option<u64>) -> Route {
+        let max_requests = max_requests.and_then(NonZeroU64::new);
+        testing::route(backend, Budget { max_requests, max_tokens: None }, KEY)
+    }
+
+    fn inference(routes: impl IntoIterator<Item = Route>) -> Inference {
+        Inference::new(RouteTable::new(routes, 64))
+    }
+
+    /// A chat completion with `body`, to `host` in `kind`.
+    fn post(host: &str, kind: &str, body: &str) -> String {
+        let length = body.len();
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer mine\r\nContent-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    fn chat(body: &str) -> String {
+        post("inference.local", "application/json", body)
+    }
+
+    /// Everything that a client hears that says `said`, and all decisions.
+    async fn served(inference: &Inference, said: &str) -> (String, Vec<&'static str>) {
+        let ((services, audit), (client, near)) = (testing::services(""), duplex(64 * 1024));
+        let target = testing::target("inference.local:443");
+        let models = Models { services: &services, inference, caller: None, target };
+        let ((), heard) = tokio::join!(models.serve(near, None), spoken(client, said));
+        (heard, audit.decisions())
+    }
+
+    async fn spoken(mut client: DuplexStream, said: &str) -> String {
+        let mut heard = String::new();
+        client.write_all(said.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        client.read_to_string(&mut heard).await.unwrap();
+        heard
+    }
+
+    #[track_caller]
+    fn assert_refused((heard, decisions): (String, Vec<&'static str>), status: u16, code: &str) {
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status} {code}\r\n")), "{heard}");
+        assert_eq!(decisions, [code]);
+    }
+
+    /// A backend that answers each connection's first request with `answer`, and what it has heard.
+    async fn backend(answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answered(&mut stream, answer).await
+        });
+        (at(address), heard)
+    }
+
+    async fn answered(stream: &mut TcpStream, answer: &str) -> String {
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"}") {
+            assert_ne!(stream.read_buf(&mut heard).await.unwrap(), 0);
+        }
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        String::from_utf8(heard).unwrap()
+    }
+
+    fn at(address: SocketAddr) -> String {
+        format!("http://{address}/v1")
+    }
+
+    #[tokio::test]
+    async fn a_request_that_no_model_serves_is_refused_with_the_reason() {
+        let one = || inference([route(MOCK, None)]);
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: inference.local\r\n\r\n");
+        assert_refused(served(&inference([]), &chat("{}")).await, 503, "inference_not_configured");
+        assert_refused(served(&one(), &get("/v1/models")).await, 400, "inference_no_route");
+        assert_refused(served(&one(), &get("/v1/other")).await, 403, "inference_path_not_allowed");
+        assert_refused(served(&one(), &post("other.test", "application/json", "{}")).await, 421, "authority_mismatch");
+        let upgrade = "GET /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nUpgrade: websocket\r\n\r\n";
+        assert_refused(served(&one(), upgrade).await, 426, "upgrade_refused");
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_malformed_is_one_decision() {
+        let (heard, decisions) = served(&inference([route(MOCK, None)]), "SSH-2.0-client\r\n\r\n").await;
+        assert!(heard.starts_with("HTTP/1.1 400 Bad Request"), "{heard}");
+        assert_eq!(decisions, ["bad_request"]);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_not_json_in_utf_8_is_refused() {
+        let one = || inference([route(MOCK, None)]);
+        assert_refused(served(&one(), &chat("model=x")).await, 415, "unsupported_encoding");
+        let other = post("inference.local", "application/json; charset=utf-16", "{}");
+        assert_refused(served(&one(), &other).await, 415, "unsupported_encoding");
+        let two = r#"{"model": "a", "Model": "b", "model": "c"}"#;
+        assert_refused(served(&one(), &chat(two)).await, 400, "bad_request");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() {
+        let one = || inference([route(MOCK, None)]);
+        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(64));
+        assert_refused(served(&one(), &chat(&large)).await, 413, "request_too_large");
+        let chunked = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nTransfer-Encoding: chunked\r\n\r\n\
+             {:x}\r\n{large}\r\n0\r\n\r\n",
+            large.len()
+        );
+        assert_refused(served(&one(), &chunked).await, 413, "request_too_large");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_is_refused_in_a_while_and_one_without_room_too() {
+        let ((services, audit), (mut client, near)) = (testing::services(""), duplex(64 * 1024));
+        let (inference, target) = (inference([route(MOCK, None)]), testing::target("inference.local:443"));
+        let models = Models { services: &services, inference: &inference, caller: None, target };
+        client.write_all(&chat("{}").as_bytes()[..chat("{}").len() - 1]).await.unwrap();
+        models.serve(near, None).await;
+        assert_eq!(audit.decisions(), ["bad_request"]);
+        let all = u32::try_from(Limits::INFERENCE_KIB).unwrap();
+        let _held = inference.memory.acquire_many(all).await.unwrap();
+        assert_refused(served(&inference, &chat("{}")).await, 503, "limit_reached");
+    }
+
+    #[tokio::test]
+    async fn a_budget_that_is_used_up_is_refused_and_the_connection_goes_on() {
+        let one = inference([route(MOCK, Some(1))]);
+        let (heard, decisions) = served(&one, &[chat("{}"), chat("{}"), chat("{}")].concat()).await;
+        assert_eq!(decisions, ["allowed", "inference_budget_exhausted", "inference_budget_exhausted"]);
+        assert_eq!(heard.matches("HTTP/1.1 429 inference_budget_exhausted").count(), 2, "{heard}");
+    }
+
+    #[tokio::test]
+    async fn the_next_route_is_asked_where_one_cannot_be_reached() {
+        let closed = at(testing::closed_address().await);
+        let (heard, decisions) = served(&inference([route(&closed, None), route(MOCK, None)]), &chat("{}")).await;
+        assert_eq!(decisions, ["allowed"]);
+        assert!(heard.starts_with("HTTP/1.1 200") && heard.contains("openshell mock backend"), "{heard}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_reached_no_backend_costs_nothing() {
+        let closed = inference([route(&at(testing::closed_address().await), Some(1))]);
+        for _ in 0..2 {
+            assert_refused(served(&closed, &chat("{}")).await, 503, "inference_unavailable");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_backend_gets_the_routes_model_and_key_and_not_the_clients() {
+        let (address, heard) = backend("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer: x\r\n\r\n{}").await;
+        let (answer, decisions) = served(&inference([route(&address, None)]), &chat(r#"{"model": "mine"}"#)).await;
+        assert_eq!(decisions, ["allowed"]);
+        assert!(answer.contains("\r\n{}\r\n") && !answer.to_ascii_lowercase().contains("server:"), "{answer}");
+        let heard = heard.await.unwrap();
+        assert!(heard.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{heard}");
+        assert!(heard.contains(&format!("Bearer {KEY}\r\n")) && heard.contains("model-of-the-route"), "{heard}");
+        assert!(!heard.contains("mine"), "{heard}");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_comes_back_is_masked() {
+        let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 16\r\n\r\nsesame-open-0123";
+        let (address, _heard) = backend(answer).await;
+        let (answer, _) = served(&inference([route(&address, None)]), &chat("{}")).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains(KEY), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_redirection_is_not_followed_and_not_passed_on() {
+        let (address, heard) =
+            backend("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other.test/\r\nContent-Length: 0\r\n\r\n")
+                .await;
+        let first = route(&address, None);
+        let (answer, decisions) = served(&inference([first, route(MOCK, None)]), &chat("{}")).await;
+        heard.await.unwrap();
+        assert!(!answer.contains("other.test"), "{answer}");
+        assert_refused((answer, decisions), 502, "inference_error");
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_fails_once_it_has_the_request_is_not_followed_by_another_route() {
+        let (address, _heard) = backend("HTTP/1.1 ").await;
+        let routes = inference([route(&address, None), route(MOCK, None)]);
+        assert_refused(served(&routes, &chat("{}")).await, 502, "inference_error");
+    }
+}
