@@ -225,6 +225,8 @@ async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWat
             }
         };
         tokio::select! {
+            // The authorization of an earlier request is not asked about a later one.
+            biased;
             Some(mut newer) = watches.recv() => {
                 current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
                 current = Some(newer);
