@@ -197,7 +197,8 @@ mod tests {
             let mut waiting = services.authorizer.rescans.take().await;
             waiting.remove(&4711).unwrap().send(Err(Refusal::caller_unknown("unreadable".to_owned()))).unwrap();
         };
-        let (refusal, ()) = tokio::join!(later.revoked(&services.authorizer), search);
+        let ended = async { tokio::join!(later.revoked(&services.authorizer), search) };
+        let (refusal, ()) = timeout(DAY, ended).await.unwrap();
         assert_eq!(refusal.reason(), "unreadable");
     }
 }
