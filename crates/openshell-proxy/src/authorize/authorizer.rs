@@ -240,7 +240,7 @@ mod tests {
     const FLOW: Flow = Flow { client: ANY, server: ANY };
 
     #[tokio::test]
-    async fn a_program_that_is_not_identified_has_no_leave_whatever_the_policy_says() {
+    async fn a_program_that_is_not_identified_has_no_leave() {
         let (services, audit) = testing::services("{host: web.test, port: 80}");
         let mut record = Record::new(&services.audit, "CONNECT web.test:80".to_owned(), None);
         let authorized = services.authorizer.authorize(FLOW, &testing::target("web.test:80"), &mut record).await;

@@ -122,3 +122,123 @@ async fn handshakes(
     };
     Ok((client, upstream, slot))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::TlsAcceptor;
+
+    use super::{
+        Intercepted, Interceptor, Prefixed, Protocol, Refusal, Services, UpstreamProtocol, UpstreamTls, intercept,
+    };
+    use crate::testing::{self, Remembered};
+    use crate::tls::authority::Authority;
+    use crate::tls::originate::UpstreamRoots;
+
+    /// A sandbox whose CA is `own`, and an upstream under `other`.
+    struct Authorities {
+        own: UpstreamRoots,
+        interceptor: Interceptor,
+        other: Authority,
+    }
+
+    impl Authorities {
+        fn create() -> Self {
+            let (own, other) = (Authority::create().unwrap(), Authority::create().unwrap());
+            Self { own: UpstreamRoots::new(vec![own.pem().into()]), interceptor: Interceptor::new(Some(own)), other }
+        }
+
+        /// Services that trust the upstream.
+        fn trusting(&self) -> (Arc<Services>, Arc<Remembered>) {
+            let (mut services, audit) = testing::services("{host: web.test, port: 443}");
+            let roots = UpstreamRoots::new(vec![self.other.pem().into()]);
+            Arc::get_mut(&mut services).unwrap().egress.roots = roots;
+            (services, audit)
+        }
+
+        /// Intercepts the TLS between a client that trusts `roots`, and an upstream; each offers HTTP/2 if it `may`.
+        async fn intercepted(
+            &self,
+            services: &Services,
+            roots: &UpstreamRoots,
+            [client_may, upstream_may]: [bool; 2],
+        ) -> (Option<Intercepted>, Result<(UpstreamTls, Vec<u8>), Refusal>) {
+            let ((client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
+            let connection = testing::connection(services, "web.test:443");
+            let host = &connection.target().host;
+            let acceptor = TlsAcceptor::from(self.other.server(host, upstream_may).unwrap());
+            let near = Prefixed::new(Bytes::new(), near);
+            let intercepted = Box::pin(intercept(services, &self.interceptor, near, far, &connection));
+            let accepted = Box::pin(acceptor.accept(upstream));
+            let client = Box::pin(async {
+                let mut client = roots.open(host, client, client_may).await?;
+                client.write_all(b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n").await.unwrap();
+                client.shutdown().await.unwrap();
+                Ok(client)
+            });
+            let (intercepted, upstream, client) = tokio::join!(intercepted, accepted, client);
+            let mut heard = Vec::new();
+            let client = match client {
+                Ok(mut client) if intercepted.is_none() => {
+                    client.read_to_end(&mut heard).await.unwrap();
+                    Ok((client, heard))
+                }
+                client => client.map(|client| (client, heard)),
+            };
+            drop(upstream);
+            (intercepted, client)
+        }
+    }
+
+    #[tokio::test]
+    async fn both_sides_speak_the_best_protocol_that_both_have() {
+        use UpstreamProtocol::{Http1, Http2};
+        let authorities = Authorities::create();
+        let (services, audit) = authorities.trusting();
+        for (may, agreed, speaks) in [
+            ([true, true], Protocol::Http2, Http2),
+            ([true, false], Protocol::Http1, Http1),
+            ([false, true], Protocol::Http1, Http1),
+            ([false, false], Protocol::Http1, Http1),
+        ] {
+            let (intercepted, _) = authorities.intercepted(&services, &authorities.own, may).await;
+            let intercepted = intercepted.unwrap();
+            assert_eq!((intercepted.negotiated(), intercepted.upstream_protocol()), (Some(agreed), speaks), "{may:?}");
+            assert_eq!(intercepted.http2_slot.is_some(), agreed == Protocol::Http2, "{may:?}");
+        }
+        assert!(audit.decisions().is_empty());
+    }
+
+    #[tokio::test]
+    async fn http_1_is_spoken_where_there_is_no_slot_for_http_2() {
+        let authorities = Authorities::create();
+        let (services, _) = authorities.trusting();
+        let all: Vec<_> = std::iter::from_fn(|| authorities.interceptor.http2_slot()).collect();
+        let (intercepted, _) = authorities.intercepted(&services, &authorities.own, [true, true]).await;
+        assert_eq!(intercepted.unwrap().negotiated(), Some(Protocol::Http1));
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn a_client_is_told_inside_its_tls_that_its_upstream_is_not_trusted() {
+        let authorities = Authorities::create();
+        let (services, audit) = testing::services("{host: web.test, port: 443}");
+        let (intercepted, client) = authorities.intercepted(&services, &authorities.own, [false, false]).await;
+        let heard = client.unwrap().1;
+        assert!(intercepted.is_none());
+        assert!(heard.starts_with(b"HTTP/1.1 502 upstream_tls_invalid\r\n"), "{}", heard.escape_ascii());
+        assert_eq!(audit.decisions(), ["upstream_tls_invalid"]);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_trust_the_ca_is_one_decision() {
+        let authorities = Authorities::create();
+        let (services, audit) = authorities.trusting();
+        let (intercepted, client) = authorities.intercepted(&services, &UpstreamRoots::default(), [false, false]).await;
+        assert!(intercepted.is_none() && client.is_err());
+        assert_eq!(audit.decisions(), ["client_tls_failed"]);
+    }
+}
