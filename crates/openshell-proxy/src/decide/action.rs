@@ -53,10 +53,13 @@ impl Message {
         }
     }
 
-    /// Normalizes the message.
-    pub(super) fn canonical(&self, takes_encoded_slash: bool) -> Result<Action, TargetError> {
-        match self {
-            Self::Http { method, uri } => HttpRequest::canonical(method, uri, takes_encoded_slash).map(Action::Http),
+    /// Normalizes the message into the form that rules for `protocol` read.
+    pub(super) fn canonical(&self, protocol: Protocol, takes_encoded_slash: bool) -> Result<Action, TargetError> {
+        match (self, protocol) {
+            // The last two have no rules over messages.
+            (Self::Http { method, uri }, Protocol::Rest | Protocol::Sql | Protocol::Tcp) => {
+                HttpRequest::canonical(method, uri, takes_encoded_slash).map(Action::Http)
+            }
         }
     }
 }

@@ -119,9 +119,10 @@ impl Permit {
     /// Rules judge the message, and its target has no canonical form.
     pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
         let Some(rules) = self.rules() else { return Ok(message.as_written()) };
-        match message.canonical(rules.takes_encoded_slash() || self.is_observed) {
+        let canonical = |takes_encoded_slash| message.canonical(rules.protocol(), takes_encoded_slash);
+        match canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
-                let action = message.canonical(true).map_err(Refusal::target)?;
+                let action = canonical(true).map_err(Refusal::target)?;
                 let ((method, path), fault) = (action.rule(), RequestFault::EncodedSlash);
                 let request = JudgedRequest { policy: self.policy.clone(), method, path, fault };
                 Err(Refusal::request(error.to_string(), request))
