@@ -1,19 +1,17 @@
-//! State of a client connection at the ingress, and the connection that a permitted CONNECT yields.
+//! Way of a client from its target to the other end of its tunnel, by whichever protocol it asks for one.
 
 use bytes::Bytes;
-use hyper::upgrade::OnUpgrade;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
+use crate::decide::permit::Inspection;
 use crate::denial::refusal::Refusal;
 use crate::egress::Dialed;
 use crate::peer::{Caller, Flow};
 use crate::proxy::Proxy;
 use crate::quota::QuotaGuard;
 use crate::record::Record;
-use crate::relay::http1::Session;
 use crate::resolve::guard::Destination;
 use crate::target::Target;
 
@@ -21,7 +19,7 @@ use crate::target::Target;
 pub struct Connected {
     /// The client's socket.
     pub client: TcpStream,
-    /// Bytes that followed the head of the CONNECT.
+    /// Bytes that followed its request for the tunnel.
     pub surplus: Bytes,
     /// The other end of the tunnel.
     pub opened: Opened,
@@ -46,12 +44,10 @@ pub struct ModelsClient {
 }
 
 /// The ingress of one client connection.
+#[derive(Clone, Copy)]
 pub(super) struct Door<'p> {
     pub(super) proxy: &'p Proxy,
     pub(super) flow: Flow,
-    pub(super) session: &'p Session,
-    /// Takes the client's side of a tunnel, which opens with the response, and its other end.
-    pub(super) opener: mpsc::Sender<(OnUpgrade, Opened)>,
 }
 
 impl Door<'_> {
@@ -66,5 +62,41 @@ impl Door<'_> {
         let destination = services.egress.destination(&authorization.permit).await?;
         services.authorizer.note_destination(&authorization, &destination);
         Ok((authorization, destination))
+    }
+
+    /// Authorizes and dials `target`.
+    pub(super) async fn connect(&self, target: &Target, record: &mut Record) -> Result<Opened, Refusal> {
+        let services = &self.proxy.services;
+        let (authorization, dialed) = loop {
+            let (authorization, destination) = self.authorize(target, record).await?;
+            // The first bytes, which tell if TLS is to be intercepted, follow the response.
+            match authorization.permit.inspection() {
+                Inspection::Passthrough => {}
+                Inspection::Unjudged | Inspection::Judged(_) => drop(self.proxy.interceptor.authority()?),
+            }
+            let program = &authorization.callers.first().program.executable;
+            let dialed = services.egress.connect(&destination, program).await?;
+            // The policy may have changed while the target was dialled.
+            if !authorization.is_stale() {
+                break (authorization, dialed);
+            }
+        };
+        let watch = RevocationWatch::new(authorization, dialed.address.ip());
+        Ok(Opened::Upstream(dialed, watch))
+    }
+
+    /// Opens a connection to the models at `target`, which needs no policy.
+    pub(super) async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+        let services = &self.proxy.services;
+        let caller = services.authorizer.identify(self.flow).await;
+        caller.iter().for_each(|caller| record.called_by(caller.clone()));
+        record.intercepted();
+        if self.proxy.inference.is_none() {
+            return Err(Refusal::inference_not_configured());
+        }
+        self.proxy.interceptor.authority()?;
+        let program = caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
+        let quota = services.egress.reserve(program)?;
+        Ok(Opened::Models(ModelsClient { caller, target, quota }))
     }
 }

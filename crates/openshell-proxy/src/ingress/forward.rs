@@ -13,7 +13,7 @@ use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
 use crate::http::body::ResponseBody;
 use crate::http::head;
-use crate::ingress::door::Door;
+use crate::ingress::HttpDoor;
 use crate::record::Record;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
@@ -54,7 +54,7 @@ pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Resul
     (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
 }
 
-impl Door<'_> {
+impl HttpDoor<'_> {
     /// Authorizes `request` and exchanges it with `origin`.
     pub(super) async fn forward(
         &self,
@@ -62,10 +62,10 @@ impl Door<'_> {
         origin: Origin,
         record: &mut Record,
     ) -> Result<Response<ResponseBody>, Refusal> {
-        let (services, session) = (&*self.proxy.services, self.session);
+        let (services, session) = (&*self.door.proxy.services, self.session);
         let mut kept = session.upstream.lock().await;
         let request = Outbound::of_client(request, &session.tasks);
-        let mut source = ForwardSource { door: self, origin, kept: &mut kept, is_reused: false, connection: None };
+        let mut source = ForwardSource { ingress: self, origin, kept: &mut kept, is_reused: false, connection: None };
         let exchange = Exchange { services, upgrades: Some(&session.upgrades), held: None };
         exchange.run(&mut source, request, record).await.map_err(ExchangeError::into_refusal)
     }
@@ -74,7 +74,7 @@ impl Door<'_> {
 /// The upstream side of a forwarded request. Each is authorized by itself, and reuses the connection of the last if
 /// that leads to its origin at a permitted address.
 struct ForwardSource<'s> {
-    door: &'s Door<'s>,
+    ingress: &'s HttpDoor<'s>,
     origin: Origin,
     kept: &'s mut KeptUpstream,
     /// True if the connection was established for an earlier request.
@@ -84,7 +84,7 @@ struct ForwardSource<'s> {
 
 impl ForwardSource<'_> {
     fn services(&self) -> &Services {
-        &self.door.proxy.services
+        &self.ingress.door.proxy.services
     }
 }
 
@@ -95,9 +95,9 @@ impl UpstreamSource for ForwardSource<'_> {
         record: &mut Record,
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
-        let services = &*self.door.proxy.services;
+        let services = &*self.ingress.door.proxy.services;
         loop {
-            let (authorization, destination) = self.door.authorize(&self.origin.target, record).await?;
+            let (authorization, destination) = self.ingress.door.authorize(&self.origin.target, record).await?;
             let (permit, callers) = (&authorization.permit, &authorization.callers);
             let authorized = authorize_request(&services.authorizer, permit, callers, parts, record).await?;
             let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
@@ -121,7 +121,7 @@ impl UpstreamSource for ForwardSource<'_> {
             let message = Message::of(parts);
             watch.connection().replace_message(&services.authorizer, message).await?;
             self.connection = Some(Arc::clone(watch.connection()));
-            self.door.session.watch(watch).await;
+            self.ingress.session.watch(watch).await;
             head::mark_forwarded(&mut parts.headers, &self.origin);
             return Ok(authorized);
         }

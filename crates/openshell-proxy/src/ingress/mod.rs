@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
@@ -25,17 +26,17 @@ use crate::limits::Limits;
 use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
-use crate::relay::http1::connection;
+use crate::relay::http1::{Session, connection};
 use crate::target::{Origin, Scheme, Target};
-use door::{Connected, Door};
+use door::{Connected, Door, Opened};
 
 /// Serves the requests of one client; returns its connection once a CONNECT is permitted.
 pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Connected> {
     let services = &*proxy.services;
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
-    let door = Door { proxy, flow, session: &session, opener };
-    let answer = |request| door.answer(request);
+    let ingress = HttpDoor { door: Door { proxy, flow }, session: &session, opener };
+    let answer = |request| ingress.answer(request);
     if let Err(refusal) = driver.serve(services, client, &protocol(), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
@@ -74,20 +75,28 @@ fn protocol() -> http1::Builder {
     protocol
 }
 
-impl<'p> Door<'p> {
-    async fn answer(&self, request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let audit = &self.proxy.services.audit;
+/// The ingress of one client connection that carries HTTP requests.
+struct HttpDoor<'p> {
+    door: Door<'p>,
+    session: &'p Session,
+    /// Takes the client's side of a tunnel, which opens with the response, and its other end.
+    opener: mpsc::Sender<(OnUpgrade, Opened)>,
+}
+
+impl<'p> HttpDoor<'p> {
+    async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
+        let audit = &self.door.proxy.services.audit;
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, &request);
             let answered = match target {
-                Ok(target) if inference::is_target(&target) => self.connect_models(request, target, &mut record).await,
+                Ok(target) if inference::is_target(&target) => self.door.connect_models(target, &mut record).await,
                 Ok(target) => {
                     let span = debug_span!("request", request = record.request());
-                    self.connect(request, target, &mut record).instrument(span).await
+                    self.door.connect(&target, &mut record).instrument(span).await
                 }
                 Err(refusal) => Err(refusal),
             };
-            (record, answered)
+            (record, answered.map(|opened| self.established(&mut request, opened)))
         } else {
             let (mut record, origin) = forward::intake(audit, &request);
             let answered = match origin {
@@ -116,10 +125,10 @@ impl<'p> Door<'p> {
 
     /// Prepares a forwarded request for a model.
     async fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
-        let services = &self.proxy.services;
-        let caller = services.authorizer.identify(self.flow).await;
+        let services = &self.door.proxy.services;
+        let caller = services.authorizer.identify(self.door.flow).await;
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
-        let inference = self.proxy.inference.as_deref();
+        let inference = self.door.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
         Ok(Models { services, inference, caller, target })
     }
