@@ -93,7 +93,8 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let environment = confine::environment(config, &plan.user, &host, initial.credentials.as_ref());
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
-    serve::follow(files, &in_force, &mut tasks);
+    let requests = serve::activate(&in_force, &mut tasks);
+    serve::follow(files, requests, &mut tasks);
     // Init is a process of its own by now, and the whole environment has been read.
     harden::supervisor()?;
     confined.log(config, &host.network);

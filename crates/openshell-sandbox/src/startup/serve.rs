@@ -32,7 +32,7 @@ use crate::logging;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
-use crate::sources::update::{self, Source};
+use crate::sources::update::{self, Request, Source};
 use crate::startup::ca_files::CaFiles;
 use crate::startup::network::Network;
 use crate::tasks::Tasks;
@@ -102,11 +102,16 @@ impl RunServices {
     }
 }
 
-/// Starts the tasks that put the updates of `source` in force.
-pub(super) fn follow(source: impl Source, in_force: &InForce, tasks: &mut Tasks) {
+/// Starts the task that puts updates in force, and returns its requests.
+pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Request> {
     // One request at a time: a source waits for its answer.
     let (requests, updates) = mpsc::channel(1);
     tasks.spawn("policy reload", in_force.clone().run(updates));
+    requests
+}
+
+/// Starts the task that requests the updates of `source`.
+pub(super) fn follow(source: impl Source, requests: mpsc::Sender<Request>, tasks: &mut Tasks) {
     tasks.spawn("policy source", update::forward(source, requests));
 }
 
