@@ -34,12 +34,13 @@ use crate::relay::intercept::{Intercepted, intercept};
 use crate::relay::opaque;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
+use crate::socket::ClientStream;
 use crate::target::Scheme;
 use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
 
 /// Serves one client: answers its requests, and relays a permitted connection until it ends.
-pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
+pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, flow: Flow) {
     // Boxed, so that the memory for reading heads is freed before the relay, which may last for hours.
     let Some(Connected { client, surplus, opened }) = Box::pin(ingress::serve(&proxy, client, flow)).await else {
         return;
@@ -70,7 +71,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: TcpStream, flow: Flow) {
 }
 
 /// Serves requests for models to a client, inside TLS with the sandbox's certificate.
-async fn serve_models(proxy: &Proxy, client: TcpStream, surplus: Bytes, models: ModelsClient) {
+async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, models: ModelsClient) {
     let (services, ModelsClient { caller, target, quota: _quota }) = (&*proxy.services, models);
     let Some(inference) = &proxy.inference else { return };
     let socket = client.as_fd().try_clone_to_owned().ok();
@@ -96,7 +97,7 @@ async fn serve_models(proxy: &Proxy, client: TcpStream, surplus: Bytes, models: 
 /// Relays a connection as the protocol that is detected in it, with the inspection that its permit demands.
 async fn relay(
     proxy: &Proxy,
-    mut client: TcpStream,
+    mut client: ClientStream,
     surplus: Bytes,
     dialed: Dialed,
     connection: &Arc<Connection>,
@@ -143,7 +144,7 @@ async fn relay(
 /// Intercepts TLS, and relays the connection inside.
 async fn relay_tls(
     proxy: &Proxy,
-    client: Prefixed<TcpStream>,
+    client: Prefixed<ClientStream>,
     upstream: TcpStream,
     address: SocketAddr,
     connection: &Arc<Connection>,

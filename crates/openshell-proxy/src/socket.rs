@@ -1,4 +1,4 @@
-//! Socket options of both ends of a connection.
+//! Sockets of connections: the type of the client's, and the options of both ends.
 
 use std::io;
 use std::time::Duration;
@@ -7,6 +7,9 @@ use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
 use crate::limits::Limits;
+
+/// Stream of a client, as the listener accepts it.
+pub(crate) type ClientStream = TcpStream;
 
 /// Sets TCP_NODELAY, and keepalive probes after [`Limits::KEEPALIVE`].
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {

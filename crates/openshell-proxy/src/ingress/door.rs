@@ -1,7 +1,6 @@
 //! Way of a client from its target to the other end of its tunnel, by whichever protocol it asks for one.
 
 use bytes::Bytes;
-use tokio::net::TcpStream;
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
@@ -13,12 +12,13 @@ use crate::proxy::Proxy;
 use crate::quota::QuotaGuard;
 use crate::record::Record;
 use crate::resolve::guard::Destination;
+use crate::socket::ClientStream;
 use crate::target::Target;
 
 /// A client with a tunnel.
 pub struct Connected {
     /// The client's socket.
-    pub client: TcpStream,
+    pub client: ClientStream,
     /// Bytes that followed its request for the tunnel.
     pub surplus: Bytes,
     /// The other end of the tunnel.

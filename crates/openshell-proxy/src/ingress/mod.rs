@@ -12,7 +12,6 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, debug_span};
 
@@ -27,11 +26,12 @@ use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
 use crate::relay::http1::{Session, connection};
+use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Door, Opened};
 
 /// Serves the requests of one client; returns its connection once a CONNECT is permitted.
-pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Connected> {
+pub async fn serve(proxy: &Proxy, client: ClientStream, flow: Flow) -> Option<Connected> {
     let services = &*proxy.services;
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
@@ -42,12 +42,12 @@ pub async fn serve(proxy: &Proxy, client: TcpStream, flow: Flow) -> Option<Conne
         return None;
     }
     let (client, opened) = opened.try_recv().ok()?;
-    let parts = client.await.ok()?.downcast::<TokioIo<Linger<TcpStream>>>().ok()?;
+    let parts = client.await.ok()?.downcast::<TokioIo<Linger<ClientStream>>>().ok()?;
     Some(Connected { client: parts.io.into_inner().into_inner(), surplus: parts.read_buf, opened })
 }
 
 /// Refuses a client because there are too many connections.
-pub async fn refuse_excess(proxy: Arc<Proxy>, client: TcpStream) {
+pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
     let services = &*proxy.services;
     let answer = |request: Request<Incoming>| async move {
         let record = match *request.method() {

@@ -13,6 +13,7 @@ use crate::record::{Outcome, Record};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::services::Services;
 use crate::relay::{http1, http2};
+use crate::socket::ClientStream;
 use crate::tls::authority::HTTP2;
 use crate::tls::interceptor::Interceptor;
 use crate::tls::originate::{self, UpstreamTls};
@@ -21,7 +22,7 @@ use crate::tls::terminate::{self, ClientAlpn, ClientTls, read_client_hello};
 /// Both sides of a connection whose TLS is intercepted.
 pub struct Intercepted {
     /// The client's side.
-    pub client: ClientTls<Prefixed<TcpStream>>,
+    pub client: ClientTls<Prefixed<ClientStream>>,
     /// The upstream's side.
     pub upstream: UpstreamTls,
     /// A slot for HTTP/2, if that was negotiated.
@@ -56,7 +57,7 @@ impl Intercepted {
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
-    client: Prefixed<TcpStream>,
+    client: Prefixed<ClientStream>,
     upstream: TcpStream,
     connection: &Connection,
 ) -> Option<Intercepted> {
@@ -83,13 +84,13 @@ pub async fn intercept(
 }
 
 /// The client's TLS, the upstream's or its refusal, and a slot for HTTP/2.
-type Handshakes = (ClientTls<Prefixed<TcpStream>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
+type Handshakes = (ClientTls<Prefixed<ClientStream>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
 
 /// Performs both handshakes concurrently.
 async fn handshakes(
     services: &Services,
     interceptor: &Interceptor,
-    client: Prefixed<TcpStream>,
+    client: Prefixed<ClientStream>,
     upstream: TcpStream,
     connection: &Connection,
 ) -> Result<Handshakes, Refusal> {
