@@ -1,4 +1,4 @@
-//! Way of a client from its target to the other end of its tunnel, by whichever protocol it asks for one.
+//! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
 
 use bytes::Bytes;
 
