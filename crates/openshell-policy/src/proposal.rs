@@ -1,4 +1,4 @@
-//! Counted refusals to proposed rules. What is looked up is passed in.
+//! Proposed rules for counted refusals. Addresses of hosts are passed in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,32 +9,32 @@ use crate::denial::DenialSummary;
 use crate::network::rule::Glob;
 use crate::reason::DenialStage;
 
-/// A rule that would have permitted what was refused, for somebody to look at.
+/// A rule that would have permitted a refused connection or request, for review by a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// The policy's key: the same for the same host and port.
+    /// Key of the policy: the same for the same host and port.
     pub name: String,
     /// The endpoint's host.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// The addresses that the host has, where one of them is internal.
+    /// Addresses of the host, if one of them is internal.
     pub allowed_ips: Vec<IpAddr>,
-    /// The requests that were refused inside connections: method, and path with what looks like an identifier generalised.
+    /// Requests that were refused inside connections: method, and path with identifiers generalised.
     pub requests: BTreeSet<(String, String)>,
     /// The program.
     pub binary: String,
-    /// How likely it is what the policy's author would want: 0.1 to 0.95.
+    /// Likelihood that the policy's author wants it: 0.1 to 0.95.
     pub confidence: f64,
-    /// How often it was refused.
+    /// Count of the refusals.
     pub count: u64,
-    /// What it would permit, in a sentence.
+    /// Sentence that says what the rule permits.
     pub rationale: String,
-    /// What to think of before it is permitted; empty where there is nothing.
+    /// Remarks for the review; empty without any.
     pub security_notes: String,
 }
 
-/// Ports that most programs mean when they use them, with what is usually behind them.
+/// Well-known ports, with the service usually behind them.
 const WELL_KNOWN: &[(u16, &str)] = &[
     (80, "HTTP"),
     (443, "HTTPS"),
@@ -58,8 +58,8 @@ const WELL_KNOWN: &[(u16, &str)] = &[
 
 const DATABASES: &[u16] = &[5432, 3306, 6379, 27017, 9200, 11211, 5672];
 
-/// Proposals for `summaries`, the likeliest first. `addresses` tells which addresses a host has. Left out is what no policy could
-/// permit: hosts that are never reachable, names without an address, programs that could not be identified, attempts to go past the proxy.
+/// Proposals for `summaries`, the likeliest first. `addresses` looks up the addresses of a host. Refusals that no policy could permit are
+/// left out: hosts that are never reachable, names without an address, programs that could not be identified, attempts to go past the proxy.
 pub fn propose<'s>(
     summaries: impl IntoIterator<Item = &'s DenialSummary>,
     addresses: impl Fn(&str) -> Vec<IpAddr>,
@@ -77,7 +77,7 @@ pub fn propose<'s>(
     proposals
 }
 
-/// Whether a rule can name this program alone: in a policy a path with a `*` means others too.
+/// True if a rule can name this program alone: in a policy a path with a `*` means others too.
 #[must_use]
 pub fn is_one_program(path: &str) -> bool {
     path.starts_with('/') && !path.contains('*')
@@ -142,7 +142,7 @@ fn generalised(path: &str) -> String {
     if is_number || is_uuid || is_hash { format!("{before}/*") } else { path }
 }
 
-/// Whether a slash in `path` is escaped.
+/// True if a slash in `path` is escaped.
 #[must_use]
 pub fn has_encoded_slash(path: &str) -> bool {
     path.contains("%2F") || path.contains("%2f")
@@ -163,7 +163,7 @@ fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr], requests: &B
     notes.join(" ")
 }
 
-/// `proposals` as a fragment of a policy document: one rule for each set of programs that needs the same.
+/// `proposals` as a fragment of a policy document: one rule for each set of programs with the same endpoints.
 #[must_use]
 pub fn fragment(proposals: &[Proposal]) -> String {
     let mut text = String::from(FRAGMENT);
@@ -248,7 +248,7 @@ pub fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
-/// Whether `c` ends lines, is unseen, or shows what follows in another order (UAX 9).
+/// True if `c` ends lines, is invisible, or reorders the text behind it (UAX 9).
 fn reorders(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

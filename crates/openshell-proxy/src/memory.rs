@@ -133,7 +133,7 @@ mod tests {
         assert!(kib < 768 * 1024, "{kib} KiB");
         let last = all.last().unwrap();
         assert!(last.upstream_stream() >= 32 * 1024 && last.client_stream() >= 4 * 1024, "{last:?}");
-        // What nobody reads of fifteen streams holds up no other one.
+        // Unread data of fifteen streams blocks no other stream.
         assert!(last.upstream() >= 16 * last.upstream_stream());
         drop((all, first));
         assert_eq!(memory.windows().upstream(), Limits::UPSTREAM_WINDOW);

@@ -343,7 +343,7 @@ mod tests {
         Scrubber::new((0..secrets.len()).map(|index| Arc::clone(vault.get(&format!("A{index}")).unwrap())).collect())
     }
 
-    /// What comes of `parts`, and how much of it at once.
+    /// The redacted `parts`, and the length of each output.
     fn passed(secrets: &[&str], parts: &[&str]) -> (String, Vec<usize>) {
         let mut scrubber = scrubber(secrets);
         let mut sent: Vec<_> =

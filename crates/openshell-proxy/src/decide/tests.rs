@@ -257,7 +257,7 @@ fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
     check(&twin, "c.a.test:1", Ok("web"));
 }
 
-/// What `permit` says to a request, with the policy that says it.
+/// The outcome of a request under `permit`, with the policy that names it.
 fn asked(permit: &Permit, method: &str, target: &str) -> Result<(Option<String>, Judged), ReasonCode> {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
     let message = Message::Http { method, uri: target.parse().unwrap() };
@@ -548,7 +548,7 @@ network_policies:
     assert_eq!(policy, again);
 }
 
-/// What the built-in rules say about a request to a.test:1.
+/// The built-in rules' answer about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
     let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
     let engine = Engine::new(BUILT_IN, rego_data(&policy, &|_| None)).unwrap();

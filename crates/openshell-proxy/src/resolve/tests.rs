@@ -10,7 +10,7 @@ use crate::denial::refusal::{Refusal, Subject};
 use crate::peer::{Caller, Callers, Program};
 use crate::target::Target;
 
-/// What the guard says when `host:port`, permitted by `endpoint`, has `addresses`.
+/// The guard's answer for `host:port`, permitted by `endpoint`, with these `addresses`.
 fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<Destination, Refusal> {
     let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
     let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
