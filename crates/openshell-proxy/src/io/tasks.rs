@@ -1,137 +1,191 @@
-//! The tasks of one client's connections, on the thread that serves the client: none outlives it.
+//! Tasks of one client's connections, all driven by the task that serves the client: nothing outlives the client, and a
+//! body does not cross threads with each of its parts, which would double its time.
 
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
 
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, abortable};
+use futures_util::stream::FuturesUnordered;
 use hyper::rt::Executor;
-use tokio::task::{AbortHandle, JoinSet};
 
-/// The tasks of one client's connections.
-#[derive(Clone, Debug, Default)]
-pub struct ConnectionTasks(Arc<Mutex<Tasks>>);
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Spawns tasks while their owner lives, without keeping it alive, so that tasks may hold one.
-#[derive(Clone, Debug)]
-pub struct Spawner(Weak<Mutex<Tasks>>);
+/// Set of tasks, driven while [`Self::run`] is polled. Tasks may be added at any time.
+#[derive(Clone, Default)]
+pub struct ConnectionTasks(Arc<Mutex<Waiting>>);
 
-#[derive(Debug, Default)]
-struct Tasks {
-    set: JoinSet<()>,
-    /// True once the client has gone; no more tasks are spawned then.
+#[derive(Default)]
+struct Waiting {
+    /// Tasks that were not polled yet.
+    new: Vec<Work>,
+    /// Waker of the driver.
+    waker: Option<Waker>,
+    /// True once the driver has ended.
     is_over: bool,
 }
 
+/// Adds tasks to a set without keeping it alive, so that tasks may hold one.
+#[derive(Clone)]
+pub struct Spawner(Weak<Mutex<Waiting>>);
+
 /// Aborts its task when it is dropped.
 #[derive(Debug)]
-pub struct AbortOnDrop(Option<AbortHandle>);
+pub struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
+        self.0.abort();
     }
 }
 
 impl ConnectionTasks {
-    /// Spawns `task`, which is aborted when the handle is dropped.
+    /// Adds `work`, which is aborted when the handle is dropped.
     #[must_use]
-    pub fn add(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
-        AbortOnDrop(lock(&self.0).spawn(task))
+    pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
+        let (work, handle) = abortable(work);
+        self.spawner().execute(async move {
+            // Aborted or complete, it has no result.
+            let _ = work.await;
+        });
+        AbortOnDrop(handle)
     }
 
-    /// A spawner for tasks that spawn others.
+    /// A spawner for tasks that add tasks.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.0))
     }
 
-    /// Returns a guard that aborts all tasks when it is dropped.
-    #[must_use]
-    pub fn end_on_drop(&self) -> EndOnDrop {
-        EndOnDrop(self.clone())
+    /// Drives the tasks, for ever. Dropping the future drops all tasks.
+    pub fn run(&self) -> impl Future<Output = ()> + use<> {
+        let tasks = self.clone();
+        // Drops tasks that were never polled as well.
+        let end = End(self.clone());
+        let mut running = FuturesUnordered::new();
+        poll_fn(move |cx| {
+            let _ = &end;
+            loop {
+                let mut waiting = lock(&tasks.0);
+                running.extend(waiting.new.drain(..));
+                if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    waiting.waker = Some(cx.waker().clone());
+                }
+                drop(waiting);
+                // A task that is added meanwhile has woken this one.
+                match running.poll_next_unpin(cx) {
+                    Poll::Ready(Some(())) => {}
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
     }
 }
 
-/// Aborts the tasks of a client when it is dropped.
-#[derive(Debug)]
-pub struct EndOnDrop(ConnectionTasks);
+/// End of a set, which takes no more tasks.
+struct End(ConnectionTasks);
 
-impl Drop for EndOnDrop {
+impl Drop for End {
     fn drop(&mut self) {
-        let ended = {
-            let mut tasks = lock(&self.0.0);
-            tasks.is_over = true;
-            std::mem::take(&mut tasks.set)
-        };
-        // Tasks may spawn others while they are dropped.
-        drop(ended);
-    }
-}
-
-impl Tasks {
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
-        // Results of tasks that have ended are discarded.
-        while self.set.try_join_next().is_some() {}
-        (!self.is_over).then(|| self.set.spawn(task))
+        let mut waiting = lock(&self.0.0);
+        waiting.is_over = true;
+        let dropped = std::mem::take(&mut waiting.new);
+        // Tasks may add others while they are dropped.
+        drop(waiting);
+        drop(dropped);
     }
 }
 
 /// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
-fn lock(tasks: &Mutex<Tasks>) -> MutexGuard<'_, Tasks> {
-    tasks.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F> Executor<F> for Spawner
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    fn execute(&self, task: F) {
-        if let Some(tasks) = self.0.upgrade() {
-            drop(lock(&tasks).spawn(task));
+    fn execute(&self, work: F) {
+        let Some(waiting) = self.0.upgrade() else { return };
+        let mut waiting = lock(&waiting);
+        if !waiting.is_over {
+            waiting.new.push(Box::pin(work));
+            waiting.waker.iter().for_each(Waker::wake_by_ref);
         }
+    }
+}
+
+impl fmt::Debug for ConnectionTasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionTasks").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spawner").finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use hyper::rt::Executor as _;
-    use tokio::task::yield_now;
 
     use super::ConnectionTasks;
 
-    /// A task that never ends, and holds `held`.
-    async fn holding(held: Arc<()>) {
-        pending::<()>().await;
-        drop(held);
-    }
-
-    /// Waits until `held` is held by no task.
-    async fn released(held: &Arc<()>) {
-        while Arc::strong_count(held) > 1 {
-            yield_now().await;
-        }
-    }
-
     #[tokio::test]
-    async fn a_task_ends_with_its_guard_and_all_of_them_with_their_client() {
-        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
-        let (end, guard) = (tasks.end_on_drop(), tasks.add(holding(Arc::clone(&held))));
-        yield_now().await;
-        assert_eq!(Arc::strong_count(&held), 2);
-        drop(guard);
-        released(&held).await;
-        // A task that keeps its own set alive ends as well.
-        let (spawner, own) = (tasks.spawner(), tasks.clone());
-        let kept = Arc::clone(&held);
-        spawner.execute(async move {
-            let _own = own;
-            holding(kept).await;
+    async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
+        let (tasks, done) = (ConnectionTasks::default(), Arc::new(AtomicUsize::new(0)));
+        let (spawner, counted) = (tasks.spawner(), Arc::clone(&done));
+        spawner.clone().execute(async move {
+            let again = Arc::clone(&counted);
+            spawner.execute(async move {
+                again.fetch_add(10, Ordering::Relaxed);
+            });
+            counted.fetch_add(1, Ordering::Relaxed);
         });
-        yield_now().await;
-        drop(end);
-        released(&held).await;
-        spawner.execute(holding(Arc::clone(&held)));
-        assert_eq!(Arc::strong_count(&held), 1, "nothing is spawned afterwards");
+        let held = Arc::clone(&done);
+        let hold = tasks.add(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        let turns = async {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!((done.load(Ordering::Relaxed), Arc::strong_count(&done)), (11, 2));
+            drop(hold);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = tasks.run() => {}
+            () = turns => {}
+        }
+        assert_eq!(Arc::strong_count(&done), 1);
+    }
+
+    #[test]
+    fn work_that_was_never_begun_ends_with_its_tasks() {
+        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
+        let run = tasks.run();
+        for _ in 0..3 {
+            // What holds on to its tasks, as streams do, would hold on to itself.
+            let all = (tasks.clone(), Arc::clone(&held));
+            tasks.spawner().execute(async move { drop(all) });
+        }
+        assert_eq!(Arc::strong_count(&held), 4);
+        drop(run);
+        assert_eq!(Arc::strong_count(&held), 1);
+        let late = Arc::clone(&held);
+        tasks.spawner().execute(async move { drop(late) });
+        assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
     }
 }

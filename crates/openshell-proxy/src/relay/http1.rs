@@ -158,7 +158,7 @@ impl Driver {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let (mut revoked, _end) = (pin!(revoked(services, &mut watches)), tasks.end_on_drop());
+        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches)), pin!(tasks.run()));
         tokio::select! {
             served = connection => match served {
                 // A client may be idle between two requests, and close.
@@ -167,6 +167,7 @@ impl Driver {
                 }
                 _ => {}
             },
+            () = &mut driven => {}
             () = &mut revoked => return Ok(()),
             gone = gone(state, socket.as_ref()) => return match gone {
                 Gone::Closed => Ok(()),
@@ -176,6 +177,7 @@ impl Driver {
         if let Ok(upgraded) = upgrades.try_recv() {
             tokio::select! {
                 () = relay_upgraded::<S>(services, upgraded) => {}
+                () = driven => {}
                 () = revoked => {}
             }
         }

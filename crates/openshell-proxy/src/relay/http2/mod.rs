@@ -119,13 +119,14 @@ where
     let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
-        // Dropped with this block, which resets the streams that are left.
-        let (_end, mut idle) = (pool.tasks().end_on_drop(), pin!(idle(client)));
+        // The driver of the streams: those that are left when this block ends are reset.
+        let (mut driven, mut idle) = (pin!(pool.tasks().run()), pin!(idle(client)));
         let mut ended = pin!(end_of(ended));
         let mut is_ending = false;
         loop {
             tokio::select! {
                 served = &mut connection => return served.err().as_ref().and_then(violation).map_or(Ok(()), Err),
+                () = &mut driven => {}
                 _ = shutdown.wait_for(|is_over| *is_over) => break,
                 () = client.flooded.notified() => return Err(FLOODED),
                 // Open streams are completed; new ones belong to the client's next connection.
@@ -216,11 +217,12 @@ where
     let windows = services.memory.windows();
     let mut connection = pin!(protocol(&tasks, Limits::STREAMS, &windows).serve_connection(client, answer));
     let served = async {
-        let _end = tasks.end_on_drop();
+        let mut driven = pin!(tasks.run());
         let mut is_ending = false;
         loop {
             tokio::select! {
                 _ = &mut connection => return,
+                () = &mut driven => {}
                 () = answered.notified(), if !is_ending => {
                     connection.as_mut().graceful_shutdown();
                     is_ending = true;

@@ -53,7 +53,10 @@ async fn answering(far: &mut DuplexStream, answer: &[u8]) {
 async fn answered(answer: &[u8], asked: Option<&'static str>) -> (Result<Response<Incoming>, SendError>, Upstream) {
     let tasks = ConnectionTasks::default();
     let (mut upstream, mut far) = established(&tasks).await;
-    let (response, ()) = tokio::join!(sent(&mut upstream, asked), answering(&mut far, answer));
+    let response = tokio::select! {
+        (response, ()) = async { tokio::join!(sent(&mut upstream, asked), answering(&mut far, answer)) } => response,
+        () = tasks.run() => unreachable!("tasks are driven for ever"),
+    };
     (response, upstream)
 }
 
@@ -79,7 +82,10 @@ async fn an_answer_with_two_lengths_has_that_of_its_coding() {
         );
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hi");
     };
-    exchange.await;
+    tokio::select! {
+        () = exchange => {}
+        () = tasks.run() => unreachable!("tasks are driven for ever"),
+    }
 }
 
 #[tokio::test]
@@ -160,8 +166,9 @@ async fn a_connection_is_used_again_for_its_origin_at_its_address_alone() {
     assert_eq!(upstream.reusable(&Origin { scheme: Scheme::Https, ..origin("web.test:80") }, &here), None);
     assert!(upstream.clone_http2().is_none(), "no other stream shares it");
     drop(far);
-    while upstream.is_open_to(&origin("web.test:80")) {
-        tokio::task::yield_now().await;
+    tokio::select! {
+        () = tasks.run() => unreachable!("tasks are driven for ever"),
+        () = async { while upstream.is_open_to(&origin("web.test:80")) { tokio::task::yield_now().await } } => {}
     }
     assert_eq!(upstream.reusable(&origin("web.test:80"), &here), None);
 }
@@ -203,7 +210,10 @@ async fn answered_in_http2(answer: &[u8]) -> Result<Response<Incoming>, SendErro
         read_request(&mut far).await;
         far.write_all(answer).await.unwrap();
     };
-    tokio::join!(sent(&mut upstream, None), answering).0
+    tokio::select! {
+        (response, ()) = async { tokio::join!(sent(&mut upstream, None), answering) } => response,
+        () = tasks.run() => unreachable!("tasks are driven for ever"),
+    }
 }
 
 #[tokio::test]
