@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -77,7 +76,7 @@ impl Egress {
     /// The program has all of its connections, or no address answered within [`Limits::CONNECT_DEADLINE`].
     pub async fn connect(&self, destination: &Destination, program: &str) -> Result<Dialed, Refusal> {
         let quota = self.reserve(program)?;
-        let (stream, address) = dial(destination, Limits::CONNECT_DEADLINE).await?;
+        let (stream, address) = dial(destination).await?;
         Ok(Dialed { stream, address, quota })
     }
 }
@@ -90,12 +89,21 @@ fn in_words(addresses: &[SocketAddr]) -> String {
 /// Connects to the first address of `destination` that answers.
 ///
 /// # Errors
-/// No address answered within `patience`, or all refused.
-pub async fn dial(destination: &Destination, patience: Duration) -> Result<(TcpStream, SocketAddr), Refusal> {
+/// No address answered in [`Limits::CONNECT_DEADLINE`], or all refused.
+pub async fn dial(destination: &Destination) -> Result<(TcpStream, SocketAddr), Refusal> {
+    timeout(Limits::CONNECT_DEADLINE, dial_without_deadline(destination))
+        .await
+        .unwrap_or_else(|_| Err(Refusal::upstream_timeout()))
+}
+
+/// As [`dial`], for a caller with a deadline of its own.
+///
+/// # Errors
+/// All addresses refused.
+pub async fn dial_without_deadline(destination: &Destination) -> Result<(TcpStream, SocketAddr), Refusal> {
     let watch = Stopwatch::start();
     let unreachable = |error: io::Error| Refusal::upstream_unreachable(error.to_string());
-    let raced = timeout(patience, race(destination.addresses())).await.map_err(|_| Refusal::upstream_timeout())?;
-    let (stream, address) = raced.map_err(unreachable)?;
+    let (stream, address) = race(destination.addresses()).await.map_err(unreachable)?;
     prepare(&stream).map_err(unreachable)?;
     debug!(%address, us = watch.micros(), "connected");
     Ok((stream, address))
@@ -151,14 +159,14 @@ mod tests {
     #[tokio::test]
     async fn the_next_address_is_dialled_where_one_refuses() {
         let ((_listener, open), closed) = (listening().await, testing::closed_address().await);
-        let (stream, address) = dial(&at(vec![closed, open]), Limits::CONNECT_DEADLINE).await.unwrap();
+        let (stream, address) = dial(&at(vec![closed, open])).await.unwrap();
         assert_eq!((address, stream.peer_addr().unwrap()), (open, open));
     }
 
     #[tokio::test]
     async fn the_first_address_that_answers_is_used() {
         let ((_first, one), (_second, other)) = (listening().await, listening().await);
-        let (_, address) = dial(&at(vec![one, other]), Limits::CONNECT_DEADLINE).await.unwrap();
+        let (_, address) = dial(&at(vec![one, other])).await.unwrap();
         assert_eq!(address, one);
     }
 
@@ -166,7 +174,7 @@ mod tests {
     async fn addresses_that_all_refuse_or_are_none_are_unreachable() {
         let closed = testing::closed_address().await;
         for addresses in [vec![closed, closed], vec![]] {
-            let refusal = dial(&at(addresses), Limits::CONNECT_DEADLINE).await.unwrap_err();
+            let refusal = dial(&at(addresses)).await.unwrap_err();
             assert_eq!(refusal.code(), ReasonCode::UpstreamUnreachable);
         }
     }

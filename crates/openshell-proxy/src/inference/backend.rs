@@ -14,7 +14,7 @@ use crate::authorize::connection::Connection;
 use crate::credentials::body::{RequestBody, whole};
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
-use crate::egress::dial;
+use crate::egress::dial_without_deadline;
 use crate::http::body::ResponseBody;
 use crate::http::head;
 use crate::http::target::RequestTarget;
@@ -61,7 +61,7 @@ pub async fn connect(
         if addresses.is_empty() {
             return Err(format!("{backend} has no address"));
         }
-        let dialed = dial(&Destination::configured_by_operator(addresses), limit).await;
+        let dialed = dial_without_deadline(&Destination::configured_by_operator(addresses)).await;
         let (stream, address) = dialed.map_err(failed)?;
         let connected = upstream.connect(origin, &services.egress.roots, stream, address).await;
         connected.map_err(failed)

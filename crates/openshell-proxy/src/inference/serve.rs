@@ -275,11 +275,10 @@ impl Models<'_> {
         match exchange.run(&mut source, outbound, record).await {
             Ok(response) => source.checked(response).map(RouteResponse::Backend).map_err(failed),
             Err(error) => {
-                let error = source.error(error);
-                if matches!(error, RouteError::Unreachable(_)) {
+                if !error.was_sent() {
                     route.refund(cost);
                 }
-                Err(error)
+                Err(source.error(error))
             }
         }
     }

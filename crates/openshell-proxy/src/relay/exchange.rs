@@ -109,6 +109,15 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
+    /// True if the upstream may have processed the request.
+    #[must_use]
+    pub fn was_sent(&self) -> bool {
+        match self {
+            Self::Failed(_) | Self::TimedOut(_) => true,
+            Self::Refused(_) | Self::Unreachable(_) | Self::Lost | Self::NotSent => false,
+        }
+    }
+
     /// The refusal for the client, if it cannot be told to send its request again.
     #[must_use]
     pub fn into_refusal(self) -> Refusal {
@@ -201,14 +210,16 @@ impl Exchange<'_> {
         let mut leak = None;
         loop {
             let authorized = source.prepare(&mut parts, record, is_retry).await?;
-            let Secrets { vault, watched } = source.secrets();
             let body = match unsent {
                 Unsent::Pending(body) => {
                     let leak = leak.insert(self.leak_report(source.connection()));
+                    let vault = self.services.vault.load();
                     body::prefetch(body, &parts.headers, &vault, leak.clone(), self.held.clone()).await?
                 }
                 Unsent::Replay(body) => body,
             };
+            // As they are now: they may have changed while the body was prefetched.
+            let Secrets { vault, watched } = source.secrets();
             let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
             let room = self.services.memory.searching(program, longest(&watched))?;
             let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());

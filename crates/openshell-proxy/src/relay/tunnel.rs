@@ -19,7 +19,6 @@ use crate::denial::reply;
 use crate::egress::dial;
 use crate::http::body::{ResponseBody, full};
 use crate::http::head;
-use crate::limits::Limits;
 use crate::record::{Outcome, Record};
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::{self, Session, report_refused};
@@ -142,7 +141,7 @@ impl TunnelSource<'_> {
     async fn redial(&mut self, permit: &Permit) -> Result<(), Refusal> {
         let HttpTunnel { services, connection, origin } = self.tunnel;
         let destination = services.egress.destination(permit).await?;
-        let (stream, address) = dial(&destination, Limits::CONNECT_DEADLINE).await?;
+        let (stream, address) = dial(&destination).await?;
         self.upstream.connect(origin, &services.egress.roots, stream, address).await?;
         match self.stream {
             None => connection.moved_to(address.ip()),
