@@ -134,10 +134,11 @@ impl fmt::Debug for Spawner {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
 
     use hyper::rt::Executor as _;
 
-    use super::ConnectionTasks;
+    use super::{ConnectionTasks, Spawner};
 
     #[tokio::test]
     async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
@@ -187,5 +188,31 @@ mod tests {
         let late = Arc::clone(&held);
         tasks.spawner().execute(async move { drop(late) });
         assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
+    }
+
+    /// Adds a task when it is dropped, as bodies and streams do.
+    struct Again(Spawner, Arc<()>);
+
+    impl Drop for Again {
+        fn drop(&mut self) {
+            let held = Arc::clone(&self.1);
+            self.0.execute(async move { drop(held) });
+        }
+    }
+
+    #[tokio::test]
+    async fn running_tasks_are_dropped_with_their_driver_at_once_also_if_they_add_others() {
+        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
+        let again = Again(tasks.spawner(), Arc::clone(&held));
+        tasks.spawner().execute(async move {
+            let _again = again;
+            std::future::pending::<()>().await;
+        });
+        let mut run = Box::pin(tasks.run());
+        let polled = std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
+        assert!(polled && Arc::strong_count(&held) == 2);
+        // What is reported of a stream is reported before its connection has ended.
+        drop(run);
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }
