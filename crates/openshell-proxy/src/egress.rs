@@ -13,7 +13,7 @@ use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
-use crate::resolve::guard::{Destination, OwnAddresses};
+use crate::resolve::guard::Destination;
 use crate::resolve::lookup::Resolver;
 use crate::resolve::resolve;
 use crate::socket::prepare;
@@ -25,8 +25,6 @@ use crate::trace::Stopwatch;
 pub struct Egress {
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
-    /// The supervisor's own addresses, which no policy makes reachable.
-    own: Arc<OwnAddresses>,
     /// Connections of each program.
     quota: Arc<Quota>,
     /// Trusted roots for upstream certificates.
@@ -45,10 +43,10 @@ pub struct Dialed {
 }
 
 impl Egress {
-    /// Creates the egress over `resolver` and `roots`; the `own` addresses of the supervisor are never reachable.
+    /// Creates the egress over `resolver` and `roots`.
     #[must_use]
-    pub fn new(resolver: Arc<Resolver>, own: Arc<OwnAddresses>, roots: UpstreamRoots) -> Self {
-        Self { resolver, own, quota: Arc::default(), roots }
+    pub fn new(resolver: Arc<Resolver>, roots: UpstreamRoots) -> Self {
+        Self { resolver, quota: Arc::default(), roots }
     }
 
     /// Resolves the host of `permit` and checks its addresses.
@@ -57,7 +55,7 @@ impl Egress {
     /// The name does not resolve, or an address is not permitted.
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
-        let destination = resolve(&self.resolver, &self.own, permit).await?;
+        let destination = resolve(&self.resolver, permit).await?;
         debug!(addresses = in_words(destination.addresses()), us = watch.micros(), "resolved");
         Ok(destination)
     }

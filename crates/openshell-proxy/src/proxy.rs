@@ -1,6 +1,5 @@
 //! State shared by the connections of one sandbox.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crate::inference::route::Inference;
@@ -16,6 +15,4 @@ pub struct Proxy {
     pub interceptor: Interceptor,
     /// Inference; `None` if it is not configured.
     pub inference: Option<Arc<Inference>>,
-    /// Address of the workload; connections from any other are closed unanswered.
-    pub workload: Ipv4Addr,
 }

@@ -27,7 +27,6 @@ use crate::peer::{Caller, Callers, Program};
 use crate::proxy::Proxy;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
-use crate::resolve::guard::OwnAddresses;
 use crate::resolve::lookup::Resolver;
 use crate::target::{Scheme, Target};
 use crate::tls::interceptor::Interceptor;
@@ -105,8 +104,7 @@ pub(crate) fn target(text: &str) -> Target {
     Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
 }
 
-/// Services under the policy of `endpoints`, in which no program is ever identified. Their egress panics if it is asked for an
-/// address.
+/// Services under the policy of `endpoints`, in which no program is ever identified, so that nothing reaches their egress.
 pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
     let audit = Arc::new(Remembered::default());
     (services_with(snapshot(1, endpoints), Arc::clone(&audit) as _), audit)
@@ -116,28 +114,21 @@ pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
 pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Services> {
     let processes = Processes::of_namespace(i32::try_from(std::process::id()).unwrap()).unwrap();
     let (sock_diag, _) = UnixStream::pair().unwrap();
-    let own = Arc::new(OwnAddresses { listeners: Vec::new(), is_on_link: |_| false });
-    let unreachable = OwnAddresses { listeners: Vec::new(), is_on_link: |_| unreachable!("egress is reached") };
     let policy = Arc::new(PolicyStore::new(snapshot));
     let identifier = Arc::new(Identifier::new(sock_diag.into(), 0, processes).unwrap());
     Arc::new(Services {
-        authorizer: Authorizer::new(policy, identifier, own, Mode::Enforce),
-        egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Arc::new(unreachable), Default::default()),
+        authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
+        egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Default::default()),
         vault: Arc::default(),
         memory: Default::default(),
         audit,
     })
 }
 
-/// A proxy of `services` without CA or models, for a workload at the loopback address.
+/// A proxy of `services` without CA or models.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
-    proxy_for(Ipv4Addr::LOCALHOST, services)
-}
-
-/// As [`proxy`], for a `workload` at another address.
-pub(crate) fn proxy_for(workload: Ipv4Addr, services: &Arc<Services>) -> Arc<Proxy> {
     let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
-    Arc::new(Proxy { services, interceptor, inference: None, workload })
+    Arc::new(Proxy { services, interceptor, inference: None })
 }
 
 /// Leave of curl to reach `host:port`.

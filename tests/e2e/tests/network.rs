@@ -177,10 +177,12 @@ for n in range(3):
 
 #[test]
 fn a_broad_range_leads_neither_to_the_supervisor_nor_into_a_sandbox() {
+    let lab = Lab::with_web();
     let endpoint = "{ports: [80, 3128], allowed_ips: [10.0.0.0/8]}";
     let policy = policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {}}}]}}}}", python()));
+    // Where the proxy dials, these addresses are not the sandbox's.
     for target in ["10.200.0.1:3128", "10.200.0.1:80", "10.200.0.2:80"] {
-        refused(&policy, target, "always_blocked_address");
+        assert_eq!(refusal(&ask(&lab, &policy, target)).0, "HTTP/1.1 502 upstream_unreachable", "{target}");
     }
 }
 
@@ -238,9 +240,13 @@ fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     while !running() {
         assert!(std::time::Instant::now() < deadline, "it did not start");
     }
-    // Listeners on 10.200.0.1: the proxy, and the one that each command's proof tries to reach.
-    let listening = "awk '$4 == \"0A\" && $2 ~ /^0100C80A:/ {print $2}' /proc/net/tcp | sort -u | wc -l";
-    assert_eq!(lab.shell(listening), "2\n");
+    // Listeners on 10.200.0.1 in the landing: the proxy, and the one that each command's proof tries to reach.
+    let listening = format!(
+        "for fd in /proc/{}/fd/*; do case $(readlink $fd) in net:*) nsenter --net=$fd cat /proc/net/tcp;; esac; done | \
+         awk '$4 == \"0A\" && $2 ~ /^0100C80A:/ {{print $2}}' | sort -u | wc -l",
+        started.pid()
+    );
+    assert_eq!(lab.shell(&listening), "2\n");
     drop(started);
 }
 
@@ -568,7 +574,7 @@ own = socket.create_server(('127.0.0.1', 0))
 print(attempt(stream, own.getsockname()))
 ";
     let finished = lab.sandbox(&policy("{}")).python(program, &[]);
-    let expected = "ECONNREFUSED ECONNREFUSED ECONNREFUSED\nEPERM EPERM EPERM\nENETUNREACH\nreached";
+    let expected = "ECONNREFUSED ECONNREFUSED ECONNREFUSED\nEPERM EPERM EPERM\nECONNREFUSED\nreached";
     assert_eq!(finished.ok(), expected);
     // Counterpart: with an open network the same acts succeed.
     let open = lab
@@ -615,21 +621,25 @@ print(all(verdicts[n] == (b'200', b'403')[n % 2] for n in range(50)))
     assert_eq!(finished.logged(" OCSF NET:").len(), 50, "one event a decision");
 }
 
+// Conformance: NET-01.
 #[test]
-fn a_host_process_is_closed_unanswered() {
+fn a_process_of_the_host_has_no_way_to_the_proxy_nor_into_a_sandbox() {
     let lab = Lab::with_web();
-    let started = lab.sandbox(&policy("{}")).start(&["sleep", "60"]);
-    let program = "
-import socket, sys, time
-for _ in range(200):
-    try: s = socket.create_connection(('10.200.0.1', 3128)); break
-    except OSError: time.sleep(0.05)
-s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
-try: print(s.recv(100))
-except ConnectionError: print(b'')
-";
-    let file = lab.file("outsider.py", program);
-    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "b''\n");
+    let network = "ip -d link; ip addr; ip route show table all; ip -6 route show table all; ip neigh";
+    let before = lab.shell(network);
+    let folder = lab.folder("ready");
+    let script = "python3 -m http.server 8000 >/dev/null 2>&1 & \
+                  until curl -sf -o /dev/null http://127.0.0.1:8000; do sleep 0.05; done; touch ready; sleep 60";
+    let started =
+        lab.sandbox(&policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", script]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !folder.join("ready").exists() {
+        assert!(std::time::Instant::now() < deadline, "the server did not start");
+    }
+    assert_eq!(lab.shell(network), before, "the host has no link, address, route or neighbour more");
+    let reach =
+        "for to in 10.200.0.1:3128 10.200.0.2:8000; do curl -s -m 5 http://$to >/dev/null && echo reached $to; done";
+    assert_eq!(lab.shell(reach), "");
     drop(started);
 }
 

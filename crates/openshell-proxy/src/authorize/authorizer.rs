@@ -20,7 +20,7 @@ use crate::limits::Limits;
 use crate::observe::Observations;
 use crate::peer::{Caller, Callers, Flow};
 use crate::record::Record;
-use crate::resolve::guard::{Destination, OwnAddresses};
+use crate::resolve::guard::Destination;
 use crate::target::Target;
 use crate::trace::Stopwatch;
 
@@ -35,8 +35,6 @@ pub struct Authorizer {
     pub(super) slots: Arc<Semaphore>,
     /// Sockets with one known owner, to be searched for others.
     pub(super) rescans: PendingRescans,
-    /// The supervisor's own addresses, which no policy makes reachable.
-    pub own: Arc<OwnAddresses>,
     /// Treatment of policy violations.
     pub(super) mode: Mode,
 }
@@ -82,12 +80,11 @@ impl Authorization {
 }
 
 impl Authorizer {
-    /// Creates an authorizer by `policy` for callers found by `identifier`; no policy makes the `own` addresses
-    /// reachable.
+    /// Creates an authorizer by `policy` for callers found by `identifier`.
     #[must_use]
-    pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, own: Arc<OwnAddresses>, mode: Mode) -> Self {
+    pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, mode: Mode) -> Self {
         let slots = Arc::new(Semaphore::new(Limits::IDENTIFYING));
-        Self { policy, identifier, slots, rescans: PendingRescans::default(), own, mode }
+        Self { policy, identifier, slots, rescans: PendingRescans::default(), mode }
     }
 
     /// Identifies the programs behind `flow` and judges their connection to `target`. Runs on a blocking thread, in one

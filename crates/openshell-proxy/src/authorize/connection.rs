@@ -178,7 +178,7 @@ impl Connection {
         }
         let (target, addresses, activities) =
             (self.target.clone(), lock(&self.addresses).clone(), lock(&self.activities).clone());
-        let (mode, own) = (authorizer.mode.clone(), Arc::clone(&authorizer.own));
+        let mode = authorizer.mode.clone();
         let slot = Arc::clone(&authorizer.slots).acquire_owned().await;
         let slot = slot.map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
@@ -188,7 +188,7 @@ impl Connection {
             let verify =
                 || verified.iter().flat_map(|owners| owners.iter()).try_for_each(|o| identifier.verify_owner(o));
             let permit = mode.judge(&snapshot, &callers, &target, verify)?;
-            guard::check(&own, &permit, addresses)?;
+            guard::check(&permit, addresses)?;
             activities.permitted_by(&permit)?;
             Ok(Arc::new(permit))
         });

@@ -131,7 +131,7 @@ impl TunnelSource<'_> {
         };
         if let Some(address) = self.dialed {
             // The policy may have changed while the address was dialled.
-            guard::check(&services.authorizer.own, &permit, vec![address])
+            guard::check(&permit, vec![address])
                 .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
         }
         Ok(permit)

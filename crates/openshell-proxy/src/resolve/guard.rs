@@ -1,8 +1,8 @@
 //! The check of resolved addresses: the only defence against server-side request forgery (SSRF).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use openshell_policy::address::{AddressClass, CONTROL_PLANE_PORTS, ipv4_forms};
+use openshell_policy::address::{AddressClass, CONTROL_PLANE_PORTS};
 use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
@@ -29,28 +29,11 @@ impl Destination {
     }
 }
 
-/// The supervisor's own addresses, which no policy makes reachable: their services are for one sandbox alone.
-#[derive(Clone, Debug)]
-pub struct OwnAddresses {
-    /// Listening sockets of the supervisor.
-    pub listeners: Vec<SocketAddr>,
-    /// Returns true for an address on the link of any sandbox of this host.
-    pub is_on_link: fn(Ipv4Addr) -> bool,
-}
-
-impl OwnAddresses {
-    fn contain(&self, address: IpAddr, port: u16) -> bool {
-        ipv4_forms(address).into_iter().any(|address| {
-            (self.is_on_link)(address) || self.listeners.contains(&SocketAddr::new(IpAddr::V4(address), port))
-        })
-    }
-}
-
 /// Checks every one of `addresses`. One that is not permitted refuses them all, since the next attempt could dial it.
 ///
 /// # Errors
 /// An address is not permitted, or there is none.
-pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
+pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
@@ -65,7 +48,7 @@ pub fn check(own: &OwnAddresses, permit: &Permit, addresses: Vec<IpAddr>) -> Res
     }
     for address in &addresses {
         let class = AddressClass::of(*address);
-        if class.is_always_blocked() || own.contain(*address, port) {
+        if class.is_always_blocked() {
             let reason = format!("{host} resolves to always-blocked address {address}, connection rejected");
             let refused = refuse(ReasonCode::AlwaysBlockedAddress, reason, AddressFault::NeverReachable);
             return if has_list { refused.map_err(Refusal::under_allowed_ips) } else { refused };

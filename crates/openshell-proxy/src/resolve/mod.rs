@@ -8,14 +8,14 @@ use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};
-use guard::{Destination, OwnAddresses};
+use guard::Destination;
 use lookup::Resolver;
 
 /// Resolves the host of `permit` and checks its addresses.
 ///
 /// # Errors
 /// The name does not resolve, or any of its addresses is not permitted.
-pub async fn resolve(resolver: &Resolver, own: &OwnAddresses, permit: &Permit) -> Result<Destination, Refusal> {
+pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination, Refusal> {
     let addresses = match &permit.target().host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => resolver.lookup(name).await.map_err(|reason| {
@@ -23,7 +23,7 @@ pub async fn resolve(resolver: &Resolver, own: &OwnAddresses, permit: &Permit) -
             Refusal::address(ReasonCode::DnsFailed, reason, AddressFault::Other, policy)
         })?,
     };
-    guard::check(own, permit, addresses)
+    guard::check(permit, addresses)
 }
 
 #[cfg(test)]

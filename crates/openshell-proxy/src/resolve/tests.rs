@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use openshell_policy::network::host::Host;
 use openshell_policy::reason::ReasonCode;
 
-use super::guard::{Destination, OwnAddresses, check};
+use super::guard::{Destination, check};
 use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
 use crate::denial::refusal::{Refusal, Subject};
@@ -19,11 +19,7 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     let callers = Callers::new(vec![Caller { pid: 1, program: program.into() }]).unwrap();
     let target = Target { host: Host::parse(host).unwrap(), port };
     let permit = judge(&snapshot, &callers, &target, || Ok(())).unwrap();
-    let own = OwnAddresses {
-        listeners: vec!["10.1.1.1:3128".parse().unwrap()],
-        is_on_link: |address| address.octets()[..3] == [10, 200, 7],
-    };
-    check(&own, &permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
+    check(&permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
 }
 
 #[track_caller]
@@ -98,28 +94,5 @@ fn control_plane_ports_are_nobodys() {
         let endpoint = format!("{{host: web.test, port: {port}, allowed_ips: [10.0.0.1]}}");
         let refusal = guard(&endpoint, "web.test", port, &["10.0.0.1"]).unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::ControlPlanePort);
-    }
-}
-
-#[test]
-fn what_the_supervisor_listens_on_and_the_links_of_sandboxes_are_never_reachable() {
-    let endpoint = |port: u16| {
-        format!("{{host: web.test, port: {port}, allowed_ips: [10.0.0.0/8, \"64:ff9b::/96\", \"2002::/16\"]}}")
-    };
-    let code = |port, address: &str| {
-        guard(&endpoint(port), "web.test", port, &[address]).map(drop).map_err(|refusal| refusal.code())
-    };
-    for (port, address) in [
-        (3128, "10.1.1.1"),
-        (3128, "::ffff:10.1.1.1"),
-        (22, "10.200.7.1"),
-        (80, "10.200.7.2"),
-        (22, "64:ff9b::10.200.7.1"),
-        (22, "2002:ac8:701::1"),
-    ] {
-        assert_eq!(code(port, address), Err(ReasonCode::AlwaysBlockedAddress), "{address}:{port}");
-    }
-    for (port, address) in [(3129, "10.1.1.1"), (22, "10.200.8.1")] {
-        assert_eq!(code(port, address), Ok(()), "{address}:{port}");
     }
 }

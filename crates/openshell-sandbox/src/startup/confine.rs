@@ -86,7 +86,7 @@ impl Confined {
                 &format!("not enforced (best effort): {}", lacking.join("; ")),
             );
         }
-        let how = match (config.network, &network.proxy) {
+        let how = match (config.network, network.proxy()) {
             (NetworkMode::Allow, _) => "network open".to_owned(),
             (_, Some(proxy)) => format!("network through {proxy}"),
             (_, None) => "no network".to_owned(),
@@ -137,7 +137,7 @@ pub(super) fn environment(
         home: &host.home,
         is_scratch: &is_scratch,
         host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
-        proxy: host.network.proxy.map(SocketAddr::V4),
+        proxy: host.network.proxy().map(SocketAddr::V4),
         trust: host.tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
         has_java: host.tls.has_java,
     })

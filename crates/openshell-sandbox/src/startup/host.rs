@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::startup::ca_files::CaFiles;
-use crate::startup::network::Network;
+use crate::startup::network::{Network, ProxySockets};
 use crate::startup::plan::Plan;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start fails.
@@ -31,6 +31,8 @@ pub(super) struct Host {
     pub(super) streams: Streams,
     pub(super) tls: CaFiles,
     pub(super) network: Network,
+    /// Taken by the proxy.
+    pub(super) sockets: Option<ProxySockets>,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// File rules of the plan, and the private home.
@@ -58,7 +60,7 @@ impl Host {
             let tls = scope.spawn(|| CaFiles::create(config, &run_dir, &mut made));
             (Network::create(config), tls.join())
         });
-        let (network, tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
+        let ((network, sockets), tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
         let streams = match &network.netns {
             Some(netns) => netns::run_in(netns.as_fd(), || Ok(streams.open()))??,
             None => streams.open()?,
@@ -70,7 +72,7 @@ impl Host {
         };
         let proof = Proof::create(&private, &run_dir, &landlock, network.netns.as_ref())?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { proof, private, streams, tls, network, made, run_dir, landlock, home })
+        Ok(Self { proof, private, streams, tls, network, sockets, made, run_dir, landlock, home })
     }
 }
 

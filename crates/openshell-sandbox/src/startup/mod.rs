@@ -88,7 +88,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init);
     let policy = initial.policy.snapshot.policy();
-    let mut services = RunServices::prepare(config, policy, &host.network, &init, &mut tasks).await?;
+    let mut services = RunServices::prepare(config, policy, &mut host, &init, &mut tasks)?;
     let confined = Confined::create(config, &plan, &mut host, init, &mut signals).await?;
     let environment = confine::environment(config, &plan.user, &host, initial.credentials.as_ref());
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
@@ -100,7 +100,7 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     confined.log(config, &host.network);
     routes.iter().for_each(|routes| routes.log());
     let Host { streams, tls, network, made, proof, run_dir, .. } = host;
-    services.serve(in_force, tls, &network, &mut tasks);
+    services.serve(in_force, tls, &mut tasks);
     Ok(Sandbox {
         launcher: confined.launcher,
         made,

@@ -1,10 +1,10 @@
-//! The network namespace of the workload, its link and its egress firewall.
+//! The network namespaces of the sandbox, their link and its egress firewall.
 
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{SocketAddrV4, TcpListener};
 
-use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::netns::{Netns, firewall};
+use openshell_supervisor::netlink::Socket;
+use openshell_supervisor::netns::{LANDING, Linked, Netns, WORKLOAD};
 use openshell_supervisor::seccomp::rules::Sockets;
 
 use crate::cli::NetworkMode;
@@ -15,71 +15,78 @@ use crate::logging;
 pub(super) struct Network {
     /// `None` if the workload has the host's network.
     pub(super) netns: Option<Netns>,
-    /// Address of the proxy.
-    pub(super) proxy: Option<SocketAddrV4>,
     /// Kinds of sockets that the workload may open.
     pub(super) sockets: Sockets,
-    /// A listener beside the proxy that the firewall must keep out of reach.
-    probe: Option<TcpListener>,
+    /// The way to the proxy, if there is one.
+    pub(super) link: Option<Link>,
+}
+
+/// The link of the workload's namespace.
+pub(super) struct Link {
+    /// Address of the proxy.
+    pub(super) proxy: SocketAddrV4,
+    /// Address beside the proxy where [`Self::_probe`] listens.
+    pub(super) probe_address: SocketAddrV4,
+    /// A listener that the firewall must keep out of reach.
+    _probe: TcpListener,
+    _landing: Netns,
+}
+
+/// The sockets of the proxy in the sandbox's namespaces.
+pub(super) struct ProxySockets {
+    /// Accepts the workload's connections.
+    pub(super) listener: TcpListener,
+    /// Tells their owners.
+    pub(super) socket_query: Socket,
+    /// Receives the packets that the firewall refuses.
+    pub(super) packet_log: std::io::Result<Socket>,
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        let Some(netns) = self.netns.take() else { return };
-        drop(netns);
-        let what = if self.proxy.is_some() { "namespace, its link and its fence" } else { "namespace" };
+        if self.netns.take().is_none() {
+            return;
+        }
+        let what = if self.link.take().is_some() { "namespace, its link and its fence" } else { "namespace" };
         logging::config_event(ConfigState::Disabled, Severity::Info, &format!("Network {what} removed"));
     }
 }
 
 impl Network {
-    /// Makes the namespace, and with a proxy its link and its firewall.
+    /// Makes the namespace, and with a proxy its link, its firewall and the proxy's sockets.
     ///
     /// # Errors
     /// The kernel refuses one of them.
-    pub(super) fn create(config: &Config) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config) -> anyhow::Result<(Self, Option<ProxySockets>)> {
+        let enabled = |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
         match config.network {
-            NetworkMode::Allow => Ok(Self { netns: None, proxy: None, sockets: Sockets::Internet, probe: None }),
+            NetworkMode::Allow => Ok((Self { netns: None, sockets: Sockets::Internet, link: None }, None)),
             NetworkMode::Block => {
                 let netns = Some(Netns::isolated()?);
-                logging::config_event(
-                    ConfigState::Enabled,
-                    Severity::Info,
-                    "Network namespace created, without a link",
-                );
-                Ok(Self { netns, proxy: None, sockets: Sockets::Local, probe: None })
+                enabled("Network namespace created, without a link");
+                Ok((Self { netns, sockets: Sockets::Local, link: None }, None))
             }
             NetworkMode::Proxy => {
-                let (netns, subnet) = Netns::create()?;
-                let ends = format!("{} to {}", subnet.workload(), subnet.supervisor());
-                logging::config_event(
-                    ConfigState::Enabled,
-                    Severity::Info,
-                    &format!("Network namespace created, with a link {ends}"),
-                );
-                let proxy = SocketAddrV4::new(subnet.supervisor(), config.proxy_port);
-                netns.install_firewall(&firewall::ruleset(proxy))?;
-                logging::config_event(
-                    ConfigState::Enabled,
-                    Severity::Info,
-                    &format!("Fence installed: nothing but {proxy} is let through"),
-                );
-                let probe = TcpListener::bind((subnet.supervisor(), 0));
-                let probe = probe.context("cannot open the listener that proves the fence")?;
-                Ok(Self { netns: Some(netns), proxy: Some(proxy), sockets: Sockets::Internet, probe: Some(probe) })
+                let Linked { workload, landing, proxy: listener, probe, probe_address, socket_query, packet_log } =
+                    Linked::create(config.proxy_port)?;
+                let proxy = SocketAddrV4::new(LANDING, config.proxy_port);
+                enabled(&format!("Network namespace created, with a link {WORKLOAD} to {LANDING}"));
+                enabled(&format!("Fence installed: nothing but {proxy} is let through"));
+                enabled(&format!("Proxy listening on {proxy}"));
+                let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
+                let network = Self { netns: Some(workload), sockets: Sockets::Internet, link: Some(link) };
+                Ok((network, Some(ProxySockets { listener, socket_query, packet_log })))
             }
         }
     }
 
-    /// Returns the addresses where the supervisor listens for this sandbox.
-    pub(super) fn listeners(&self) -> Vec<SocketAddr> {
-        self.proxy.into_iter().chain(self.probe_address()).map(SocketAddr::V4).collect()
+    /// Returns the address of the proxy, if there is one.
+    pub(super) fn proxy(&self) -> Option<SocketAddrV4> {
+        self.link.as_ref().map(|link| link.proxy)
     }
 
+    /// Returns the address that the firewall must keep out of reach, if there is one.
     pub(super) fn probe_address(&self) -> Option<SocketAddrV4> {
-        match self.probe.as_ref()?.local_addr().ok()? {
-            SocketAddr::V4(address) => Some(address),
-            SocketAddr::V6(_) => None,
-        }
+        self.link.as_ref().map(|link| link.probe_address)
     }
 }

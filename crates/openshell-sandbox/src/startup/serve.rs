@@ -1,5 +1,6 @@
 //! Starts the proxy, its reporters, and the tasks that keep it up to date.
 
+use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,14 +16,12 @@ use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::listener::Listener;
 use openshell_proxy::proxy::Proxy;
 use openshell_proxy::relay::services::Services;
-use openshell_proxy::resolve::guard::OwnAddresses;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tls::interceptor::Interceptor;
 use openshell_proxy::workers::Workers;
 use openshell_supervisor::init::Init;
-use openshell_supervisor::netlink::Protocol;
-use openshell_supervisor::netns;
-use openshell_supervisor::netns::{Netns, firewall};
+use openshell_supervisor::netlink::Socket;
+use openshell_supervisor::netns::{self, firewall};
 use tokio::sync::mpsc;
 
 use crate::audit;
@@ -34,13 +33,14 @@ use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::{self, Request, Source};
 use crate::startup::ca_files::CaFiles;
-use crate::startup::network::Network;
+use crate::startup::host::Host;
+use crate::startup::network::ProxySockets;
 use crate::tasks::Tasks;
 
 /// The proxy before it serves, and everything that reports on the run.
 pub(super) struct RunServices {
-    listener: Option<Listener>,
-    identifier: Option<Arc<Identifier>>,
+    /// The proxy's listener and its look-up of callers, if there is a proxy.
+    proxy: Option<(Listener, Arc<Identifier>)>,
     resolver: Arc<Resolver>,
     pub(super) refusals: Arc<Refusals>,
     /// The log and the counted refusals.
@@ -50,42 +50,39 @@ pub(super) struct RunServices {
 }
 
 impl RunServices {
-    /// Binds the proxy's listener, opens the files that a run writes, and starts to report refused packets.
+    /// Takes the proxy's sockets, opens the files that a run writes, and starts to report refused packets.
     ///
     /// # Errors
-    /// The address is taken, callers cannot be looked up, or a file cannot be written.
-    pub(super) async fn prepare(
+    /// A thread cannot be started, callers cannot be looked up, or a file cannot be written.
+    pub(super) fn prepare(
         config: &Config,
         policy: &Policy,
-        network: &Network,
+        host: &mut Host,
         init: &Init,
         tasks: &mut Tasks,
     ) -> anyhow::Result<Self> {
-        let listener = match network.proxy {
-            Some(address) => Some(bind(address).await?),
-            None => None,
-        };
-        let identifier = identifier(network, init)?.map(Arc::new);
         let refusals = Arc::new(Refusals::default());
         let audit = audit::receivers(&refusals);
         let resolver = Arc::new(Resolver::from_system()?);
         let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
-        let bypass = identifier.as_ref().and_then(|identifier| monitor(network, identifier, &audit, tasks));
-        Ok(Self { listener, identifier, resolver, refusals, audit, run_reports, reporters: Vec::from_iter(bypass) })
+        let mut services = Self { proxy: None, resolver, refusals, audit, run_reports, reporters: Vec::new() };
+        if let Some(ProxySockets { listener, socket_query, packet_log }) = host.sockets.take() {
+            let listener = Listener::new(listener, workers()?)?;
+            let identifier = Arc::new(identifier(socket_query, init)?);
+            let probe = host.network.probe_address();
+            services.reporters.extend(monitor(packet_log, probe, &identifier, &services.audit, tasks));
+            services.proxy = Some((listener, identifier));
+        }
+        Ok(services)
     }
 
     /// Serves connections, if there is a proxy.
-    pub(super) fn serve(&mut self, in_force: InForce, tls: CaFiles, network: &Network, tasks: &mut Tasks) {
-        let subnet = network.netns.as_ref().and_then(Netns::subnet);
-        let (Some(listener), Some(identifier), Some(subnet)) = (self.listener.take(), self.identifier.take(), subnet)
-        else {
-            return;
-        };
-        let own = Arc::new(OwnAddresses { listeners: network.listeners(), is_on_link: netns::is_on_link });
+    pub(super) fn serve(&mut self, in_force: InForce, tls: CaFiles, tasks: &mut Tasks) {
+        let Some((listener, identifier)) = self.proxy.take() else { return };
         let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
         let services = Arc::new(Services {
-            authorizer: Authorizer::new(in_force.policy, identifier, Arc::clone(&own), mode),
-            egress: Egress::new(Arc::clone(&self.resolver), own, tls.roots),
+            authorizer: Authorizer::new(in_force.policy, identifier, mode),
+            egress: Egress::new(Arc::clone(&self.resolver), tls.roots),
             vault: in_force.vault,
             memory: Default::default(),
             audit: Arc::clone(&self.audit),
@@ -94,7 +91,6 @@ impl RunServices {
             services: Arc::clone(&services),
             interceptor: Interceptor::new(tls.authority),
             inference: in_force.inference,
-            workload: subnet.workload(),
         });
         tasks.spawn("sweep", async move { services.authorizer.rescan().await });
         let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, stopped));
@@ -115,45 +111,36 @@ pub(super) fn follow(source: impl Source, requests: mpsc::Sender<Request>, tasks
     tasks.spawn("policy source", update::forward(source, requests));
 }
 
-async fn bind(address: SocketAddrV4) -> anyhow::Result<Listener> {
-    let workers = Workers::start().context(
+fn workers() -> anyhow::Result<Workers> {
+    Workers::start().context(
         "cannot start the threads that serve connections; raise the limit of processes (pids.max, ulimit -u) or of open files",
-    )?;
-    let listener = Listener::bind(address, workers).await;
-    let listener = listener.with_context(|| format!("the proxy cannot listen on {address}; see --proxy-port"))?;
-    logging::config_event(ConfigState::Enabled, Severity::Info, &format!("Proxy listening on {address}"));
-    Ok(listener)
+    )
 }
 
-/// Returns the look-up of callers, if there is a proxy.
-fn identifier(network: &Network, init: &Init) -> anyhow::Result<Option<Identifier>> {
-    let Some(netns) = network.netns.as_ref().filter(|_| network.proxy.is_some()) else { return Ok(None) };
-    let sockets = OwnedFd::from(netns.netlink(Protocol::SockDiag)?);
+/// Returns the look-up of callers.
+fn identifier(sockets: Socket, init: &Init) -> anyhow::Result<Identifier> {
     let processes = match init.shared_pids() {
         None => Processes::of_namespace(init.pid()),
         Some(_) => Processes::shared(init.pid()),
     };
     let processes = processes
         .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
-    let identifier = Identifier::new(sockets, netns::INTERFACE, processes);
-    Ok(Some(identifier.context("cannot set up the look-up of callers")?))
+    let identifier = Identifier::new(OwnedFd::from(sockets), netns::INTERFACE, processes);
+    identifier.context("cannot set up the look-up of callers")
 }
 
 /// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its absence is logged and does
 /// not end the start.
 fn monitor(
-    network: &Network,
+    packet_log: io::Result<Socket>,
+    probe: Option<SocketAddrV4>,
     identifier: &Arc<Identifier>,
     audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
-    let netns = network.netns.as_ref()?;
-    let socket = netns.netlink(Protocol::Netfilter).map_err(anyhow::Error::from);
-    let monitor = socket.and_then(|socket| {
-        let (identifier, audit) = (Arc::clone(identifier), Arc::clone(audit));
-        let probe = network.probe_address();
-        Ok(Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, audit)?)
-    });
+    let (identifier, audit) = (Arc::clone(identifier), Arc::clone(audit));
+    let monitor = packet_log
+        .and_then(|socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, audit));
     match monitor {
         Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
         Err(error) => {

@@ -9,11 +9,10 @@ use openshell_proxy::decide::permit::Permit;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::inference::is_target;
 use openshell_proxy::peer::{Caller, Callers, Program};
-use openshell_proxy::resolve::guard::{Destination, OwnAddresses};
+use openshell_proxy::resolve::guard::Destination;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
 use openshell_proxy::target::Target;
-use openshell_supervisor::netns;
 
 use crate::cli::ExplainArgs;
 use crate::logging::print_line;
@@ -72,8 +71,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
 
 async fn destination(permit: &Permit) -> Result<Destination, Refusal> {
     let resolver = Resolver::from_system().map_err(|error| Refusal::engine(error.to_string()))?;
-    let own = OwnAddresses { listeners: Vec::new(), is_on_link: netns::is_on_link };
-    resolve(&resolver, &own, permit).await
+    resolve(&resolver, permit).await
 }
 
 fn print_allowed(subject: &str, Allowed { permit, destination, request }: &Allowed) {

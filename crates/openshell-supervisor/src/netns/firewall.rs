@@ -26,14 +26,6 @@ pub enum Match {
     Proxy(SocketAddrV4),
     /// Packets leaving through loopback.
     Loopback,
-    /// TCP segments that do not open a connection; a SYN without an ACK does (RFC 9293 §3.5). They belong to a
-    /// connection that a rule let through or that a client opened to the workload. Connection tracking would tell
-    /// which, at a cost for every packet.
-    TcpNonSyn,
-    /// As [`Self::TcpNonSyn`], to one address.
-    TcpNonSynTo(Ipv4Addr),
-    /// ICMP types from the first to the second, inclusive.
-    Icmp(u8, u8),
     /// Neighbour and multicast listener discovery by the kernel (ICMPv6 130 to 143).
     NeighbourDiscovery,
     /// All TCP packets.
@@ -64,19 +56,6 @@ pub fn ruleset(proxy: SocketAddrV4) -> Vec<Rule> {
     vec![
         rule(Match::Proxy(proxy), Verdict::Accept, "the one way out"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
-        rule(
-            Match::TcpNonSynTo(*proxy.ip()),
-            Verdict::Accept,
-            "answers of servers inside, to whoever connects from this host",
-        ),
-        rule(Match::TcpNonSyn, Verdict::Drop, "nobody else is answered, or a way in would be a way out"),
-        rule(
-            Match::Icmp(0, 0),
-            Verdict::Accept,
-            "the kernel's answers to a ping from outside; programs send type 8 alone",
-        ),
-        rule(Match::Icmp(3, 3), Verdict::Accept, "the kernel's word to whoever asks from outside that nobody listens"),
-        rule(Match::Icmp(11, 12), Verdict::Accept, "the kernel's word that a packet from outside is late or malformed"),
         rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
         rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
         rule(Match::Tcp, Verdict::Reset, "refused at once instead of a long time-out"),
@@ -148,12 +127,7 @@ const NFT_META_NFPROTO: u32 = 15;
 const NFT_META_L4PROTO: u32 = 16;
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
-/// Offset of the TCP flags and two of them (RFC 9293 §3.1).
-const TCP_FLAGS: u32 = 13;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
 const NFT_CMP_EQ: u32 = 0;
-const NFT_CMP_NEQ: u32 = 1;
 const NFT_CMP_LTE: u32 = 3;
 const NFT_CMP_GTE: u32 = 5;
 const NFT_REJECT_TCP_RST: u32 = 1;
@@ -190,32 +164,10 @@ fn match_expressions(list: Message, when: Match) -> Message {
             compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &proxy.port().to_be_bytes())
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
-        Match::TcpNonSynTo(address) => match_expressions(destination_is(list, address), Match::TcpNonSyn),
-        Match::TcpNonSyn => {
-            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
-            let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
-            let list = expression(list, "bitwise", |data| {
-                let value = |data: Message, kind, value: u8| {
-                    data.nested(kind, |nested| nested.attribute(NFTA_DATA_VALUE, &[value]))
-                };
-                let data = data
-                    .attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))
-                    .attribute(NFTA_BITWISE_DREG, &be32(NFT_REG_1))
-                    .attribute(NFTA_BITWISE_LEN, &be32(1));
-                value(value(data, NFTA_BITWISE_MASK, SYN | ACK), NFTA_BITWISE_XOR, 0)
-            });
-            compare(list, NFT_CMP_NEQ, &[SYN])
-        }
         Match::NeighbourDiscovery => {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMPV6 as u8]);
             let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
             compare(compare(list, NFT_CMP_GTE, &[130]), NFT_CMP_LTE, &[143])
-        }
-        Match::Icmp(first, last) => {
-            let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
-            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_ICMP as u8]);
-            let list = payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
-            compare(compare(list, NFT_CMP_GTE, &[first]), NFT_CMP_LTE, &[last])
         }
         Match::Tcp => meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]),
         Match::Any => list,
@@ -258,11 +210,6 @@ const NFTA_PAYLOAD_LEN: u16 = 4;
 const NFTA_CMP_SREG: u16 = 1;
 const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
-const NFTA_BITWISE_SREG: u16 = 1;
-const NFTA_BITWISE_DREG: u16 = 2;
-const NFTA_BITWISE_LEN: u16 = 3;
-const NFTA_BITWISE_MASK: u16 = 4;
-const NFTA_BITWISE_XOR: u16 = 5;
 const NFTA_IMMEDIATE_DREG: u16 = 1;
 const NFTA_IMMEDIATE_DATA: u16 = 2;
 const NFTA_LIMIT_RATE: u16 = 1;

@@ -1,19 +1,24 @@
-//! The workload's network namespace and its one link to the host.
+//! The workload's network namespace, and the landing at the other end of its one link.
 //!
-//! The namespace has no name: it lives as long as a descriptor or a process refers to it, and its veth pair with it.
+//! A landing is a second namespace, without a workload, in which the supervisor's sockets for the workload are made. So the
+//! host has no interface, address, route or rule of a sandbox. Neither namespace has a name: they live as long as a
+//! descriptor, a socket or a process refers to them, and the veth pair with them.
 
 pub mod firewall;
 mod link;
 mod thread;
 
 use std::io;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
 use crate::netlink::{Protocol, Socket};
-pub use link::{INTERFACE, Subnet, is_on_link};
+pub use link::{INTERFACE, LANDING, WORKLOAD};
 pub use thread::run_in;
 
-/// A failed step of creating a namespace.
+/// A failed step of creating a network.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NetnsError {
@@ -21,80 +26,48 @@ pub enum NetnsError {
         "cannot create a network namespace, which keeps the workload off the host's network; run as root with CAP_SYS_ADMIN"
     )]
     Create { source: io::Error },
-    #[error("cannot list the host's addresses and routes")]
-    List { source: io::Error },
     #[error(
-        "every /24 of 10.200.0.0/16 is in use on this host, so the sandbox's link has no address left; stop a sandbox or free a subnet"
+        "cannot create the sandbox's veth pair; the kernel must have veth, and the supervisor CAP_NET_ADMIN, or the network be given up by --network block"
     )]
-    NoFreeSubnet,
-    #[error("cannot create the veth pair to the sandbox; the kernel must have veth, and the supervisor CAP_NET_ADMIN")]
     Pair { source: io::Error },
     #[error("cannot set up the network inside the sandbox")]
     Inside { source: io::Error },
+    #[error("cannot set up the landing, the network namespace of the proxy")]
+    Landing { source: io::Error },
     #[error(
         "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with limit, log and reject for inet, or the network be given up by --network block"
     )]
     Firewall { source: io::Error },
-    #[error("cannot open a socket inside the sandbox's network")]
-    Socket { source: io::Error },
+    #[error("the proxy cannot listen on {address}; see --proxy-port")]
+    Listen { address: SocketAddrV4, source: io::Error },
+    #[error("cannot open the listener that proves the fence")]
+    Probe { source: io::Error },
+    #[error("cannot open the socket that tells who is calling; the kernel must have INET_DIAG")]
+    SocketQuery { source: io::Error },
+    #[error(
+        "cannot start the thread that makes the network namespaces; raise the limit of processes (pids.max, ulimit -u)"
+    )]
+    Thread { source: io::Error },
 }
 
-/// A network namespace without an exit, or with a link to the supervisor's address alone.
+/// A network namespace.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
-    link: Option<Subnet>,
 }
 
 impl Netns {
-    /// Creates a namespace with a link to this host, and returns the link's addresses too. Egress is unrestricted until
-    /// [`Self::install_firewall`].
-    ///
-    /// # Errors
-    /// The step that failed; everything created before it is removed.
-    pub fn create() -> Result<(Self, Subnet), NetnsError> {
-        let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
-        let socket = Socket::open(Protocol::Route).map_err(|source| NetnsError::List { source })?;
-        for subnet in link::free_subnets(&socket).map_err(|source| NetnsError::List { source })? {
-            if link::create_pair(&socket, fd.as_fd(), subnet).map_err(|source| NetnsError::Pair { source })? {
-                run_in(fd.as_fd(), || link::configure_inside(subnet))
-                    .map_err(|source| NetnsError::Inside { source })?;
-                return Ok((Self { fd, link: Some(subnet) }, subnet));
-            }
-        }
-        Err(NetnsError::NoFreeSubnet)
-    }
-
     /// Creates a namespace with loopback only.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// The kernel refuses it.
     pub fn isolated() -> Result<Self, NetnsError> {
-        let fd = thread::create().map_err(|source| NetnsError::Create { source })?;
-        run_in(fd.as_fd(), link::loopback_up).map_err(|source| NetnsError::Inside { source })?;
-        Ok(Self { fd, link: None })
-    }
-
-    /// Installs the egress firewall.
-    ///
-    /// # Errors
-    /// The kernel refused a rule; none is in force then.
-    pub fn install_firewall(&self, rules: &[firewall::Rule]) -> Result<(), NetnsError> {
-        run_in(self.fd.as_fd(), || firewall::install(rules)).map_err(|source| NetnsError::Firewall { source })
-    }
-
-    /// Opens a netlink socket in this namespace; any thread may use it.
-    ///
-    /// # Errors
-    /// The kernel lacks the protocol.
-    pub fn netlink(&self, protocol: Protocol) -> Result<Socket, NetnsError> {
-        run_in(self.fd.as_fd(), || Socket::open(protocol)).map_err(|source| NetnsError::Socket { source })
-    }
-
-    /// Addresses of the link, if there is one.
-    #[must_use]
-    pub fn subnet(&self) -> Option<Subnet> {
-        self.link
+        thread::on_thread(|| {
+            let fd = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
+            link::loopback_up().map_err(|source| NetnsError::Inside { source })?;
+            Ok(Self { fd })
+        })
+        .map_err(|source| NetnsError::Thread { source })?
     }
 }
 
@@ -102,6 +75,80 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The network of a workload behind a proxy: two linked namespaces, the egress firewall, and the supervisor's sockets in
+/// them. Dropping it, when no process and no other descriptor refers to either namespace, removes everything.
+#[derive(Debug)]
+pub struct Linked {
+    /// The workload's namespace.
+    pub workload: Netns,
+    /// The other end of its link.
+    pub landing: Netns,
+    /// Listener for the proxy, non-blocking; the only address that the firewall lets the workload reach.
+    pub proxy: TcpListener,
+    /// Listener beside it, which the firewall must keep out of reach.
+    pub probe: TcpListener,
+    /// Address of that listener.
+    pub probe_address: SocketAddrV4,
+    /// For queries about the workload's sockets (sock_diag(7)).
+    pub socket_query: Socket,
+    /// For the log of refused packets, of group [`firewall::LOG_GROUP`]; its absence weakens nothing.
+    pub packet_log: io::Result<Socket>,
+}
+
+impl Linked {
+    /// Creates the network, with its proxy at `port` of [`LANDING`].
+    ///
+    /// # Errors
+    /// The step that failed; everything created before it is removed.
+    pub fn create(port: u16) -> Result<Self, NetnsError> {
+        thread::on_thread(|| {
+            let Pair { landing, workload } = Pair::create()?;
+            let address = SocketAddrV4::new(LANDING, port);
+            let proxy = listen(address).map_err(|source| NetnsError::Listen { address, source })?;
+            let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
+            let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
+            let probe_address = SocketAddrV4::new(LANDING, port);
+            thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
+            link::configure_workload().map_err(|source| NetnsError::Inside { source })?;
+            firewall::install(&firewall::ruleset(address)).map_err(|source| NetnsError::Firewall { source })?;
+            let socket_query = Socket::open(Protocol::SockDiag).map_err(|source| NetnsError::SocketQuery { source })?;
+            let packet_log = Socket::open(Protocol::Netfilter);
+            Ok(Self { workload, landing, proxy, probe, probe_address, socket_query, packet_log })
+        })
+        .map_err(|source| NetnsError::Thread { source })?
+    }
+}
+
+/// The linked namespaces.
+struct Pair {
+    landing: Netns,
+    workload: Netns,
+}
+
+impl Pair {
+    /// Creates them on the calling thread, which is then in the landing. The workload's end is not configured yet.
+    fn create() -> Result<Self, NetnsError> {
+        let landing = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
+        let workload = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
+        link::create_pair(landing.as_fd()).map_err(|source| NetnsError::Pair { source })?;
+        thread::enter(landing.as_fd()).map_err(|source| NetnsError::Landing { source })?;
+        link::configure_landing().map_err(|source| NetnsError::Landing { source })?;
+        Ok(Self { landing: Netns { fd: landing }, workload: Netns { fd: workload } })
+    }
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Opens a non-blocking listener in the calling thread's namespace.
+fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

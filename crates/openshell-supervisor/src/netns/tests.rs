@@ -3,20 +3,21 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::{Netns, firewall, run_in, thread};
+use super::link::{self, LANDING, WORKLOAD};
+use super::{Linked, Netns, Pair, listen, run_in, thread};
 
-/// Runs `test` in a network namespace that stands for the host's, in which every subnet is free.
-fn on_private_host(test: impl FnOnce() + Send) {
-    let host = thread::create().unwrap();
-    run_in(host.as_fd(), || {
-        test();
-        Ok(())
-    })
-    .unwrap();
+/// Creates linked namespaces without a firewall.
+fn open_pair() -> Pair {
+    let pair = thread::on_thread(|| Pair::create().unwrap()).unwrap();
+    run_in(pair.workload.as_fd(), link::configure_workload).unwrap();
+    pair
+}
+
+/// Listens in the landing, at any port.
+fn listen_in_landing(landing: &Netns, address: Ipv4Addr) -> TcpListener {
+    run_in(landing.as_fd(), || listen(SocketAddrV4::new(address, 0))).unwrap()
 }
 
 fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
@@ -27,160 +28,130 @@ fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
 /// Result of [`connect`] for an established connection.
 const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 
+/// Addresses to which nothing leads, in both families.
+const ELSEWHERE: [&str; 2] = ["198.51.100.77:443", "[2001:db8::77]:443"];
+
 // Conformance: NET-02.
 #[test]
 fn the_proxy_is_reachable_and_nothing_beside_it() {
-    on_private_host(|| {
-        let (netns, subnet) = Netns::create().unwrap();
-        let supervisor = subnet.supervisor();
-        let proxy = TcpListener::bind((supervisor, 0)).unwrap().local_addr().unwrap();
-        let proxy_listener = TcpListener::bind((supervisor, 0)).unwrap();
-        let proxy_address = proxy_listener.local_addr().unwrap();
-        let beside = TcpListener::bind((supervisor, 0)).unwrap();
-        let beside_address = beside.local_addr().unwrap();
-        assert_eq!(connect(&netns, beside_address), CONNECTED, "without the fence the listener is there");
+    let Pair { landing, workload } = open_pair();
+    let beside = listen_in_landing(&landing, LANDING);
+    assert_eq!(connect(&workload, beside.local_addr().unwrap()), CONNECTED, "without the fence the listener is there");
 
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(supervisor, proxy_address.port()))).unwrap();
-        assert_eq!(connect(&netns, proxy_address), CONNECTED);
-        assert_eq!(connect(&netns, beside_address), io::ErrorKind::ConnectionRefused);
-        assert_eq!(connect(&netns, proxy), io::ErrorKind::ConnectionRefused);
-        let elsewhere = SocketAddr::from(([198, 51, 100, 77], 443));
-        assert_eq!(connect(&netns, elsewhere), io::ErrorKind::ConnectionRefused, "NET-02");
-    });
+    let linked = Linked::create(3128).unwrap();
+    let beside = listen_in_landing(&linked.landing, LANDING);
+    assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+    for refused in [&beside, &linked.probe] {
+        assert_eq!(connect(&linked.workload, refused.local_addr().unwrap()), io::ErrorKind::ConnectionRefused);
+    }
+    for elsewhere in ELSEWHERE {
+        assert_eq!(connect(&linked.workload, elsewhere.parse().unwrap()), io::ErrorKind::ConnectionRefused, "NET-02");
+    }
+}
+
+#[test]
+fn every_address_of_the_world_ends_in_the_landing_and_is_refused_there_at_once() {
+    let Pair { landing, workload } = open_pair();
+    for elsewhere in ELSEWHERE {
+        assert_eq!(connect(&workload, elsewhere.parse().unwrap()), io::ErrorKind::ConnectionRefused);
+    }
+    // A door for other addresses is possible, and answers from them.
+    let everywhere = listen_in_landing(&landing, Ipv4Addr::UNSPECIFIED);
+    let port = everywhere.local_addr().unwrap().port();
+    assert_eq!(connect(&workload, (Ipv4Addr::new(198, 51, 100, 77), port).into()), CONNECTED);
+    let (accepted, peer) = everywhere.accept().unwrap();
+    assert_eq!(peer.ip(), WORKLOAD);
+    assert_eq!(accepted.local_addr().unwrap().to_string(), format!("198.51.100.77:{port}"));
 }
 
 // Conformance: NET-03.
 #[test]
 fn datagrams_are_refused_at_once() {
-    on_private_host(|| {
-        let (netns, subnet) = Netns::create().unwrap();
-        let supervisor = subnet.supervisor();
-        let send = || {
-            run_in(netns.as_fd(), || {
-                let socket = UdpSocket::bind("0.0.0.0:0")?;
-                socket.send_to(b"x", (supervisor, 53))
-            })
-        };
-        send().unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(supervisor, 3128))).unwrap();
-        assert_eq!(send().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-    });
+    let send = |netns: &Netns| {
+        run_in(netns.as_fd(), || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.send_to(b"x", (LANDING, 53))
+        })
+    };
+    send(&open_pair().workload).unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
+    let refused = send(&Linked::create(3128).unwrap().workload).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
 }
 
 // Conformance: NET-04.
 #[test]
 fn loopback_works_inside_the_fence_in_both_families() {
-    on_private_host(|| {
-        let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
-        for loopback in ["127.0.0.1:0", "[::1]:0"] {
-            let listener = run_in(netns.as_fd(), || TcpListener::bind(loopback)).unwrap();
-            assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
-        }
-    });
+    let linked = Linked::create(3128).unwrap();
+    for loopback in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = run_in(linked.workload.as_fd(), || TcpListener::bind(loopback)).unwrap();
+        assert_eq!(connect(&linked.workload, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
+    }
 }
 
 #[test]
-fn a_server_inside_answers_whoever_connects_from_this_host_and_connects_to_nobody() {
-    on_private_host(|| {
-        let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
-        let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
-        let port = server.local_addr().unwrap().port();
-        let mut client = TcpStream::connect_timeout(&(subnet.workload(), port).into(), Duration::from_secs(5)).unwrap();
-        let (mut accepted, peer) = server.accept().unwrap();
-        accepted.write_all(b"answer").unwrap();
-        let mut read = [0; 6];
-        client.read_exact(&mut read).unwrap();
-        assert_eq!(&read, b"answer");
-        // Neither to the client that it serves, nor from the port that it serves on.
-        let beside = TcpListener::bind(peer.ip().to_string() + ":0").unwrap();
-        assert_eq!(connect(&netns, beside.local_addr().unwrap()), io::ErrorKind::ConnectionRefused);
-        drop((client, accepted, server));
-        let from_there = run_in(netns.as_fd(), || {
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-            rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-            rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
-            Ok(rustix::net::connect(&socket, &beside.local_addr()?)?)
-        });
-        assert_eq!(from_there.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+fn a_server_inside_takes_no_port_of_a_door_and_answers_nobody_outside() {
+    let linked = Linked::create(3128).unwrap();
+    let server = run_in(linked.workload.as_fd(), || TcpListener::bind("0.0.0.0:3128")).unwrap();
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+    assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "it came to the proxy");
+    let taken = run_in(linked.workload.as_fd(), || TcpListener::bind((LANDING, 3129)));
+    assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+    // Even from the landing, where no program runs, there is no answer: it would have to leave past the proxy.
+    let asking = run_in(linked.landing.as_fd(), || {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(Duration::from_millis(300)))?;
+        Ok(rustix::net::connect(&socket, &SocketAddrV4::new(WORKLOAD, 3128))?)
     });
+    assert!(asking.is_err());
+    assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
 #[test]
-fn a_server_inside_answers_nobody_who_connects_from_elsewhere() {
-    on_private_host(|| {
-        let ((netns, subnet), (_other, elsewhere)) = (Netns::create().unwrap(), Netns::create().unwrap());
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
-        let server = run_in(netns.as_fd(), || TcpListener::bind("0.0.0.0:0")).unwrap();
-        server.set_nonblocking(true).unwrap();
-        let to = SocketAddrV4::new(subnet.workload(), server.local_addr().unwrap().port());
-        let client = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        // Packets that the host forwards have such an address as well.
-        rustix::net::bind(&client, &SocketAddrV4::new(elsewhere.supervisor(), 0)).unwrap();
-        rustix::net::sockopt::set_socket_timeout(&client, Timeout::Send, Some(Duration::from_millis(300))).unwrap();
-        assert_eq!(rustix::net::connect(&client, &to).unwrap_err(), Errno::INPROGRESS);
-        assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    });
+fn sandboxes_have_the_same_addresses_and_are_apart() {
+    let sandboxes: Vec<_> = (0..4).map(|_| Linked::create(3128).unwrap()).collect();
+    for (number, linked) in sandboxes.iter().enumerate() {
+        linked.proxy.set_nonblocking(false).unwrap();
+        let mut inside =
+            run_in(linked.workload.as_fd(), || TcpStream::connect(linked.proxy.local_addr().unwrap())).unwrap();
+        let (mut accepted, peer) = linked.proxy.accept().unwrap();
+        assert_eq!(peer, inside.local_addr().unwrap());
+        inside.write_all(&[number as u8]).unwrap();
+        let mut read = [0];
+        accepted.read_exact(&mut read).unwrap();
+        assert_eq!(read, [number as u8]);
+    }
 }
 
 #[test]
-fn the_kernel_inside_answers_pings_and_says_that_nobody_listens() {
-    on_private_host(|| {
-        let (netns, subnet) = Netns::create().unwrap();
-        netns.install_firewall(&firewall::ruleset(SocketAddrV4::new(subnet.supervisor(), 3128))).unwrap();
-        let asking = UdpSocket::bind("0.0.0.0:0").unwrap();
-        asking.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        asking.connect((subnet.workload(), 9)).unwrap();
-        asking.send(b"x").unwrap();
-        assert_eq!(asking.recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-
-        let ping = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-        rustix::net::sockopt::set_socket_timeout(&ping, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
-        let to = SocketAddrV4::new(subnet.workload(), 0);
-        // Type 8, code 0, its checksum, no identity.
-        let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
-        rustix::net::sendto(&ping, &echo, SendFlags::empty(), &to).unwrap();
-        let mut answer = [0; 64];
-        // The error about the port arrives here as well.
-        while answer[20] != 0 || answer[0] == 0 {
-            rustix::net::recv(&ping, &mut answer, RecvFlags::empty()).unwrap();
-        }
+fn many_starts_at_once_get_a_network_each() {
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..16).map(|_| scope.spawn(|| Linked::create(3128).unwrap())).collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
+    for linked in &made {
+        assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+    }
 }
 
 #[test]
-fn sandboxes_on_one_host_get_subnets_of_their_own() {
-    on_private_host(|| {
-        let sandboxes: Vec<_> = (0..4).map(|_| Netns::create().unwrap()).collect();
-        let addresses: Vec<_> = sandboxes.iter().map(|(_, subnet)| subnet.supervisor()).collect();
-        let expected: Vec<_> = (0..4).map(|third| Ipv4Addr::new(10, 200, third, 1)).collect();
-        assert_eq!(addresses, expected);
-    });
+fn the_caller_keeps_its_network_and_has_no_link_more() {
+    let namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let before = namespace();
+    let linked = Linked::create(3128).unwrap();
+    assert_eq!(namespace(), before);
+    // No address of the pair is the caller's, so nothing can be bound to it.
+    for address in [LANDING, WORKLOAD] {
+        assert_eq!(TcpListener::bind((address, 0)).unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+    }
+    drop(linked);
 }
 
 #[test]
 fn an_isolated_namespace_has_loopback_and_no_route() {
-    on_private_host(|| {
-        let netns = Netns::isolated().unwrap();
-        let elsewhere = SocketAddr::from(([198, 51, 100, 77], 443));
-        assert_eq!(connect(&netns, elsewhere), io::ErrorKind::NetworkUnreachable);
-        let listener = run_in(netns.as_fd(), || TcpListener::bind("127.0.0.1:0")).unwrap();
-        assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED);
-    });
-}
-
-#[test]
-fn many_starts_at_once_get_a_subnet_each() {
-    on_private_host(|| {
-        let host = thread::current().unwrap();
-        let mut made: Vec<_> = std::thread::scope(|scope| {
-            let starts: Vec<_> =
-                (0..16).map(|_| scope.spawn(|| run_in(host.as_fd(), || Ok(Netns::create())))).collect();
-            starts.into_iter().map(|start| start.join().unwrap().unwrap().unwrap()).collect()
-        });
-        made.sort_by_key(|(_, subnet)| subnet.supervisor());
-        made.dedup_by_key(|(_, subnet)| subnet.supervisor());
-        assert_eq!(made.len(), 16);
-    });
+    let netns = Netns::isolated().unwrap();
+    assert_eq!(connect(&netns, ELSEWHERE[0].parse().unwrap()), io::ErrorKind::NetworkUnreachable);
+    let listener = run_in(netns.as_fd(), || TcpListener::bind("127.0.0.1:0")).unwrap();
+    assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED);
 }

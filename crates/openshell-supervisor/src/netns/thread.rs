@@ -1,4 +1,4 @@
-//! Runs closures inside a network namespace, to open sockets or descriptors there.
+//! Threads inside network namespaces, which open sockets or descriptors there.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,27 +12,27 @@ use rustix::thread::LinkNameSpaceType;
 /// The namespace cannot be entered, or the error of `work`.
 pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     on_thread(|| {
-        rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        enter(namespace)?;
         work()
-    })
+    })?
 }
 
-/// Creates an empty network namespace without a name; it lives as long as a descriptor or a process refers to it.
-pub(super) fn create() -> io::Result<OwnedFd> {
-    on_thread(|| {
-        crate::sys::unshare_network()?;
-        current()
-    })
-}
-
-fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+/// Runs `work`, which may change the namespace of its thread, on a thread of its own and waits for it.
+pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the namespace thread panicked")))
+        thread.join().map_err(|_| io::Error::other("the namespace thread panicked"))
     })
 }
 
-/// Opens the network namespace of the calling thread.
-pub(super) fn current() -> io::Result<OwnedFd> {
+/// Moves the calling thread into `namespace`.
+pub(super) fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
+}
+
+/// Moves the calling thread into a new and empty network namespace without a name; it lives as long as a descriptor, a
+/// socket or a process refers to it.
+pub(super) fn enter_new() -> io::Result<OwnedFd> {
+    crate::sys::unshare_network()?;
     Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
