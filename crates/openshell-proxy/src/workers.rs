@@ -3,7 +3,7 @@
 //! the events that it would have polled for.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 
 use tokio::runtime::{Builder, Handle};
@@ -52,20 +52,14 @@ pub(crate) struct WorkerSlot {
 impl Worker {
     fn start() -> io::Result<Self> {
         let (running, ended) = oneshot::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let runtime = Builder::new_current_thread().enable_all().event_interval(Limits::EVENT_INTERVAL).build()?;
+        let handle = runtime.handle().clone();
         thread::Builder::new().name("connections".to_owned()).spawn(move || {
-            match Builder::new_current_thread().enable_all().event_interval(Limits::EVENT_INTERVAL).build() {
-                Ok(runtime) => {
-                    // The caller of `start`, or the workers, may be gone already.
-                    let _ = tell.send(Ok(runtime.handle().clone()));
-                    let _ = runtime.block_on(ended);
-                    runtime.shutdown_background();
-                }
-                Err(error) => drop(tell.send(Err(error))),
-            }
+            // An error is the end of the workers.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
         })?;
-        let runtime = told.recv().map_err(io::Error::other)??;
-        Ok(Self { runtime, connections: Arc::default(), running })
+        Ok(Self { runtime: handle, connections: Arc::default(), running })
     }
 }
 

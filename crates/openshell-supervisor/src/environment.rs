@@ -83,8 +83,8 @@ pub struct Inputs<'i> {
 pub const AUTHORITY_FILE: &str = "openshell-ca.pem";
 /// Trust file with all trusted certificates (PEM).
 pub const BUNDLE_FILE: &str = "ca-bundle.pem";
-/// Trust store with all trusted certificates for Java (PKCS#12).
-pub const JAVA_STORE_FILE: &str = "truststore.p12";
+/// Trust store with all trusted certificates for Java (JKS).
+pub const JAVA_STORE_FILE: &str = "truststore.jks";
 
 /// Computes the environment of every command in the sandbox.
 #[must_use]
@@ -144,7 +144,7 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
     let own = host_name.map(|name| format!("|{name}")).unwrap_or_default();
     let ours = [
         format!("-Djavax.net.ssl.trustStore={}", folder.join(JAVA_STORE_FILE).display()),
-        "-Djavax.net.ssl.trustStoreType=PKCS12".to_owned(),
+        "-Djavax.net.ssl.trustStoreType=JKS".to_owned(),
         "-Djavax.net.ssl.trustStorePassword=changeit".to_owned(),
         format!("-Dhttp.proxyHost={host}"),
         format!("-Dhttp.proxyPort={port}"),
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(value(name), "/etc/openshell-tls/openshell-ca.pem", "{name}");
         }
         let java = value("JAVA_TOOL_OPTIONS");
-        assert!(java.starts_with("-Xmx1g -Djavax.net.ssl.trustStore=/etc/openshell-tls/truststore.p12 "), "{java}");
+        assert!(java.starts_with("-Xmx1g -Djavax.net.ssl.trustStore=/etc/openshell-tls/truststore.jks "), "{java}");
         assert!(java.contains(" -Dhttps.proxyHost=10.200.0.1 -Dhttps.proxyPort=3128"), "{java}");
     }
 

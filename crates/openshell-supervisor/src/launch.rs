@@ -93,31 +93,56 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-impl Launcher {
+/// An init that confines itself. Its descriptor is readable when it is done.
+#[derive(Debug)]
+pub struct Confining {
+    init: Init,
+}
+
+impl Confining {
     /// Makes `init` confine itself, inside `network` if given.
     ///
     /// # Errors
+    /// Init is gone.
+    pub fn start(init: Init, confinement: Confinement, network: Option<BorrowedFd<'_>>) -> Result<Self, LaunchError> {
+        let request = Request::Confine(confinement);
+        ipc::send(init.socket.as_fd(), &request, network.as_slice()).map_err(|source| LaunchError::Ipc { source })?;
+        Ok(Self { init })
+    }
+
+    /// The init.
+    #[must_use]
+    pub fn init(&self) -> &Init {
+        &self.init
+    }
+
+    /// Waits until init is confined.
+    ///
+    /// # Errors
     /// A mechanism is missing or could not be proved, named in the message; or init is gone.
-    pub fn confine(
-        init: Init,
-        confinement: Confinement,
-        network: Option<BorrowedFd<'_>>,
-    ) -> Result<(Self, Enforced), LaunchError> {
-        let ipc = |source| LaunchError::Ipc { source };
-        ipc::send(init.socket.as_fd(), &Request::Confine(confinement), network.as_slice()).map_err(ipc)?;
-        let enforced = match ipc::receive(init.socket.as_fd()).map_err(ipc)? {
+    pub fn finish(self) -> Result<(Launcher, Enforced), LaunchError> {
+        let reply = ipc::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
+        let enforced = match reply {
             Some((Reply::Confined(enforced), _)) => enforced,
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };
-        let launcher = Self { init: Arc::new(init), registry: Arc::default() };
+        let launcher = Launcher { init: Arc::new(self.init), registry: Arc::default() };
         let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
         let listen = move || listen(&init, &registry);
         let thread = std::thread::Builder::new().name("launcher".to_owned()).spawn(listen);
         thread.map_err(|source| LaunchError::Thread { source })?;
         Ok((launcher, enforced))
     }
+}
 
+impl AsFd for Confining {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.init.socket.as_fd()
+    }
+}
+
+impl Launcher {
     /// Starts `command` with `streams` as its standard input, output and error. The first event that `listener`
     /// receives is [`Event::Started`] or [`Event::NotStarted`].
     ///

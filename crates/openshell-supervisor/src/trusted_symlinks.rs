@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 /// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -24,6 +25,14 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 
 /// As [`resolve`]; also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    // Most paths have no symlink: one call instead of one for each component.
+    if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
+        match rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            Ok(_) => return Ok((path.components().collect(), Vec::new())),
+            Err(Errno::NOENT) => return Err(io::ErrorKind::NotFound.into()),
+            Err(_) => {}
+        }
+    }
     let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
     // Components still to be resolved, the next one last.

@@ -1,6 +1,6 @@
 //! The policy engine: rules compiled once, evaluated on a machine of their own each time.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use regorus::languages::rego::compiler::Compiler;
 use regorus::rvm::program::Program;
@@ -77,7 +77,7 @@ impl Query {
 }
 
 /// Error of rules that cannot be loaded or evaluated.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum EngineError {
     #[error("the policy rules cannot be compiled: {0}")]
@@ -99,10 +99,37 @@ const MAX_INSTRUCTIONS: usize = 20_000_000;
 /// Compiled glob patterns that are cached in the whole process.
 const GLOB_CACHE: usize = 32_768;
 
+/// Compiled rules, independent of the data that they are evaluated over.
+#[derive(Clone)]
+struct CompiledRules {
+    policy: CompiledPolicy,
+    program: Arc<Program>,
+}
+
+impl CompiledRules {
+    /// Compiles `rules`; they must not conflict with `data`.
+    fn new(rules: &str, data: Value) -> Result<Self, EngineError> {
+        regorus::cache::configure(regorus::cache::Config { glob: GLOB_CACHE, ..regorus::cache::Config::default() });
+        let mut engine = regorus::Engine::new();
+        engine.set_strict_builtin_errors(true);
+        let package = engine.add_policy("policy rules".to_owned(), rules.to_owned()).map_err(not_compiled)?;
+        if package != "data.openshell.sandbox" {
+            return Err(EngineError::Package);
+        }
+        engine.add_policy("queries".to_owned(), queries()).map_err(not_compiled)?;
+        engine.add_data(data).map_err(|error| EngineError::Data(error.to_string()))?;
+        let entry_points = Query::ALL.map(Query::entry_point);
+        let first: regorus::Rc<str> = entry_points[0].as_str().into();
+        let policy = engine.compile_with_entrypoint(&first).map_err(not_compiled)?;
+        let program = Compiler::compile_from_policy(&policy, &entry_points.each_ref().map(String::as_str))
+            .map_err(not_compiled)?;
+        Ok(Self { policy, program })
+    }
+}
+
 /// Rules and data, immutable.
 pub struct Engine {
-    compiled: CompiledPolicy,
-    program: Arc<Program>,
+    rules: CompiledRules,
     data: Value,
 }
 
@@ -118,22 +145,18 @@ impl Engine {
     /// # Errors
     /// The rules do not compile, or are in another package.
     pub fn new(rules: &str, document: serde_json::Value) -> Result<Self, EngineError> {
-        regorus::cache::configure(regorus::cache::Config { glob: GLOB_CACHE, ..regorus::cache::Config::default() });
-        let mut engine = regorus::Engine::new();
-        engine.set_strict_builtin_errors(true);
-        let package = engine.add_policy("policy rules".to_owned(), rules.to_owned()).map_err(not_compiled)?;
-        if package != "data.openshell.sandbox" {
-            return Err(EngineError::Package);
-        }
-        engine.add_policy("queries".to_owned(), queries()).map_err(not_compiled)?;
         let data = Value::from(document);
-        engine.add_data(data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
-        let entry_points = Query::ALL.map(Query::entry_point);
-        let first: regorus::Rc<str> = entry_points[0].as_str().into();
-        let compiled = engine.compile_with_entrypoint(&first).map_err(not_compiled)?;
-        let program = Compiler::compile_from_policy(&compiled, &entry_points.each_ref().map(String::as_str))
-            .map_err(not_compiled)?;
-        Ok(Self { compiled, program, data })
+        Ok(Self { rules: CompiledRules::new(rules, data.clone())?, data })
+    }
+
+    /// The built-in rules over `document`. They are compiled once in the process.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn built_in(document: serde_json::Value) -> Result<Self, EngineError> {
+        static RULES: OnceLock<Result<CompiledRules, EngineError>> = OnceLock::new();
+        let rules = RULES.get_or_init(|| CompiledRules::new(BUILT_IN, Value::new_object())).clone()?;
+        Ok(Self { rules, data: Value::from(document) })
     }
 
     /// The data of the rules.
@@ -145,7 +168,7 @@ impl Engine {
     /// The same rules over other data.
     #[must_use]
     pub fn over(&self, data: Value) -> Self {
-        Self { compiled: self.compiled.clone(), program: Arc::clone(&self.program), data }
+        Self { rules: self.rules.clone(), data }
     }
 
     /// Opens a session for queries about one `input`.
@@ -153,10 +176,10 @@ impl Engine {
     /// # Errors
     /// The data conflicts with the rules.
     pub fn about(&self, input: Value) -> Result<Session, EngineError> {
-        let mut machine = RegoVM::new_with_policy(self.compiled.clone());
+        let mut machine = RegoVM::new_with_policy(self.rules.policy.clone());
         machine.set_max_instructions(MAX_INSTRUCTIONS);
         machine.set_strict_builtin_errors(true);
-        machine.load_program(Arc::clone(&self.program));
+        machine.load_program(Arc::clone(&self.rules.program));
         machine.set_data(self.data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
         machine.set_input(input);
         Ok(Session { machine })

@@ -1,5 +1,7 @@
 //! A policy as the data of the rules.
 
+use std::collections::BTreeMap;
+
 use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::network::NetworkPolicy;
 use openshell_policy::network::endpoint::{Endpoint, Protocol, TlsMode};
@@ -10,13 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::http::target::{decoded, folded};
 
-/// Resolves the symlinks among a policy's binaries: a path that is one also means its target.
-pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
-
 /// Builds the data of `policy`: ports as `ports`, presets expanded, absent fields left out, and the targets of binaries
-/// that are symlinks, resolved by `links`, beside them.
+/// that are symlinks, those of `links`, beside them.
 #[must_use]
-pub fn rego_data(policy: &Policy, links: Links<'_>) -> Value {
+pub fn rego_data(policy: &Policy, links: &BTreeMap<String, String>) -> Value {
     let networks = policy.network().iter().map(|(name, policy)| (name.as_str().to_owned(), network(policy, links)));
     let mut data = static_data(policy);
     data["network_policies"] = networks.collect::<Map<_, _>>().into();
@@ -55,10 +54,10 @@ fn identity(identity: &Identity) -> Value {
     }
 }
 
-fn network(policy: &NetworkPolicy, links: Links<'_>) -> Value {
+fn network(policy: &NetworkPolicy, links: &BTreeMap<String, String>) -> Value {
     let written = policy.binaries.iter().map(ToString::to_string);
     let meant = written.flat_map(|path| {
-        let target = links(&path).filter(|target| *target != path);
+        let target = links.get(&path).cloned();
         [Some(path), target].into_iter().flatten()
     });
     let binaries = meant.map(|path| json!({ "path": path }));

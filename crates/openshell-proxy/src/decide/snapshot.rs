@@ -1,7 +1,7 @@
 //! Snapshot of one policy generation, immutable but for its cached decisions.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
@@ -15,12 +15,15 @@ use serde_json::{Value as Json, json};
 
 use crate::decide::action::message_rules;
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
-use crate::decide::rego_data::{Links, rego_data, static_data};
+use crate::decide::rego_data::{rego_data, static_data};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
 use crate::limits::Limits;
 use crate::peer::Program;
 use crate::target::Target;
+
+/// Resolves the symlinks among a policy's binaries: a path that is one also means its target.
+pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
 
 /// Error of rules that cannot be used with a policy.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +40,21 @@ pub enum LoadError {
 pub struct Snapshot {
     generation: u64,
     policy: Policy,
-    engine: Engine,
-    /// False for custom rules. Arguments count only for those: built-in rules merely put them into reasons.
-    is_built_in: bool,
+    /// Targets of the symlinks among the policy's binaries.
+    links: BTreeMap<String, String>,
+    rules: SnapshotRules,
     decisions: Cache<CacheKey, Arc<CachedDecision>, DecisionWeighter>,
     messages: Arc<MessageCache>,
+}
+
+/// Rules of a generation, with an engine over its policy.
+#[derive(Debug)]
+enum SnapshotRules {
+    /// The built-in rules, known to compile. Their engine is made when it is first needed, as many commands never open
+    /// a connection.
+    BuiltIn(OnceLock<Result<Engine, EngineError>>),
+    /// Custom rules.
+    Custom(Engine),
 }
 
 /// Estimated bytes of a rule cached with a decision.
@@ -95,17 +108,19 @@ impl Snapshot {
     /// # Errors
     /// The rules do not compile, or change the static parts of the policy into an invalid document.
     pub fn new(generation: u64, policy: Policy, rules: Option<&str>, links: Links<'_>) -> Result<Self, LoadError> {
-        let rules = rules.filter(|rules| *rules != BUILT_IN);
-        let engine = Engine::new(rules.unwrap_or(BUILT_IN), rego_data(&policy, links))?;
-        // Custom rules may change the static data; their answers are held to the schema of a policy document.
-        let policy = match rules {
-            None => policy,
-            Some(_) => with_static_answers(&engine, policy)?,
+        let links = targets(&policy, links);
+        let (policy, rules) = match rules.filter(|rules| *rules != BUILT_IN) {
+            None => (policy, SnapshotRules::BuiltIn(OnceLock::new())),
+            // Custom rules may change the static data; their answers are held to the schema of a policy document.
+            Some(rules) => {
+                let engine = Engine::new(rules, rego_data(&policy, &links))?;
+                (with_static_answers(&engine, policy)?, SnapshotRules::Custom(engine))
+            }
         };
         let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
         let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, DecisionWeighter);
         let messages = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, MessageWeighter));
-        Ok(Self { generation, policy, engine, is_built_in: rules.is_none(), decisions, messages })
+        Ok(Self { generation, policy, links, rules, decisions, messages })
     }
 
     /// Number of the generation: 1 for the first, growing with every reload.
@@ -114,9 +129,31 @@ impl Snapshot {
         self.generation
     }
 
-    /// False for custom rules.
+    /// False for custom rules. Arguments count only for those: built-in rules merely put them into reasons.
     pub(super) fn is_built_in(&self) -> bool {
-        self.is_built_in
+        matches!(self.rules, SnapshotRules::BuiltIn(_))
+    }
+
+    /// Makes everything now that the first decision would make otherwise. Takes milliseconds.
+    pub fn prepare(&self) {
+        // An error is that of each decision.
+        let _ = self.engine();
+    }
+
+    fn engine(&self) -> Result<&Engine, EngineError> {
+        match &self.rules {
+            SnapshotRules::Custom(engine) => Ok(engine),
+            SnapshotRules::BuiltIn(engine) => {
+                let engine = engine.get_or_init(|| Engine::built_in(rego_data(&self.policy, &self.links)));
+                engine.as_ref().map_err(Clone::clone)
+            }
+        }
+    }
+
+    /// Symlinks among the policy's binaries, each with its target, which is meant as well.
+    #[must_use]
+    pub fn links(&self) -> &BTreeMap<String, String> {
+        &self.links
     }
 
     /// The policy.
@@ -128,7 +165,7 @@ impl Snapshot {
     /// Evaluates the rules on a connection of `program` to `target`; results are cached.
     pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<CachedDecision>, EngineError> {
         let mut key = CacheKey { program: program.clone(), target: target.clone() };
-        if self.is_built_in {
+        if self.is_built_in() {
             key.program.cmdline_paths.clear();
         }
         self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
@@ -136,7 +173,7 @@ impl Snapshot {
 
     /// The reason for which the rules refuse `program` going to `target`; empty if they give none.
     pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
-        let mut session = self.engine.about(Value::from(input(program, target)))?;
+        let mut session = self.engine()?.about(Value::from(input(program, target)))?;
         let mut reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         Ok(reason)
@@ -144,18 +181,18 @@ impl Snapshot {
 
     fn evaluate(&self, CacheKey { program, target }: &CacheKey) -> Result<CachedDecision, EngineError> {
         let input = input(program, target);
-        let mut session = self.engine.about(Value::from(input.clone()))?;
+        let mut session = self.engine()?.about(Value::from(input.clone()))?;
         if session.ask(Query::NetworkAction)? != Some(Value::from("allow")) {
             let nearest = session.ask(Query::NearestPolicy)?.as_ref().and_then(nearest);
             return Ok(CachedDecision { verdict: Verdict::Deny { nearest }, rules: None });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
-        let Permitted { endpoints, engine, judging_policy } = match self.is_built_in {
+        let Permitted { endpoints, engine, judging_policy } = match self.is_built_in() {
             true => self.permitted(&mut session)?,
             false => self.permitted_by_foreign_rules(&mut session)?,
         };
         let slice =
-            Slice { engine, is_built_in: self.is_built_in, input, policy: judging_policy.or_else(|| policy.clone()) };
+            Slice { engine, is_built_in: self.is_built_in(), input, policy: judging_policy.or_else(|| policy.clone()) };
         let rules = Rules::new(slice, &endpoints, Arc::clone(&self.messages));
         Ok(CachedDecision { verdict: Verdict::Allow { policy, endpoints }, rules: rules.map(Arc::new) })
     }
@@ -169,7 +206,8 @@ impl Snapshot {
             answer: answer.to_string(),
             expected: "a set of policies and places of endpoints",
         };
-        let data = &self.engine.data()["network_policies"];
+        let engine = self.engine()?;
+        let data = &engine.data()["network_policies"];
         let (mut permitted, mut slices, mut judging_policy) = (Vec::new(), BTreeMap::new(), None);
         for pair in answer.as_set().ok().ok_or_else(unexpected)? {
             let (key, index) = (&pair[0], &pair[1]);
@@ -194,7 +232,7 @@ impl Snapshot {
         });
         let slices: BTreeMap<Value, Value> = slices.collect();
         let data = BTreeMap::from([(Value::from("network_policies"), Value::from(slices))]);
-        Ok(Permitted { endpoints: permitted, engine: self.engine.over(Value::from(data)), judging_policy })
+        Ok(Permitted { endpoints: permitted, engine: engine.over(Value::from(data)), judging_policy })
     }
 
     /// The endpoints returned by custom rules, held to the schema of a policy document. Only the custom rules know what
@@ -210,8 +248,17 @@ impl Snapshot {
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;
-        Ok(Permitted { endpoints, engine: self.engine.over(self.engine.data().clone()), judging_policy: None })
+        let engine = self.engine()?;
+        Ok(Permitted { endpoints, engine: engine.over(engine.data().clone()), judging_policy: None })
     }
+}
+
+/// Resolves the symlinks among the binaries of `policy`, each path once.
+fn targets(policy: &Policy, links: Links<'_>) -> BTreeMap<String, String> {
+    let binaries: BTreeSet<_> = policy.network().values().flat_map(|policy| &policy.binaries).collect();
+    let paths = binaries.into_iter().map(ToString::to_string);
+    let targets = paths.filter_map(|path| links(&path).map(|target| (path, target)));
+    targets.filter(|(path, target)| path != target).collect()
 }
 
 /// Endpoints that permit a connection.

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hyper::Method;
@@ -544,14 +544,14 @@ network_policies:
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
 "#;
     let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();
-    let (again, _) = openshell_policy::yaml::policy(&rego_data(&policy, &|_| None).to_string()).unwrap();
+    let (again, _) = openshell_policy::yaml::policy(&rego_data(&policy, &BTreeMap::new()).to_string()).unwrap();
     assert_eq!(policy, again);
 }
 
 /// The built-in rules' answer about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
     let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
-    let engine = Engine::new(BUILT_IN, rego_data(&policy, &|_| None)).unwrap();
+    let engine = Engine::new(BUILT_IN, rego_data(&policy, &BTreeMap::new())).unwrap();
     let input = json!({
         "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
         "network": {"host": "a.test", "port": 1},
@@ -605,7 +605,7 @@ fn interpreted(policy: &str, input: &Value) -> (bool, bool, Value) {
     let mut engine = regorus::Engine::new();
     engine.set_strict_builtin_errors(true);
     engine.add_policy("rules".to_owned(), BUILT_IN.to_owned()).unwrap();
-    engine.add_data(regorus::Value::from(rego_data(&policy, &|_| None))).unwrap();
+    engine.add_data(regorus::Value::from(rego_data(&policy, &BTreeMap::new()))).unwrap();
     engine.set_input(regorus::Value::from(input.clone()));
     let mut ask = |name: &str| {
         let value = engine.eval_rule(format!("data.openshell.sandbox.{name}")).unwrap();
@@ -646,7 +646,7 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                 endpoint("\"*.a.test\"", other)
             );
             let (parsed, _) = openshell_policy::yaml::policy(&policy).unwrap();
-            let engine = Engine::new(BUILT_IN, rego_data(&parsed, &|_| None)).unwrap();
+            let engine = Engine::new(BUILT_IN, rego_data(&parsed, &BTreeMap::new())).unwrap();
             for host in ["a.test", "x.a.test", "b.test"] {
                 for (method, path) in
                     [("GET", "/q/a"), ("HEAD", "/q/a"), ("POST", "/p"), ("DELETE", "/p"), ("GET", "/q")]

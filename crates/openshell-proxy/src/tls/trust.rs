@@ -1,6 +1,7 @@
 //! Trust files, which make the workload's programs trust the sandbox's authority.
 
-use p12_keystore::{Certificate, KeyStore, KeyStoreEntry};
+use aws_lc_rs::digest;
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -15,7 +16,7 @@ pub const SYSTEM_BUNDLES: &[&str] = &[
 ];
 
 /// Password of Java's own trust store, which holds nothing secret.
-pub const JAVA_PASSWORD: &str = "changeit";
+const JAVA_PASSWORD: &str = "changeit";
 
 /// Concatenates `bundles` and the certificate of `authority`, in PEM.
 #[must_use]
@@ -36,22 +37,42 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
     CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok)
 }
 
-/// Builds the trust store for Java (RFC 7292) with the certificates of [`bundle`].
-///
-/// # Errors
-/// The authority's certificate cannot be stored.
-pub fn java_store(bundles: &[&[u8]], authority: &Authority) -> Result<Vec<u8>, p12_keystore::error::Error> {
-    let mut store = KeyStore::new();
-    let mut add = |name: &str, certificate: &[u8]| {
-        let certificate = Certificate::from_der(certificate)?;
-        store.add_entry(name, KeyStoreEntry::Certificate(certificate));
-        Ok::<_, p12_keystore::error::Error>(())
+/// Builds the trust store for Java, in the form of `JKS`, with the certificates of [`bundle`]. Every Java reads this form,
+/// which is public data and a digest; a PKCS#12 store, which is encrypted, takes milliseconds of each start.
+#[must_use]
+pub fn java_store(bundles: &[&[u8]], authority: &Authority) -> Vec<u8> {
+    const MAGIC: u32 = 0xfeed_feed;
+    const VERSION: u32 = 2;
+    const TRUSTED_CERTIFICATE: u32 = 2;
+    const DIGEST_SALT: &[u8] = b"Mighty Aphrodite";
+
+    let mut all: Vec<_> = bundles.iter().flat_map(|bundle| certificates(bundle)).collect();
+    // One that cannot be parsed would make Java refuse the whole store.
+    all.retain(|certificate| RootCertStore::empty().add(certificate.clone()).is_ok());
+    all.push(authority.certificate().clone());
+    let mut store: Vec<u8> = [MAGIC, VERSION, length(&all)].into_iter().flat_map(u32::to_be_bytes).collect();
+    let text = |store: &mut Vec<u8>, text: &str| {
+        // Texts here have a few letters.
+        store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
+        store.extend(text.as_bytes());
     };
-    for (number, certificate) in bundles.iter().flat_map(|bundle| certificates(bundle)).enumerate() {
-        // An invalid certificate is skipped.
-        let _ = add(&format!("ca{number}"), &certificate);
+    for (number, certificate) in all.iter().enumerate() {
+        store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
+        text(&mut store, &format!("ca{number}"));
+        // Time of creation, in milliseconds.
+        store.extend(0_u64.to_be_bytes());
+        text(&mut store, "X.509");
+        store.extend(length(certificate).to_be_bytes());
+        store.extend_from_slice(certificate);
     }
-    add("openshell", authority.certificate())?;
-    // The store holds public data, so iterations that protect secrets would only cost time.
-    store.writer(JAVA_PASSWORD).encryption_iterations(1).mac_iterations(1).write()
+    let mut digest = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+    let password: Vec<u8> = JAVA_PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    [password.as_slice(), DIGEST_SALT, &store].into_iter().for_each(|part| digest.update(part));
+    store.extend_from_slice(digest.finish().as_ref());
+    store
+}
+
+/// Number of items; no bundle that is read has as many bytes as 32 bits count.
+fn length<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).unwrap_or(u32::MAX)
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 /// Ordinary lines that wait for a slow output; more are left out.
@@ -64,7 +64,8 @@ enum Message {
 
 /// The queue of one output, which a thread of its own writes to.
 pub(super) struct Queue {
-    sender: SyncSender<Message>,
+    /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for all of them at once.
+    sender: Sender<Message>,
     /// Messages on their way, at least as many as are in the channel.
     waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
@@ -74,7 +75,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(name: &str, mut output: impl Output) -> std::io::Result<Self> {
-        let (sender, receiver) = mpsc::sync_channel(Priority::State.places());
+        let (sender, receiver) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
@@ -136,7 +137,7 @@ impl Queue {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.sender.try_send(message).is_ok()
+        self.sender.send(message).is_ok()
     }
 
     /// Takes a place for a message of `priority`, if there is one.

@@ -76,6 +76,8 @@ impl InForce {
             inference.replace(routes.table);
             routes.report.log();
         }
+        // No connection has to wait for it.
+        policy.snapshot.prepare();
         self.policy.replace(policy.snapshot);
         policy.report.log("Policy reloaded successfully");
         Answer::Applied { generation }

@@ -100,10 +100,8 @@ impl PolicyDocument {
         let of_lints = lints.warnings.into_iter().map(|lint| format!("policy warning: {origin}: {lint}"));
         let warnings = warnings.chain(of_lints).collect();
         let notes = lints.notes.into_iter().map(|note| format!("policy note: {origin}: {note}")).collect();
-        let networks = snapshot.policy().network();
-        let binaries = networks.values().flat_map(|network| &network.binaries).map(ToString::to_string);
-        let links = binaries.filter_map(|binary| symlink_target(&binary).map(|target| (binary, target))).collect();
-        let summary = format!("{origin}: {}, generation {generation}", policies(networks.len()));
+        let links = snapshot.links().iter().map(|(link, target)| (link.clone(), target.clone())).collect();
+        let summary = format!("{origin}: {}, generation {generation}", policies(snapshot.policy().network().len()));
         let report = PolicyReport { warnings, notes, links, summary, version, took: began.elapsed() };
         Ok(PolicyVersion { snapshot, report })
     }
@@ -161,7 +159,7 @@ fn read(path: &Path, phase: Phase) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Returns the target of a symlink in a policy, if only root can have made the symlink.
+/// Returns the path behind the symlinks of `path`, if only root can have made them.
 fn symlink_target(path: &str) -> Option<String> {
-    resolve(Path::new(path)).ok()?.into_os_string().into_string().ok().filter(|target| target != path)
+    resolve(Path::new(path)).ok()?.into_os_string().into_string().ok()
 }

@@ -175,7 +175,7 @@ fn write(
     DirBuilder::new().mode(0o755).create(&folder)?;
     // The caller's umask may have taken bits away.
     std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
-    let java = if contents.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority)?)) } else { None };
+    let java = if contents.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority))) } else { None };
     let alone = [contents.callers.besides.as_slice(), authority.pem().as_bytes()].concat();
     let files = [(AUTHORITY_FILE, alone), (BUNDLE_FILE, bundle(&bundles, authority))];
     for (name, content) in files.into_iter().chain(java) {

@@ -10,10 +10,10 @@ use openshell_supervisor::confine::{Confinement, Enforced};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::launch::Launcher;
-use openshell_supervisor::netns::Netns;
+use openshell_supervisor::launch::{Confining, Launcher};
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::signals::{self, Received, SignalAction};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::cli::NetworkMode;
@@ -34,17 +34,16 @@ pub(super) struct Confined {
 }
 
 impl Confined {
-    /// Confines `init`. Without its trust files inside, connections whose TLS needs interception are denied.
+    /// Has init confine itself. Meanwhile other parts of the start go on.
     ///
     /// # Errors
-    /// A restriction cannot be enforced or proved, or a signal ended the start.
-    pub(super) async fn create(
+    /// Init is gone.
+    pub(super) fn start(
         config: &Config,
         plan: &Plan,
         host: &mut Host,
         init: Init,
-        signals: &mut mpsc::Receiver<Received>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<PendingConfinement> {
         let mounts = std::mem::take(&mut host.tls.mounts);
         let landlock = host.landlock.clone();
         let granted = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
@@ -59,12 +58,8 @@ impl Confined {
             landlock_proof: host.proof.proof.clone(),
             firewall_probe: host.network.probe_address(),
         };
-        let (launcher, enforced) = confine_init(init, confinement, host.network.netns.as_ref(), signals).await?;
-        if let Some(why) = &enforced.not_mounted {
-            ca_files::log_unavailable(why);
-            host.tls.authority = None;
-        }
-        Ok(Self { launcher, granted, enforced })
+        let confining = Confining::start(init, confinement, host.network.netns.as_ref().map(AsFd::as_fd))?;
+        Ok(PendingConfinement { confining, granted })
     }
 
     /// Logs the restrictions in force, and those that are not.
@@ -98,25 +93,51 @@ impl Confined {
     }
 }
 
-/// Has init confine itself, which may wait for a slow file system; a signal that ends the sandbox ends the wait.
-async fn confine_init(
-    init: Init,
-    confinement: Confinement,
-    netns: Option<&Netns>,
-    signals: &mut mpsc::Receiver<Received>,
-) -> anyhow::Result<(Launcher, Enforced)> {
-    let network = netns.map(|netns| netns.as_fd().try_clone_to_owned()).transpose()?;
-    let confine = move || Launcher::confine(init, confinement, network.as_ref().map(AsFd::as_fd));
-    let mut confined = tokio::task::spawn_blocking(confine);
-    loop {
-        tokio::select! {
-            confined = &mut confined => return Ok(confined??),
-            Some(signal) = signals.recv() => {
-                if signals::action(signal, false) == SignalAction::Terminate {
-                    bail!("signal {} ended the start", signal.number);
+/// A confinement under way, which may wait for a slow file system.
+pub(super) struct PendingConfinement {
+    confining: Confining,
+    granted: Request,
+}
+
+impl PendingConfinement {
+    /// The init that confines itself.
+    pub(super) fn init(&self) -> &Init {
+        self.confining.init()
+    }
+
+    /// Waits until init is confined, or a signal ends the sandbox. Without its trust files inside, connections whose TLS needs
+    /// interception are denied.
+    ///
+    /// # Errors
+    /// A restriction cannot be enforced or proved, or a signal ended the start.
+    pub(super) async fn finish(
+        self,
+        host: &mut Host,
+        signals: &mut mpsc::Receiver<Received>,
+    ) -> anyhow::Result<Confined> {
+        let Self { confining, granted } = self;
+        #[expect(
+            deprecated,
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+        )]
+        let reply = AsyncFd::new(confining.as_fd().try_clone_to_owned()?)?;
+        loop {
+            tokio::select! {
+                is_there = reply.readable() => { let _ = is_there?; break }
+                Some(signal) = signals.recv() => {
+                    if signals::action(signal, false) == SignalAction::Terminate {
+                        bail!("signal {} ended the start", signal.number);
+                    }
                 }
             }
         }
+        drop(reply);
+        let (launcher, enforced) = confining.finish()?;
+        if let Some(why) = &enforced.not_mounted {
+            ca_files::log_unavailable(why);
+            host.tls.authority = None;
+        }
+        Ok(Confined { launcher, granted, enforced })
     }
 }
 

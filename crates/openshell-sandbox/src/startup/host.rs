@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::init::Init;
@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::startup::ca_files::CaFiles;
-use crate::startup::network::{Network, ProxySockets};
+use crate::startup::network::{Network, PendingNetwork, ProxySockets};
 use crate::startup::plan::Plan;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start fails.
@@ -42,12 +42,17 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Makes the run directory, missing folders, the network, the trust files, the relays of the standard streams, and the
-    /// Landlock self-test, in this order. Signals must be received already, or one could leave something behind.
+    /// Makes the run directory, missing folders, the trust files, the relays of the standard streams, and the Landlock
+    /// self-test, in this order; `network` is needed from the relays on. Signals must be received already, or one could leave something behind.
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(config: &Config, plan: &Plan, streams: Inspected<'_>) -> anyhow::Result<Self> {
+    pub(super) fn create(
+        config: &Config,
+        plan: &Plan,
+        network: PendingNetwork,
+        streams: Inspected<'_>,
+    ) -> anyhow::Result<Self> {
         let Plan { user, landlock, writable } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
         let run_dir = RunDir::create(config.run_dir.as_deref())?;
@@ -55,12 +60,8 @@ impl Host {
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         warn_of_writable_inputs(config, run_dir.path(), user, landlock);
-        // Both take some milliseconds, of different parts of the machine.
-        let (network, tls) = std::thread::scope(|scope| {
-            let tls = scope.spawn(|| CaFiles::create(config, &run_dir, &mut made));
-            (Network::create(config), tls.join())
-        });
-        let ((network, sockets), tls) = (network?, tls.map_err(|_| anyhow!("making the trust files failed"))??);
+        let tls = CaFiles::create(config, &run_dir, &mut made)?;
+        let (network, sockets) = network.finish()?;
         let streams = match &network.netns {
             Some(netns) => netns::run_in(netns.as_fd(), || Ok(streams.open()))??,
             None => streams.open()?,

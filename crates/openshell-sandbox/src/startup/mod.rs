@@ -33,7 +33,7 @@ use crate::sources::files::Files;
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::{Host, Proof};
-use network::Network;
+use network::{Network, PendingNetwork};
 use plan::Plan;
 use serve::RunServices;
 
@@ -79,24 +79,27 @@ struct Resources {
 pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
+    // Takes as long as everything until it is needed.
+    let network = PendingNetwork::start(config)?;
     let (files, initial) = Files::open(config.policy.clone(), secrets.credentials, secrets.routes)?;
     let plan = Plan::make(config, initial.policy.snapshot.policy())?;
     // From here on things are made that a signal must not keep from being removed.
     let mut tasks = Tasks::default();
     let mut signals = signals::receive(&mut tasks)?;
-    let mut host = Host::create(config, &plan, streams)?;
+    let mut host = Host::create(config, &plan, network, streams)?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init);
+    let confinement = Confined::start(config, &plan, &mut host, init)?;
     let policy = initial.policy.snapshot.policy();
-    let mut services = RunServices::prepare(config, policy, &mut host, &init, &mut tasks)?;
-    let confined = Confined::create(config, &plan, &mut host, init, &mut signals).await?;
+    let mut services = RunServices::prepare(config, policy, &mut host, confinement.init(), &mut tasks)?;
+    // Init is a process of its own by now, and the whole environment has been read.
+    harden::supervisor()?;
+    let confined = confinement.finish(&mut host, &mut signals).await?;
     let environment = confine::environment(config, &plan.user, &host, initial.credentials.as_ref());
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
     serve::follow(files, requests, &mut tasks);
-    // Init is a process of its own by now, and the whole environment has been read.
-    harden::supervisor()?;
     confined.log(config, &host.network);
     routes.iter().for_each(|routes| routes.log());
     let Host { streams, tls, network, made, proof, run_dir, .. } = host;

@@ -4,7 +4,7 @@ use std::net::{SocketAddrV4, TcpListener};
 
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::{LANDING, Linked, Netns, WORKLOAD};
+use openshell_supervisor::netns::{LANDING, Linked, Netns, NetnsError, Pending, WORKLOAD};
 use openshell_supervisor::seccomp::rules::Sockets;
 
 use crate::cli::NetworkMode;
@@ -52,34 +52,62 @@ impl Drop for Network {
     }
 }
 
-impl Network {
-    /// Makes the namespace, and with a proxy its link, its firewall and the proxy's sockets.
+/// A network that a thread of its own creates.
+pub(super) enum PendingNetwork {
+    /// The host's network needs nothing.
+    Host,
+    Isolated(Pending<Result<Netns, NetnsError>>),
+    Linked {
+        proxy: SocketAddrV4,
+        linked: Pending<Result<Linked, NetnsError>>,
+    },
+}
+
+impl PendingNetwork {
+    /// Starts to create the namespace, and with a proxy its link, its firewall and the proxy's sockets. Nothing of them is the
+    /// host's, so an end of the process removes them.
     ///
     /// # Errors
-    /// The kernel refuses one of them.
-    pub(super) fn create(config: &Config) -> anyhow::Result<(Self, Option<ProxySockets>)> {
+    /// The thread cannot be started.
+    pub(super) fn start(config: &Config) -> anyhow::Result<Self> {
+        Ok(match config.network {
+            NetworkMode::Allow => Self::Host,
+            NetworkMode::Block => Self::Isolated(Netns::isolated()?),
+            NetworkMode::Proxy => Self::Linked {
+                proxy: SocketAddrV4::new(LANDING, config.proxy_port),
+                linked: Linked::create(config.proxy_port)?,
+            },
+        })
+    }
+
+    /// Waits until the network is there.
+    ///
+    /// # Errors
+    /// The kernel refuses a part of it.
+    pub(super) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
         let enabled = |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
-        match config.network {
-            NetworkMode::Allow => Ok((Self { netns: None, sockets: Sockets::Internet, link: None }, None)),
-            NetworkMode::Block => {
-                let netns = Some(Netns::isolated()?);
+        match self {
+            Self::Host => Ok((Network { netns: None, sockets: Sockets::Internet, link: None }, None)),
+            Self::Isolated(pending) => {
+                let netns = Some(pending.finish()??);
                 enabled("Network namespace created, without a link");
-                Ok((Self { netns, sockets: Sockets::Local, link: None }, None))
+                Ok((Network { netns, sockets: Sockets::Local, link: None }, None))
             }
-            NetworkMode::Proxy => {
+            Self::Linked { proxy, linked } => {
                 let Linked { workload, landing, proxy: listener, probe, probe_address, socket_query, packet_log } =
-                    Linked::create(config.proxy_port)?;
-                let proxy = SocketAddrV4::new(LANDING, config.proxy_port);
+                    linked.finish()??;
                 enabled(&format!("Network namespace created, with a link {WORKLOAD} to {LANDING}"));
                 enabled(&format!("Fence installed: nothing but {proxy} is let through"));
                 enabled(&format!("Proxy listening on {proxy}"));
                 let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
-                let network = Self { netns: Some(workload), sockets: Sockets::Internet, link: Some(link) };
+                let network = Network { netns: Some(workload), sockets: Sockets::Internet, link: Some(link) };
                 Ok((network, Some(ProxySockets { listener, socket_query, packet_log })))
             }
         }
     }
+}
 
+impl Network {
     /// Returns the address of the proxy, if there is one.
     pub(super) fn proxy(&self) -> Option<SocketAddrV4> {
         self.link.as_ref().map(|link| link.proxy)

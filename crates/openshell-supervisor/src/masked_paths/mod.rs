@@ -11,6 +11,7 @@ mod shared_sockets;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -112,31 +113,45 @@ fn siblings(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<
     let data = rustix::fs::fstat(&opened)?;
     let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
     let mut found = Vec::new();
-    for entry in Dir::read_from(&opened)? {
+    let mut entries = Dir::new(opened)?;
+    while let Some(entry) = entries.read() {
         let entry = entry?;
         let name = entry.file_name();
         let path = folder.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
-        if matches!(name.to_bytes(), b"." | b"..") || visible.iter().any(|seen| seen.starts_with(&path)) {
+        if matches!(name.to_bytes(), b"." | b"..") || leads_to_visible(&path, visible) {
             continue;
         }
-        let (kind, is_changeable) = match rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(data) => {
-                let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
-                (FileType::from_raw_mode(data.st_mode), is_changeable)
+        let (kind, is_changeable) = match entry.file_type() {
+            kind @ (FileType::Directory | FileType::Socket) => (kind, false),
+            kind @ (FileType::RegularFile | FileType::Unknown) => {
+                match rustix::fs::statat(entries.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(data) => {
+                        let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
+                        (FileType::from_raw_mode(data.st_mode), is_changeable)
+                    }
+                    // It was removed meanwhile.
+                    Err(rustix::io::Errno::NOENT) => continue,
+                    // Closed to root, as a user's FUSE mount is.
+                    Err(_) if kind == FileType::Unknown => (FileType::Directory, true),
+                    Err(_) => (kind, true),
+                }
             }
-            // It was removed meanwhile.
-            Err(rustix::io::Errno::NOENT) => continue,
-            // Closed to root, as a user's FUSE mount is: masked as the type that the directory entry names.
-            Err(_) => match entry.file_type() {
-                FileType::Unknown => (FileType::Directory, true),
-                kind => (kind, true),
-            },
+            _ => continue,
         };
         if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
             found.push(Candidate { path, kind, origin });
         }
     }
     Ok(found)
+}
+
+/// Returns true if `path` is visible or an ancestor of a visible path.
+fn leads_to_visible(path: &Path, visible: &BTreeSet<PathBuf>) -> bool {
+    // Paths are ordered by component, so what begins with `path` follows it at once.
+    visible
+        .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
+        .next()
+        .is_some_and(|next| next.starts_with(path))
 }
 
 /// Empty folder and file of mode 000 on a tmpfs, mounted in place of masked paths.

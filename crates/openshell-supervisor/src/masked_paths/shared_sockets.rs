@@ -106,10 +106,7 @@ impl<'v> Search<'v> {
             return;
         }
         // A folder that root cannot read is a user's own file system, out of reach of other users.
-        let Ok(entries) = open(folder, OFlags::RDONLY | OFlags::DIRECTORY).and_then(|folder| Dir::read_from(&folder))
-        else {
-            return;
-        };
+        let Ok(entries) = open(folder, OFlags::RDONLY | OFlags::DIRECTORY).and_then(Dir::new) else { return };
         for entry in entries.filter_map(Result::ok) {
             if self.left == 0 {
                 return;

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netlink::{Protocol, Socket};
 pub use link::{INTERFACE, LANDING, WORKLOAD};
-pub use thread::run_in;
+pub use thread::{Pending, run_in};
 
 /// A failed step of creating a network.
 #[derive(Debug, thiserror::Error)]
@@ -57,17 +57,17 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Creates a namespace with loopback only.
+    /// Starts to create a namespace with loopback only, on a thread of its own.
     ///
     /// # Errors
-    /// The kernel refuses it.
-    pub fn isolated() -> Result<Self, NetnsError> {
-        thread::on_thread(|| {
+    /// The thread cannot be started. That the kernel refuses the namespace is the error of the result.
+    pub fn isolated() -> Result<Pending<Result<Self, NetnsError>>, NetnsError> {
+        let create = || {
             let fd = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
             link::loopback_up().map_err(|source| NetnsError::Inside { source })?;
             Ok(Self { fd })
-        })
-        .map_err(|source| NetnsError::Thread { source })?
+        };
+        Pending::start(create).map_err(|source| NetnsError::Thread { source })
     }
 }
 
@@ -98,26 +98,29 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// Creates the network, with its proxy at `port` of [`LANDING`].
+    /// Starts to create the network, with its proxy at `port` of [`LANDING`], on a thread of its own.
     ///
     /// # Errors
-    /// The step that failed; everything created before it is removed.
-    pub fn create(port: u16) -> Result<Self, NetnsError> {
-        thread::on_thread(|| {
-            let Pair { landing, workload } = Pair::create()?;
-            let address = SocketAddrV4::new(LANDING, port);
-            let proxy = listen(address).map_err(|source| NetnsError::Listen { address, source })?;
-            let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
-            let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
-            let probe_address = SocketAddrV4::new(LANDING, port);
-            thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
-            link::configure_workload().map_err(|source| NetnsError::Inside { source })?;
-            firewall::install(&firewall::ruleset(address)).map_err(|source| NetnsError::Firewall { source })?;
-            let socket_query = Socket::open(Protocol::SockDiag).map_err(|source| NetnsError::SocketQuery { source })?;
-            let packet_log = Socket::open(Protocol::Netfilter);
-            Ok(Self { workload, landing, proxy, probe, probe_address, socket_query, packet_log })
-        })
-        .map_err(|source| NetnsError::Thread { source })?
+    /// The thread cannot be started. The step that failed is the error of the result; everything created before it is
+    /// removed.
+    pub fn create(port: u16) -> Result<Pending<Result<Self, NetnsError>>, NetnsError> {
+        Pending::start(move || Self::create_here(port)).map_err(|source| NetnsError::Thread { source })
+    }
+
+    /// Creates the network on the calling thread, whose namespace changes.
+    fn create_here(port: u16) -> Result<Self, NetnsError> {
+        let Pair { landing, workload } = Pair::create()?;
+        let address = SocketAddrV4::new(LANDING, port);
+        let proxy = listen(address).map_err(|source| NetnsError::Listen { address, source })?;
+        let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
+        let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
+        let probe_address = SocketAddrV4::new(LANDING, port);
+        thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
+        link::configure_workload().map_err(|source| NetnsError::Inside { source })?;
+        firewall::install(&firewall::ruleset(address)).map_err(|source| NetnsError::Firewall { source })?;
+        let socket_query = Socket::open(Protocol::SockDiag).map_err(|source| NetnsError::SocketQuery { source })?;
+        let packet_log = Socket::open(Protocol::Netfilter);
+        Ok(Self { workload, landing, proxy, probe, probe_address, socket_query, packet_log })
     }
 }
 

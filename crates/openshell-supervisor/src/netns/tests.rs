@@ -6,13 +6,18 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::link::{self, LANDING, WORKLOAD};
-use super::{Linked, Netns, Pair, listen, run_in, thread};
+use super::{Linked, Netns, Pair, Pending, listen, run_in};
 
 /// Creates linked namespaces without a firewall.
 fn open_pair() -> Pair {
-    let pair = thread::on_thread(|| Pair::create().unwrap()).unwrap();
+    let pair = Pending::start(Pair::create).unwrap().finish().unwrap().unwrap();
     run_in(pair.workload.as_fd(), link::configure_workload).unwrap();
     pair
+}
+
+/// Creates the network of a sandbox.
+fn linked() -> Linked {
+    Linked::create(3128).unwrap().finish().unwrap().unwrap()
 }
 
 /// Listens in the landing, at any port.
@@ -38,7 +43,7 @@ fn the_proxy_is_reachable_and_nothing_beside_it() {
     let beside = listen_in_landing(&landing, LANDING);
     assert_eq!(connect(&workload, beside.local_addr().unwrap()), CONNECTED, "without the fence the listener is there");
 
-    let linked = Linked::create(3128).unwrap();
+    let linked = linked();
     let beside = listen_in_landing(&linked.landing, LANDING);
     assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
     for refused in [&beside, &linked.probe] {
@@ -74,14 +79,14 @@ fn datagrams_are_refused_at_once() {
         })
     };
     send(&open_pair().workload).unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
-    let refused = send(&Linked::create(3128).unwrap().workload).unwrap_err();
+    let refused = send(&linked().workload).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
 }
 
 // Conformance: NET-04.
 #[test]
 fn loopback_works_inside_the_fence_in_both_families() {
-    let linked = Linked::create(3128).unwrap();
+    let linked = linked();
     for loopback in ["127.0.0.1:0", "[::1]:0"] {
         let listener = run_in(linked.workload.as_fd(), || TcpListener::bind(loopback)).unwrap();
         assert_eq!(connect(&linked.workload, listener.local_addr().unwrap()), CONNECTED, "{loopback}");
@@ -90,7 +95,7 @@ fn loopback_works_inside_the_fence_in_both_families() {
 
 #[test]
 fn a_server_inside_takes_no_port_of_a_door_and_answers_nobody_outside() {
-    let linked = Linked::create(3128).unwrap();
+    let linked = linked();
     let server = run_in(linked.workload.as_fd(), || TcpListener::bind("0.0.0.0:3128")).unwrap();
     server.set_nonblocking(true).unwrap();
     assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
@@ -110,7 +115,7 @@ fn a_server_inside_takes_no_port_of_a_door_and_answers_nobody_outside() {
 
 #[test]
 fn sandboxes_have_the_same_addresses_and_are_apart() {
-    let sandboxes: Vec<_> = (0..4).map(|_| Linked::create(3128).unwrap()).collect();
+    let sandboxes: Vec<_> = (0..4).map(|_| linked()).collect();
     for (number, linked) in sandboxes.iter().enumerate() {
         linked.proxy.set_nonblocking(false).unwrap();
         let mut inside =
@@ -127,7 +132,7 @@ fn sandboxes_have_the_same_addresses_and_are_apart() {
 #[test]
 fn many_starts_at_once_get_a_network_each() {
     let made: Vec<_> = std::thread::scope(|scope| {
-        let starts: Vec<_> = (0..16).map(|_| scope.spawn(|| Linked::create(3128).unwrap())).collect();
+        let starts: Vec<_> = (0..16).map(|_| scope.spawn(linked)).collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     for linked in &made {
@@ -139,7 +144,7 @@ fn many_starts_at_once_get_a_network_each() {
 fn the_caller_keeps_its_network_and_has_no_link_more() {
     let namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     let before = namespace();
-    let linked = Linked::create(3128).unwrap();
+    let linked = linked();
     assert_eq!(namespace(), before);
     // No address of the pair is the caller's, so nothing can be bound to it.
     for address in [LANDING, WORKLOAD] {
@@ -150,7 +155,7 @@ fn the_caller_keeps_its_network_and_has_no_link_more() {
 
 #[test]
 fn an_isolated_namespace_has_loopback_and_no_route() {
-    let netns = Netns::isolated().unwrap();
+    let netns = Netns::isolated().unwrap().finish().unwrap().unwrap();
     assert_eq!(connect(&netns, ELSEWHERE[0].parse().unwrap()), io::ErrorKind::NetworkUnreachable);
     let listener = run_in(netns.as_fd(), || TcpListener::bind("127.0.0.1:0")).unwrap();
     assert_eq!(connect(&netns, listener.local_addr().unwrap()), CONNECTED);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::thread::JoinHandle;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
@@ -11,18 +12,45 @@ use rustix::thread::LinkNameSpaceType;
 /// # Errors
 /// The namespace cannot be entered, or the error of `work`.
 pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    on_thread(|| {
-        enter(namespace)?;
-        work()
-    })?
+    std::thread::scope(|scope| {
+        let in_namespace = || {
+            enter(namespace)?;
+            work()
+        };
+        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, in_namespace)?;
+        thread.join().unwrap_or_else(|_| Err(panicked()))
+    })
 }
 
-/// Runs `work`, which may change the namespace of its thread, on a thread of its own and waits for it.
-pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
-        thread.join().map_err(|_| io::Error::other("the namespace thread panicked"))
-    })
+/// Work under way on a thread that changes its namespace. Dropping it waits for its end.
+#[derive(Debug)]
+pub struct Pending<T>(Option<JoinHandle<T>>);
+
+impl<T: Send + 'static> Pending<T> {
+    pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
+        Ok(Self(Some(std::thread::Builder::new().name("netns".to_owned()).spawn(work)?)))
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// The thread panicked.
+    pub fn finish(mut self) -> io::Result<T> {
+        self.0.take().and_then(|thread| thread.join().ok()).ok_or_else(panicked)
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        // A panic has been printed.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("the namespace thread panicked")
 }
 
 /// Moves the calling thread into `namespace`.
