@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -100,14 +101,21 @@ pub struct Confining {
 }
 
 impl Confining {
-    /// Makes `init` confine itself, inside `network` if given.
+    /// Makes `init` confine itself, up to its entry into the network.
     ///
     /// # Errors
     /// Init is gone.
-    pub fn start(init: Init, confinement: Confinement, network: Option<BorrowedFd<'_>>) -> Result<Self, LaunchError> {
+    pub fn start(init: Init, confinement: Confinement) -> Result<Self, LaunchError> {
         let request = Request::Confine(confinement);
-        ipc::send(init.socket.as_fd(), &request, network.as_slice()).map_err(|source| LaunchError::Ipc { source })?;
+        ipc::send(init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })?;
         Ok(Self { init })
+    }
+
+    /// Makes init go on, in the network `namespace` if given; `firewall_probe` is a listener that the egress firewall must
+    /// refuse.
+    pub fn enter(&self, namespace: Option<BorrowedFd<'_>>, firewall_probe: Option<SocketAddrV4>) {
+        // If init is gone, its last reply tells why.
+        let _ = ipc::send(self.init.socket.as_fd(), &Request::Enter { firewall_probe }, namespace.as_slice());
     }
 
     /// The init.

@@ -43,6 +43,12 @@ impl UpstreamRoots {
         Self { bundles, config: OnceLock::new() }
     }
 
+    /// The bundles.
+    #[must_use]
+    pub fn bundles(&self) -> &[Vec<u8>] {
+        &self.bundles
+    }
+
     fn config(&self) -> Result<Configs, rustls::Error> {
         let made = self.config.get_or_init(|| {
             let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };

@@ -20,15 +20,17 @@ const JAVA_PASSWORD: &str = "changeit";
 
 /// Concatenates `bundles` and the certificate of `authority`, in PEM.
 #[must_use]
-pub fn bundle(bundles: &[&[u8]], authority: &Authority) -> Vec<u8> {
-    let mut all = Vec::new();
-    for bundle in bundles {
+pub fn bundle<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority: &Authority) -> Vec<u8> {
+    let own = authority.pem();
+    let length: usize = bundles.clone().map(|bundle| bundle.len() + 1).sum();
+    let mut all = Vec::with_capacity(length + own.len());
+    for bundle in bundles.filter(|bundle| !bundle.is_empty()) {
         all.extend_from_slice(bundle);
         if !all.ends_with(b"\n") {
             all.push(b'\n');
         }
     }
-    all.extend_from_slice(authority.pem().as_bytes());
+    all.extend_from_slice(own.as_bytes());
     all
 }
 
@@ -40,39 +42,41 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
 /// Builds the trust store for Java, in the form of `JKS`, with the certificates of [`bundle`]. Every Java reads this form,
 /// which is public data and a digest; a PKCS#12 store, which is encrypted, takes milliseconds of each start.
 #[must_use]
-pub fn java_store(bundles: &[&[u8]], authority: &Authority) -> Vec<u8> {
+pub fn java_store<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority: &Authority) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
     const VERSION: u32 = 2;
     const TRUSTED_CERTIFICATE: u32 = 2;
     const DIGEST_SALT: &[u8] = b"Mighty Aphrodite";
 
-    let mut all: Vec<_> = bundles.iter().flat_map(|bundle| certificates(bundle)).collect();
-    // One that cannot be parsed would make Java refuse the whole store.
-    all.retain(|certificate| RootCertStore::empty().add(certificate.clone()).is_ok());
-    all.push(authority.certificate().clone());
-    let mut store: Vec<u8> = [MAGIC, VERSION, length(&all)].into_iter().flat_map(u32::to_be_bytes).collect();
+    // As large as the PEM is enough: its Base64 takes more than the names and lengths here.
+    let mut store = Vec::with_capacity(bundles.clone().map(<[u8]>::len).sum::<usize>() + 2048);
+    store.extend([MAGIC, VERSION].into_iter().flat_map(u32::to_be_bytes));
+    let count_at = store.len();
+    store.extend([0; 4]);
     let text = |store: &mut Vec<u8>, text: &str| {
         // Texts here have a few letters.
         store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
         store.extend(text.as_bytes());
     };
-    for (number, certificate) in all.iter().enumerate() {
+    // One that cannot be parsed would make Java refuse the whole store.
+    let is_valid = |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
+    let all = bundles.flat_map(certificates).filter(is_valid).chain([authority.certificate().clone()]);
+    let mut count = 0_u32;
+    for certificate in all {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
-        text(&mut store, &format!("ca{number}"));
+        text(&mut store, &format!("ca{count}"));
         // Time of creation, in milliseconds.
         store.extend(0_u64.to_be_bytes());
         text(&mut store, "X.509");
-        store.extend(length(certificate).to_be_bytes());
-        store.extend_from_slice(certificate);
+        // No bundle that is read has as many bytes as 32 bits count.
+        store.extend(u32::try_from(certificate.len()).unwrap_or(u32::MAX).to_be_bytes());
+        store.extend_from_slice(&certificate);
+        count += 1;
     }
+    store[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
     let mut digest = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
     let password: Vec<u8> = JAVA_PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
     [password.as_slice(), DIGEST_SALT, &store].into_iter().for_each(|part| digest.update(part));
     store.extend_from_slice(digest.finish().as_ref());
     store
-}
-
-/// Number of items; no bundle that is read has as many bytes as 32 bits count.
-fn length<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).unwrap_or(u32::MAX)
 }

@@ -36,6 +36,15 @@ pub(super) struct CaFiles {
     pub(super) mounts: Vec<Mount>,
     /// True if there is a Java trust store among the files.
     pub(super) has_java: bool,
+    /// The trust store that [`Self::write_java_store`] writes.
+    java: Option<JavaStore>,
+}
+
+/// A Java trust store to be written into a mounted folder.
+struct JavaStore {
+    path: PathBuf,
+    /// Certificates that the caller's variables name, in PEM.
+    callers: Vec<u8>,
 }
 
 impl CaFiles {
@@ -51,17 +60,34 @@ impl CaFiles {
         let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
-        let has_java = has_java(&config.environment);
         let callers = CallerCertificates::read(&config.environment);
         let place =
             ensure_held(&config.tls_dir, made).with_context(|| format!("cannot make {}", config.tls_dir.display()));
-        match place.and_then(|place| {
-            write(place, run_dir, &authority, &Contents { bundles: &bundles, callers: &callers, has_java })
-        }) {
-            Ok(mounts) => Ok(Self { authority: Some(authority), roots: UpstreamRoots::new(bundles), mounts, has_java }),
+        let folder = run_dir.path().join("tls");
+        let written = place.and_then(|place| write(place, &folder, &authority, &bundles, &callers));
+        let roots = UpstreamRoots::new(bundles);
+        Ok(match written {
+            Ok(mounts) => {
+                let java = JavaStore { path: folder.join(JAVA_STORE_FILE), callers: callers.all };
+                let java = has_java(&config.environment).then_some(java);
+                Self { authority: Some(authority), roots, mounts, has_java: false, java }
+            }
             Err(error) => {
                 log_unavailable(&format!("{error:#}"));
-                Ok(Self { roots: UpstreamRoots::new(bundles), ..Self::default() })
+                Self { roots, ..Self::default() }
+            }
+        })
+    }
+
+    /// Writes the trust store for Java, if there is one on the machine. The folder that it is written to may be mounted already.
+    pub(super) fn write_java_store(&mut self) {
+        let (Some(JavaStore { path, callers }), Some(authority)) = (self.java.take(), &self.authority) else { return };
+        let bundles = self.roots.bundles().iter().chain([&callers]).map(Vec::as_slice);
+        match write_file(&path, &java_store(bundles, authority)) {
+            Ok(()) => self.has_java = true,
+            Err(error) => {
+                let message = format!("Java inside does not trust the sandbox's certificates: {error:#}");
+                logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
             }
         }
     }
@@ -74,8 +100,11 @@ pub(super) fn log_unavailable(why: &str) {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(BUNDLE_BYTES + 1).read_to_end(&mut bytes)?;
+    let file = File::open(path)?;
+    let expected = file.metadata()?.len().min(BUNDLE_BYTES);
+    // One byte more, so that the end is found without growing.
+    let mut bytes = Vec::with_capacity(usize::try_from(expected + 1).unwrap_or_default());
+    file.take(BUNDLE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > BUNDLE_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
@@ -154,43 +183,36 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Input for the CA files, besides the CA.
-struct Contents<'s> {
-    bundles: &'s [Vec<u8>],
-    callers: &'s CallerCertificates,
-    has_java: bool,
-}
-
-/// Writes the files, and returns their mounts: at `place`, which is `--tls-dir`, and over the system's bundles, which are all
-/// that some programs read.
+/// Writes the files into `folder`, and returns their mounts: at `place`, which is `--tls-dir`, and over the system's bundles,
+/// which are all that some programs read.
 fn write(
     place: PathBuf,
-    run_dir: &RunDir,
+    folder: &Path,
     authority: &Authority,
-    contents: &Contents<'_>,
+    bundles: &[Vec<u8>],
+    callers: &CallerCertificates,
 ) -> anyhow::Result<Vec<Mount>> {
-    let bundles = contents.bundles.iter().chain([&contents.callers.all]).map(Vec::as_slice);
-    let bundles: Vec<&[u8]> = bundles.filter(|bundle| !bundle.is_empty()).collect();
-    let folder = run_dir.path().join("tls");
-    DirBuilder::new().mode(0o755).create(&folder)?;
+    let bundles = bundles.iter().chain([&callers.all]).map(Vec::as_slice);
+    DirBuilder::new().mode(0o755).create(folder)?;
     // The caller's umask may have taken bits away.
-    std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
-    let java = if contents.has_java { Some((JAVA_STORE_FILE, java_store(&bundles, authority))) } else { None };
-    let alone = [contents.callers.besides.as_slice(), authority.pem().as_bytes()].concat();
-    let files = [(AUTHORITY_FILE, alone), (BUNDLE_FILE, bundle(&bundles, authority))];
-    for (name, content) in files.into_iter().chain(java) {
-        let path = folder.join(name);
-        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
-        std::fs::set_permissions(&path, Permissions::from_mode(0o644))?;
-    }
+    std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    let alone = [callers.besides.as_slice(), authority.pem().as_bytes()].concat();
+    write_file(&folder.join(AUTHORITY_FILE), &alone)?;
     let everything = folder.join(BUNDLE_FILE);
+    write_file(&everything, &bundle(bundles, authority))?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> =
         systems.map(|place| Mount { source: everything.clone(), target: place, is_needed: false }).collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
-    mounts.push(Mount { source: folder, target: place, is_needed: true });
+    mounts.push(Mount { source: folder.to_owned(), target: place, is_needed: true });
     Ok(mounts)
+}
+
+/// Writes a file that everybody may read.
+fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(std::fs::set_permissions(path, Permissions::from_mode(0o644))?)
 }
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.

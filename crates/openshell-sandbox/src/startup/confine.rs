@@ -22,7 +22,7 @@ use crate::logging;
 use crate::sources::credential_file::CredentialSet;
 use crate::startup::ca_files;
 use crate::startup::host::Host;
-use crate::startup::network::Network;
+use crate::startup::network::{self, Network};
 use crate::startup::plan::Plan;
 
 /// A confined init.
@@ -54,12 +54,11 @@ impl Confined {
             mounts,
             keep_visible: config.workdir.clone(),
             identity: plan.user.identity.clone(),
-            sockets: host.network.sockets,
-            landlock_proof: host.proof.proof.clone(),
-            firewall_probe: host.network.probe_address(),
+            sockets: network::sockets(config),
+            landlock_proof: host.proof.clone(),
+            firewall_probe: None,
         };
-        let confining = Confining::start(init, confinement, host.network.netns.as_ref().map(AsFd::as_fd))?;
-        Ok(PendingConfinement { confining, granted })
+        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted })
     }
 
     /// Logs the restrictions in force, and those that are not.
@@ -100,6 +99,11 @@ pub(super) struct PendingConfinement {
 }
 
 impl PendingConfinement {
+    /// Makes init go on, in `network`.
+    pub(super) fn enter(&self, network: &Network) {
+        self.confining.enter(network.netns.as_ref().map(AsFd::as_fd), network.probe_address());
+    }
+
     /// The init that confines itself.
     pub(super) fn init(&self) -> &Init {
         self.confining.init()
@@ -146,6 +150,7 @@ pub(super) fn environment(
     config: &Config,
     user: &User,
     host: &Host,
+    network: &Network,
     credentials: Option<&CredentialSet>,
 ) -> Environment {
     let names = credentials.iter().flat_map(|credentials| &credentials.names);
@@ -158,7 +163,7 @@ pub(super) fn environment(
         home: &host.home,
         is_scratch: &is_scratch,
         host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
-        proxy: host.network.proxy().map(SocketAddr::V4),
+        proxy: network.proxy().map(SocketAddr::V4),
         trust: host.tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
         has_java: host.tls.has_java,
     })

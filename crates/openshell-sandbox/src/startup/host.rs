@@ -1,8 +1,5 @@
 //! Makes everything that a sandbox has on the host, beside its processes.
 
-use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -10,49 +7,38 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::netns::Netns;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
-use openshell_supervisor::streams::{Inspected, Streams};
-use openshell_supervisor::{environment, filesystem, netns, private_run};
+use openshell_supervisor::{environment, filesystem, private_run};
 
 use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::startup::ca_files::CaFiles;
-use crate::startup::network::{Network, PendingNetwork, ProxySockets};
 use crate::startup::plan::Plan;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start fails.
 pub(super) struct Host {
-    pub(super) proof: Proof,
     pub(super) private: PrivateFolders,
-    pub(super) streams: Streams,
     pub(super) tls: CaFiles,
-    pub(super) network: Network,
-    /// Taken by the proxy.
-    pub(super) sockets: Option<ProxySockets>,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// File rules of the plan, and the private home.
     pub(super) landlock: Request,
     /// Home directory of the workload.
     pub(super) home: PathBuf,
+    /// The Landlock self-test.
+    pub(super) proof: LandlockProof,
 }
 
 impl Host {
-    /// Makes the run directory, missing folders, the trust files, the relays of the standard streams, and the Landlock
-    /// self-test, in this order; `network` is needed from the relays on. Signals must be received already, or one could leave something behind.
+    /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in this order. Signals must be
+    /// received already, or one could leave something behind.
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(
-        config: &Config,
-        plan: &Plan,
-        network: PendingNetwork,
-        streams: Inspected<'_>,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, plan: &Plan) -> anyhow::Result<Self> {
         let Plan { user, landlock, writable } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
         let run_dir = RunDir::create(config.run_dir.as_deref())?;
@@ -61,20 +47,28 @@ impl Host {
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         warn_of_writable_inputs(config, run_dir.path(), user, landlock);
         let tls = CaFiles::create(config, &run_dir, &mut made)?;
-        let (network, sockets) = network.finish()?;
-        let streams = match &network.netns {
-            Some(netns) => netns::run_in(netns.as_fd(), || Ok(streams.open()))??,
-            None => streams.open()?,
-        };
         let private = PrivateFolders::create(user, landlock, &run_dir)?;
         let landlock = match &private.home {
             Some(home) => landlock.clone().writing(home),
             None => landlock.clone(),
         };
-        let proof = Proof::create(&private, &run_dir, &landlock, network.netns.as_ref())?;
+        let proof = landlock_proof(&private, &run_dir, &landlock)?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { proof, private, streams, tls, network, sockets, made, run_dir, landlock, home })
+        Ok(Self { private, tls, made, run_dir, landlock, home, proof })
     }
+}
+
+/// Makes the file of the Landlock self-test.
+fn landlock_proof(private: &PrivateFolders, run_dir: &RunDir, landlock: &Request) -> anyhow::Result<LandlockProof> {
+    if private.run {
+        return Ok(LandlockProof::File(private_run::PROOF.into()));
+    }
+    let path = run_dir.path().join("proof");
+    std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(match landlock.grants_writing(&path) {
+        false => LandlockProof::File(path),
+        true => LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes()),
+    })
 }
 
 /// Folders that the workload gets instead of the host's.
@@ -99,39 +93,6 @@ impl PrivateFolders {
             std::fs::create_dir(&home).with_context(|| format!("cannot make {}", home.display()))?;
         }
         Ok(Self { run, home: Some(home) })
-    }
-}
-
-/// The Landlock self-test, and the socket it needs.
-pub(super) struct Proof {
-    pub(super) proof: LandlockProof,
-    _socket: Option<UnixListener>,
-}
-
-impl Proof {
-    fn create(
-        private: &PrivateFolders,
-        run_dir: &RunDir,
-        landlock: &Request,
-        netns: Option<&Netns>,
-    ) -> anyhow::Result<Self> {
-        if private.run {
-            return Ok(Self { proof: LandlockProof::File(private_run::PROOF.into()), _socket: None });
-        }
-        let path = run_dir.path().join("proof");
-        std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
-        if !landlock.grants_writing(&path) {
-            return Ok(Self { proof: LandlockProof::File(path), _socket: None });
-        }
-        // Abstract sockets are a network namespace's, so this one must be in the sandbox's to be in reach at all.
-        let name = path.into_os_string().into_encoded_bytes();
-        let bind = || UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?);
-        let bound = match netns {
-            Some(netns) => netns::run_in(netns.as_fd(), bind),
-            None => bind(),
-        };
-        let socket = bound.context("cannot open the abstract socket that proves Landlock")?;
-        Ok(Self { proof: LandlockProof::AbstractSocket(name), _socket: Some(socket) })
     }
 }
 

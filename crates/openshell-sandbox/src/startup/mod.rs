@@ -9,6 +9,7 @@ mod serve;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,8 +33,8 @@ use crate::sources::activation::InForce;
 use crate::sources::files::Files;
 use crate::tasks::Tasks;
 use confine::Confined;
-use host::{Host, Proof};
-use network::{Network, PendingNetwork};
+use host::Host;
+use network::{Attached, Network, PendingNetwork};
 use plan::Plan;
 use serve::RunServices;
 
@@ -68,7 +69,7 @@ pub(crate) struct Sandbox {
 /// Resources of the host, in the order in which they are released.
 struct Resources {
     _network: Network,
-    _proof: Proof,
+    _proof: Option<UnixListener>,
     _run_dir: RunDir,
 }
 
@@ -86,23 +87,27 @@ pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyh
     // From here on things are made that a signal must not keep from being removed.
     let mut tasks = Tasks::default();
     let mut signals = signals::receive(&mut tasks)?;
-    let mut host = Host::create(config, &plan, network, streams)?;
+    let mut host = Host::create(config, &plan)?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init);
+    // Masks take as long as the network, the proxy and the rest.
     let confinement = Confined::start(config, &plan, &mut host, init)?;
+    host.tls.write_java_store();
+    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
+    confinement.enter(&network);
     let policy = initial.policy.snapshot.policy();
-    let mut services = RunServices::prepare(config, policy, &mut host, confinement.init(), &mut tasks)?;
+    let mut services = RunServices::prepare(config, policy, sockets, &network, confinement.init(), &mut tasks)?;
     // Init is a process of its own by now, and the whole environment has been read.
     harden::supervisor()?;
     let confined = confinement.finish(&mut host, &mut signals).await?;
-    let environment = confine::environment(config, &plan.user, &host, initial.credentials.as_ref());
+    let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
     serve::follow(files, requests, &mut tasks);
-    confined.log(config, &host.network);
+    confined.log(config, &network);
     routes.iter().for_each(|routes| routes.log());
-    let Host { streams, tls, network, made, proof, run_dir, .. } = host;
+    let Host { tls, made, run_dir, .. } = host;
     services.serve(in_force, tls, &mut tasks);
     Ok(Sandbox {
         launcher: confined.launcher,

@@ -1,11 +1,17 @@
 //! The network namespaces of the sandbox, their link and its egress firewall.
 
 use std::net::{SocketAddrV4, TcpListener};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
+use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::{LANDING, Linked, Netns, NetnsError, Pending, WORKLOAD};
+use openshell_supervisor::netns::{self, LANDING, Linked, Netns, NetnsError, Pending, WORKLOAD};
 use openshell_supervisor::seccomp::rules::Sockets;
+use openshell_supervisor::streams::{Inspected, Streams};
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
@@ -15,8 +21,6 @@ use crate::logging;
 pub(super) struct Network {
     /// `None` if the workload has the host's network.
     pub(super) netns: Option<Netns>,
-    /// Kinds of sockets that the workload may open.
-    pub(super) sockets: Sockets,
     /// The way to the proxy, if there is one.
     pub(super) link: Option<Link>,
 }
@@ -49,6 +53,14 @@ impl Drop for Network {
         }
         let what = if self.link.take().is_some() { "namespace, its link and its fence" } else { "namespace" };
         logging::config_event(ConfigState::Disabled, Severity::Info, &format!("Network {what} removed"));
+    }
+}
+
+/// Returns the kinds of sockets that the workload may open.
+pub(super) fn sockets(config: &Config) -> Sockets {
+    match config.network {
+        NetworkMode::Block => Sockets::Local,
+        NetworkMode::Proxy | NetworkMode::Allow => Sockets::Internet,
     }
 }
 
@@ -87,11 +99,11 @@ impl PendingNetwork {
     pub(super) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
         let enabled = |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
         match self {
-            Self::Host => Ok((Network { netns: None, sockets: Sockets::Internet, link: None }, None)),
+            Self::Host => Ok((Network { netns: None, link: None }, None)),
             Self::Isolated(pending) => {
                 let netns = Some(pending.finish()??);
                 enabled("Network namespace created, without a link");
-                Ok((Network { netns, sockets: Sockets::Local, link: None }, None))
+                Ok((Network { netns, link: None }, None))
             }
             Self::Linked { proxy, linked } => {
                 let Linked { workload, landing, proxy: listener, probe, probe_address, socket_query, packet_log } =
@@ -100,7 +112,7 @@ impl PendingNetwork {
                 enabled(&format!("Fence installed: nothing but {proxy} is let through"));
                 enabled(&format!("Proxy listening on {proxy}"));
                 let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
-                let network = Network { netns: Some(workload), sockets: Sockets::Internet, link: Some(link) };
+                let network = Network { netns: Some(workload), link: Some(link) };
                 Ok((network, Some(ProxySockets { listener, socket_query, packet_log })))
             }
         }
@@ -116,5 +128,42 @@ impl Network {
     /// Returns the address that the firewall must keep out of reach, if there is one.
     pub(super) fn probe_address(&self) -> Option<SocketAddrV4> {
         self.link.as_ref().map(|link| link.probe_address)
+    }
+}
+
+/// Everything of the supervisor in the workload's network.
+pub(super) struct Attached {
+    /// The command's standard streams.
+    pub(super) streams: Streams,
+    pub(super) network: Network,
+    /// Taken by the proxy.
+    pub(super) sockets: Option<ProxySockets>,
+    /// Listener of the Landlock self-test, if that needs one.
+    pub(super) proof: Option<UnixListener>,
+}
+
+impl Attached {
+    /// Waits for `network`, and opens the relays of the standard streams and the socket of the Landlock self-test in it.
+    ///
+    /// # Errors
+    /// The kernel refuses a part of it.
+    pub(super) fn open(network: PendingNetwork, streams: Inspected<'_>, proof: &LandlockProof) -> anyhow::Result<Self> {
+        let (network, sockets) = network.finish()?;
+        let open = || {
+            // Abstract sockets are a network namespace's, so this one must be in the workload's to be in reach at all.
+            let proof = match proof {
+                LandlockProof::AbstractSocket(name) => {
+                    Some(UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?)
+                }
+                LandlockProof::File(_) => None,
+            };
+            Ok((proof, streams.open()))
+        };
+        let opened = match &network.netns {
+            Some(netns) => netns::run_in(netns.as_fd(), open),
+            None => open(),
+        };
+        let (proof, streams) = opened.context("cannot open the abstract socket that proves Landlock")?;
+        Ok(Self { streams: streams?, network, sockets, proof })
     }
 }

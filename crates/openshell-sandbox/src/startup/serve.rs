@@ -33,8 +33,7 @@ use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::{self, Request, Source};
 use crate::startup::ca_files::CaFiles;
-use crate::startup::host::Host;
-use crate::startup::network::ProxySockets;
+use crate::startup::network::{Network, ProxySockets};
 use crate::tasks::Tasks;
 
 /// The proxy before it serves, and everything that reports on the run.
@@ -57,7 +56,8 @@ impl RunServices {
     pub(super) fn prepare(
         config: &Config,
         policy: &Policy,
-        host: &mut Host,
+        sockets: Option<ProxySockets>,
+        network: &Network,
         init: &Init,
         tasks: &mut Tasks,
     ) -> anyhow::Result<Self> {
@@ -66,10 +66,10 @@ impl RunServices {
         let resolver = Arc::new(Resolver::from_system()?);
         let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
         let mut services = Self { proxy: None, resolver, refusals, audit, run_reports, reporters: Vec::new() };
-        if let Some(ProxySockets { listener, socket_query, packet_log }) = host.sockets.take() {
+        if let Some(ProxySockets { listener, socket_query, packet_log }) = sockets {
             let listener = Listener::new(listener, workers()?)?;
             let identifier = Arc::new(identifier(socket_query, init)?);
-            let probe = host.network.probe_address();
+            let probe = network.probe_address();
             services.reporters.extend(monitor(packet_log, probe, &identifier, &services.audit, tasks));
             services.proxy = Some((listener, identifier));
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddrV4, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::PathBuf;
@@ -39,8 +39,18 @@ pub struct Confinement {
     pub sockets: Sockets,
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
-    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall.
+    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall, and
+    /// until init has its [`Network`].
     pub firewall_probe: Option<SocketAddrV4>,
+}
+
+/// The network of a sandbox, as init is told it once it is there.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// The workload's namespace; `None` if that is the host's.
+    pub(crate) namespace: Option<OwnedFd>,
+    /// See [`Confinement::firewall_probe`].
+    pub(crate) firewall_probe: Option<SocketAddrV4>,
 }
 
 /// A bind mount of a file or folder of the supervisor over another.
@@ -80,6 +90,8 @@ pub struct Enforced {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ApplyError {
+    #[error("the sandbox's network was not made")]
+    NoNetwork { source: io::Error },
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
@@ -164,8 +176,11 @@ pub struct StepFailed {
 
 impl Confinement {
     /// Confines init, once for all commands: mounts and masks, the network namespace, the Landlock domain, under which
-    /// no further mounts are possible, and its proof.
-    pub(crate) fn apply_to_init(&self, network: Option<BorrowedFd<'_>>) -> Result<(Enforced, Filter), ApplyError> {
+    /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile.
+    pub(crate) fn apply_to_init(
+        &mut self,
+        network: impl FnOnce() -> io::Result<Network>,
+    ) -> Result<(Enforced, Filter), ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
         // Mounts come before paths are resolved, as grants apply to the files behind them.
@@ -178,15 +193,17 @@ impl Confinement {
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
-        if let Some(network) = network {
-            rustix::thread::move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
+        let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
+        if let Some(namespace) = &namespace {
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|errno| ApplyError::Network { source: errno.into() })?;
         }
         // PID 1 has a PID namespace of its own.
-        let scopes = network.is_some() && rustix::process::getpid().is_init();
+        let scopes = namespace.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
         let not_proved = self.prove_landlock(&landlock)?;
+        self.firewall_probe = firewall_probe;
         Ok((Enforced { landlock, not_proved, not_masked, not_mounted }, filter))
     }
 

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, Write};
 use std::mem::MaybeUninit;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +24,10 @@ use crate::confine::{Confinement, Enforced, StepFailed};
 /// Request to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Confine init; carries the network namespace, if there is one.
+    /// Confine init, up to its entry into the network.
     Confine(Confinement),
+    /// Finish that in this network; carries the namespace, if there is one.
+    Enter { firewall_probe: Option<SocketAddrV4> },
     /// Start a command; carries its three standard streams.
     Start { id: u32, command: Command },
     /// Send a signal to the process group of a running command.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::confine::Confinement;
+use crate::confine::{Confinement, Network};
 use crate::harden;
 use crate::init::child::{self, Starting};
 use crate::init::ipc::{self, Reply, Request, Status};
@@ -190,7 +190,7 @@ impl Server<'_> {
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some((request, descriptors)) = ipc::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
-            Request::Confine(confinement) => match confinement.apply_to_init(descriptors.first().map(AsFd::as_fd)) {
+            Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
                 Ok((enforced, filter)) => {
                     self.confined = Some((confinement, filter));
                     self.reply(&Reply::Confined(enforced))?;
@@ -200,6 +200,8 @@ impl Server<'_> {
                     return Ok(false);
                 }
             },
+            // Only a confinement has a use for a network.
+            Request::Enter { .. } => {}
             Request::Start { id, command } => match child::start(self.confined.as_ref(), id, &command, &descriptors) {
                 Ok(starting) => self.starting.push(starting),
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
@@ -311,6 +313,17 @@ fn end_children() {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
+    }
+}
+
+/// Waits for the network of the confinement under way.
+fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
+    match ipc::receive(socket.as_fd())? {
+        Some((Request::Enter { firewall_probe }, descriptors)) => {
+            Ok(Network { namespace: descriptors.into_iter().next(), firewall_probe })
+        }
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
