@@ -149,6 +149,7 @@ impl Attached {
     /// The kernel refuses a part of it.
     pub(super) fn open(network: PendingNetwork, streams: Inspected<'_>, proof: &LandlockProof) -> anyhow::Result<Self> {
         let (network, sockets) = network.finish()?;
+        let makes_sockets = streams.has_relays() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
             // Abstract sockets are a network namespace's, so this one must be in the workload's to be in reach at all.
             let proof = match proof {
@@ -159,7 +160,7 @@ impl Attached {
             };
             Ok((proof, streams.open()))
         };
-        let opened = match &network.netns {
+        let opened = match network.netns.as_ref().filter(|_| makes_sockets) {
             Some(netns) => netns::run_in(netns.as_fd(), open),
             None => open(),
         };

@@ -12,6 +12,7 @@ use anyhow::bail;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::signals::{self, SignalAction};
+use openshell_supervisor::streams::Streams;
 use tracing::Level;
 
 use crate::config::Config;
@@ -58,7 +59,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 
 /// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until a signal to end.
 async fn flush(sandbox: &mut Sandbox) {
-    let Some(streams) = sandbox.streams.take() else { return };
+    let Some(streams) = sandbox.streams.take().filter(Streams::has_relays) else { return };
     let mut flushed = tokio::task::spawn_blocking(|| streams.finish(FLUSH));
     let is_flushed = loop {
         tokio::select! {

@@ -75,6 +75,12 @@ pub struct Streams {
 type Source = (u64, u64, Direction);
 
 impl Inspected<'_> {
+    /// Returns true if a stream needs a relay.
+    #[must_use]
+    pub fn has_relays(&self) -> bool {
+        self.given.iter().any(|(_, treatment)| matches!(treatment, Treatment::RelaySocket | Treatment::RelayFile))
+    }
+
     /// Opens the streams and starts their relays. To be called in the network namespace to which the new sockets shall
     /// belong.
     ///
@@ -146,6 +152,12 @@ impl Streams {
             Stream::Passed(fd) => fd.as_fd(),
             Stream::Relayed(relay) => self.relays[*relay].command_end(),
         })
+    }
+
+    /// Returns true if [`Self::finish`] may have to wait.
+    #[must_use]
+    pub fn has_relays(&self) -> bool {
+        !self.relays.is_empty()
     }
 
     /// Waits up to `timeout` until everything that the sandbox wrote has been copied; returns false if something is
