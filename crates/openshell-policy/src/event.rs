@@ -1,6 +1,7 @@
 //! Events for operators and auditors: decisions on connections and requests, findings, and the sandbox's own state.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use crate::denial::Denial;
 use crate::reason::ReasonCode;
@@ -26,6 +27,8 @@ pub enum Event<'e> {
     Revoked(ConnectionRevoked<'e>),
     /// The firewall rejected a packet that went past the proxy.
     Bypass(BypassAttempt<'e>),
+    /// A client outside connected to a published port.
+    Published(PublishedConnection<'e>),
     /// A sign of misuse was found.
     Finding(Finding<'e>),
     /// The state of the sandbox changed.
@@ -158,6 +161,23 @@ pub struct BypassAttempt<'e> {
     pub denial: Option<&'e Denial>,
 }
 
+/// A connection from outside of the sandbox to a server inside.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedConnection<'e> {
+    /// How urgent the event is.
+    pub severity: Severity,
+    /// The effect.
+    pub action: Action,
+    /// The client.
+    pub client: SocketAddr,
+    /// The address at which the port is published.
+    pub address: SocketAddr,
+    /// The port of the server, at the loopback address inside.
+    pub port: u16,
+    /// The reason for which there is no connection; empty if there is one.
+    pub reason: &'e str,
+}
+
 /// A sign of misuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding<'e> {
@@ -223,7 +243,9 @@ impl<'e> Event<'e> {
             Self::Request(decided) => decided.denial,
             Self::Revoked(revoked) => revoked.denial,
             Self::Bypass(attempt) => attempt.denial,
-            Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => None,
+            Self::Published(_) | Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => {
+                None
+            }
         }
     }
 }

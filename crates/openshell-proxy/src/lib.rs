@@ -13,6 +13,7 @@ pub mod workers;
 pub mod pipeline;
 
 pub mod ingress;
+pub mod publish;
 
 pub mod authorize;
 pub mod decide;

@@ -10,6 +10,8 @@ impl Limits {
     /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two descriptors each. Judged
     /// connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
+    /// Connections at once to one published port: a browser's, many times over.
+    pub const PUBLISHED_CONNECTIONS: usize = 512;
     /// Threads that serve connections: enough to saturate a link within one kernel, few enough for hundreds of
     /// sandboxes on a large host.
     pub const WORKERS: usize = 8;

@@ -1,4 +1,4 @@
-//! The listener: accepts the workload's connections, and owns each until it ends.
+//! A listener: accepts connections to a service, and owns each until it ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,29 +18,69 @@ use crate::proxy::Proxy;
 use crate::socket::prepare;
 use crate::workers::Workers;
 
+/// A service at a listener.
+pub trait Service: Send + Sync + 'static {
+    /// Connections served at once.
+    const CONNECTIONS: usize;
+
+    /// Serves a client at `peer`, whose connection was made to `server`.
+    fn serve(
+        self: Arc<Self>,
+        client: TcpStream,
+        peer: SocketAddr,
+        server: SocketAddr,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Turns away a client beyond [`Self::CONNECTIONS`].
+    fn refuse_excess(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
+}
+
+impl Service for Proxy {
+    const CONNECTIONS: usize = Limits::CONNECTIONS;
+
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr, server: SocketAddr) {
+        // The proxy listens at an IPv4 address.
+        let (SocketAddr::V4(peer), SocketAddr::V4(server)) = (peer, server) else { return };
+        let flow = Flow { client: peer, server };
+        pipeline::serve(self, client, flow).instrument(debug_span!("connection", client = %peer)).await;
+    }
+
+    async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
+        ingress::refuse_excess(self, client).await;
+    }
+}
+
 /// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
-    workers: Workers,
+    workers: Arc<Workers>,
 }
 
 impl Listener {
-    /// Accepts at `socket`, which only the sandbox reaches; connections are served by `workers`.
+    /// Accepts at `socket`; connections are served by `workers`.
     ///
     /// # Errors
     /// The socket is not one that the calling runtime can wait for.
-    pub fn new(socket: std::net::TcpListener, workers: Workers) -> io::Result<Self> {
+    pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
+        Ok(Self { socket: TcpListener::from_std(socket)?, workers })
+    }
+
+    /// As [`Self::new`], for connections of the workload.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_workload(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
         // A link within one kernel loses nothing, so congestion controls that probe or pace only add delays. Every
         // kernel has Reno; if it is refused, the host's default serves.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
-        Ok(Self { socket: TcpListener::from_std(socket)?, workers })
+        Self::new(socket, workers)
     }
 
     /// Accepts connections until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
     /// accept are logged and retried, since their causes pass.
-    pub async fn run(self, proxy: Arc<Proxy>, mut stopped: oneshot::Receiver<()>) {
-        let slots = Arc::new(Semaphore::new(Limits::CONNECTIONS));
+    pub async fn run<S: Service>(self, service: Arc<S>, mut stopped: oneshot::Receiver<()>) {
+        let slots = Arc::new(Semaphore::new(S::CONNECTIONS));
         let refusal_slots = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
@@ -70,19 +110,14 @@ impl Listener {
                 }
             };
             pause = Limits::ACCEPT_BACKOFF;
-            let Some(flow) = flow(&client, peer) else { continue };
             // A socket that takes no options is closed already.
-            let Ok(client) = prepare(&client).and_then(|()| client.into_std()) else { continue };
+            let Ok(server) = prepare(&client).and_then(|()| client.local_addr()) else { continue };
+            let Ok(client) = client.into_std() else { continue };
+            let service = Arc::clone(&service);
             if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                let proxy = Arc::clone(&proxy);
-                self.spawn_on_worker(&mut connections, client, slot, move |client| {
-                    pipeline::serve(proxy, client, flow).instrument(debug_span!("connection", client = %flow.client))
-                });
+                self.spawn_on_worker(&mut connections, client, slot, move |client| service.serve(client, peer, server));
             } else if let Ok(slot) = Arc::clone(&refusal_slots).try_acquire_owned() {
-                let proxy = Arc::clone(&proxy);
-                self.spawn_on_worker(&mut connections, client, slot, move |client| {
-                    ingress::refuse_excess(proxy, client)
-                });
+                self.spawn_on_worker(&mut connections, client, slot, move |client| service.refuse_excess(client, peer));
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);
@@ -137,13 +172,6 @@ fn note_unanswered(count: u64) {
     }
 }
 
-fn flow(client: &TcpStream, peer: SocketAddr) -> Option<Flow> {
-    match (peer, client.local_addr().ok()?) {
-        (SocketAddr::V4(client), SocketAddr::V4(server)) => Some(Flow { client, server }),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
@@ -175,7 +203,7 @@ mod tests {
         let proxy = testing::proxy(&services);
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let listener = Listener::new(socket, Workers::start().unwrap()).unwrap();
+        let listener = Listener::new(socket, Arc::new(Workers::start().unwrap())).unwrap();
         let (address, (stop, stopped)) = (listener.socket.local_addr().unwrap(), oneshot::channel());
         let client = async {
             client(address).await;

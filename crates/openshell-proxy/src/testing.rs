@@ -39,6 +39,7 @@ pub(crate) const UPSTREAM: IpAddr = IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8));
 pub(crate) struct Remembered {
     denials: Mutex<Vec<Denial>>,
     decisions: Mutex<Vec<&'static str>>,
+    published: Mutex<Vec<String>>,
 }
 
 impl Remembered {
@@ -51,6 +52,11 @@ impl Remembered {
     pub(crate) fn decisions(&self) -> Vec<&'static str> {
         self.decisions.lock().unwrap().clone()
     }
+
+    /// The action, client and reason of each connection to a published port so far.
+    pub(crate) fn published(&self) -> Vec<String> {
+        self.published.lock().unwrap().clone()
+    }
 }
 
 impl Audit for Remembered {
@@ -60,6 +66,10 @@ impl Audit for Remembered {
             Event::Connection(event) => &event.decided,
             Event::Request(event) => &event.decided,
             Event::Revoked(event) => &event.decided,
+            Event::Published(event) => {
+                let line = format!("{} {} {}", event.action.as_str(), event.client, event.reason);
+                return self.published.lock().unwrap().push(line);
+            }
             _ => return,
         };
         let word = match (decided.code, decided.action) {

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +31,11 @@ pub(crate) struct Args {
     /// Confinement of the network
     #[arg(long, value_name = "MODE", default_value = "proxy")]
     pub(crate) network: NetworkMode,
+
+    /// Publish a server inside: [ADDR:]PORT[:PORT], an address (127.0.0.1) and port outside (0 for any), and its port at
+    /// 127.0.0.1 inside (the same); may be repeated
+    #[arg(long, value_name = "PORT", value_parser = published)]
+    pub(crate) publish: Vec<Published>,
 
     /// Working directory of the command, an existing folder; also added to its writable paths
     #[arg(short, long, value_name = "DIR")]
@@ -139,6 +145,38 @@ fn port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| "a port is a whole number from 1 to 65535".to_owned())
 }
 
+/// A port of a server inside, and the address outside at which it is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    pub(crate) address: SocketAddr,
+    pub(crate) port: u16,
+}
+
+/// Parses `[ADDR:]PORT[:PORT]`.
+fn published(text: &str) -> Result<Published, String> {
+    const FORM: &str = "expected [ADDR:]PORT[:PORT], such as 8000, 8080:8000, 0.0.0.0:8080:8000 or [::1]:8080:8000";
+    let number =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u16>().ok()).flatten();
+    // An IPv6 address is in brackets, so what is left of it has colons between ports alone.
+    let (address, ports) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, ports) = rest.split_once("]:").ok_or(FORM)?;
+            (IpAddr::V6(address.parse().map_err(|_| FORM)?), ports)
+        }
+        None => match text.split_once(':').and_then(|(first, ports)| Some((first.parse().ok()?, ports))) {
+            Some((address, ports)) => (IpAddr::V4(address), ports),
+            None => (IpAddr::V4(Ipv4Addr::LOCALHOST), text),
+        },
+    };
+    let (outside, inside) = ports.split_once(':').unwrap_or((ports, ports));
+    let outside = number(outside).ok_or(FORM)?;
+    let port = number(inside).ok_or(FORM)?;
+    if port == 0 {
+        return Err("the port of the server inside must be named: PORT:PORT".to_owned());
+    }
+    Ok(Published { address: (address, outside).into(), port })
+}
+
 /// Modes of network confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetworkMode {
@@ -241,4 +279,30 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
 
 fn parse_as<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {
     A::command().try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Published, published};
+
+    #[test]
+    fn published_ports_have_the_loopback_address_and_the_same_port_unless_they_name_others() {
+        for (text, address, port) in [
+            ("8000", "127.0.0.1:8000", 8000),
+            ("8080:8000", "127.0.0.1:8080", 8000),
+            ("0:8000", "127.0.0.1:0", 8000),
+            ("127.0.0.2:8000", "127.0.0.2:8000", 8000),
+            ("0.0.0.0:8080:8000", "0.0.0.0:8080", 8000),
+            ("[::1]:8080:8000", "[::1]:8080", 8000),
+            ("[::]:8000", "[::]:8000", 8000),
+        ] {
+            assert_eq!(published(text), Ok(Published { address: address.parse().unwrap(), port }), "{text}");
+        }
+        for text in [
+            "", "0", "x", "8000:", ":8000", "8080:0", "1:2:3", "70000", "+80", "host:80", "::1:80", "[::1]80",
+            "1.2.3.4",
+        ] {
+            assert!(published(text).is_err(), "{text}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
-use crate::cli::{Args, NetworkMode};
+use crate::cli::{Args, NetworkMode, Published};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::policy_file::PolicyFiles;
 use crate::sources::route_file::{self, RouteSet};
@@ -25,6 +25,8 @@ pub(crate) struct Config {
     /// Taken by the start.
     pub(crate) secrets: Secrets,
     pub(crate) network: NetworkMode,
+    /// Servers inside, with their addresses outside.
+    pub(crate) publish: Vec<Published>,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current_dir: Option<PathBuf>,
@@ -61,27 +63,46 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n\
     data/examples holds policies to begin with";
 
+impl PolicyFiles {
+    /// Returns the files that `args` or the environment names; a flag wins over its variable. Reads no other variable.
+    ///
+    /// # Errors
+    /// None is named.
+    pub(crate) fn named(args: &Args) -> anyhow::Result<Self> {
+        #[expect(clippy::disallowed_methods, reason = "the rest is read once init is up")]
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| variable(name));
+        let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
+        match path(&args.policy_data, "OPENSHELL_POLICY_DATA") {
+            Some(data) => Ok(Self { data, rules }),
+            None if rules.is_some() => {
+                bail!("--policy-rules needs --policy-data beside it: the rules decide over its data")
+            }
+            None => bail!(NO_POLICY),
+        }
+    }
+}
+
 impl Config {
     /// Reads the environment and merges it with `args`; a flag wins over its variable.
     ///
     /// # Errors
     /// A policy is missing, a value is invalid, or an input file cannot be used.
-    pub(crate) fn read(args: Args) -> anyhow::Result<Self> {
+    pub(crate) fn read(args: Args, policy: &PolicyFiles) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
-        let policy_rules = path(args.policy_rules, "OPENSHELL_POLICY_RULES");
-        let policy_data = match (path(args.policy_data, "OPENSHELL_POLICY_DATA"), &policy_rules) {
-            (Some(data), _) => data,
-            (None, Some(_)) => bail!("--policy-rules needs --policy-data beside it: the rules decide over its data"),
-            (None, None) => bail!(NO_POLICY),
-        };
         let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
         if args.credentials.is_some() && args.network != NetworkMode::Proxy {
             bail!("--credentials needs --network proxy: it is the proxy that replaces placeholders");
+        }
+        if !args.publish.is_empty() && args.network != NetworkMode::Proxy {
+            bail!(
+                "--publish needs --network proxy: without it servers inside are on the host's network, or there are none"
+            );
         }
         let routes = path(args.inference_routes, "OPENSHELL_INFERENCE_ROUTES");
         if routes.is_some() && args.network != NetworkMode::Proxy {
@@ -101,8 +122,9 @@ impl Config {
         Ok(Self {
             secret_files,
             secrets: Secrets { credentials, routes },
-            policy: PolicyFiles { data: policy_data, rules: policy_rules },
+            policy: policy.clone(),
             network: args.network,
+            publish: args.publish,
             command,
             workdir: absolute(args.workdir).context("--workdir")?,
             current_dir: std::env::current_dir().ok(),

@@ -26,6 +26,7 @@ use openshell_supervisor::init::{self, Forked, Init};
 
 use crate::cli::Invocation;
 use crate::config::Config;
+use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::subcommands::{check, explain};
 
 fn main() -> ExitCode {
@@ -41,13 +42,20 @@ fn main() -> ExitCode {
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    let code = run(*args, init).unwrap_or_else(|error| failed(&error));
+    // Init sets itself up meanwhile.
+    let policy = PolicyFiles::named(&args).map(Policy::load);
+    let init = match init.finish() {
+        Ok(Forked::Supervisor(init)) => init,
+        Ok(Forked::Init) => return ExitCode::SUCCESS,
+        Err(error) => return failed(&error.into()),
+    };
+    let code = policy.and_then(|policy| run(*args, policy, init)).unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
 }
 
-fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
-    let mut config = Config::read(args)?;
+fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> {
+    let mut config = Config::read(args, &policy.files)?;
     let (directory, level, sandbox) = (config.log_dir.as_path(), config.log_level, config.sandbox.as_str());
     logging::start(&logging::Options { directory, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
@@ -56,7 +64,7 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
         Severity::Info,
         &format!("success [version:{version} pid:{pid}]"),
     );
-    let ended = run_in_sandbox(&mut config, init);
+    let ended = run_in_sandbox(&mut config, policy, init);
     match &ended {
         Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
@@ -74,12 +82,12 @@ fn run(args: cli::Args, init: Init) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn run_in_sandbox(config: &mut Config, init: Init) -> anyhow::Result<workload::exit::Ended> {
+fn run_in_sandbox(config: &mut Config, policy: Policy, init: Init) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(config, secrets, init).await?;
+        let sandbox = startup::start(config, policy, secrets, init).await?;
         workload::run(config, sandbox).await
     });
     // The clients of connections that are still open are gone.

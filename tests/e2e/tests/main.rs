@@ -19,6 +19,7 @@ mod origin;
 mod policy;
 mod process;
 mod programs;
+mod publish;
 mod relay;
 mod reload;
 mod requests;

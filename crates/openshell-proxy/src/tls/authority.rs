@@ -1,7 +1,7 @@
 //! The sandbox's certificate authority: created at start, its key only in this process's memory.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use openshell_policy::network::host::Host;
 use quick_cache::sync::Cache;
@@ -22,11 +22,32 @@ use crate::limits::Limits;
 /// Issues a certificate for each intercepted host.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Made for the first host: many commands never open TLS.
+    server: OnceLock<Result<Server, AuthorityError>>,
+    leaves: Cache<Leaf, Arc<CertifiedKey>>,
+}
+
+/// Everything that the certificates of all hosts have in common.
+struct Server {
     /// One key for all leaves: they live in the same process, and generating keys is slow.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
-    leaves: Cache<Leaf, Arc<CertifiedKey>>,
     config: ServerConfig,
+}
+
+impl Server {
+    fn create() -> Result<Self, AuthorityError> {
+        let leaf_key = KeyPair::generate().map_err(AuthorityError::Make)?;
+        let provider = provider();
+        let der = PrivateKeyDer::Pkcs8(leaf_key.serialize_der().into());
+        let signing_key = provider.key_provider.load_private_key(der).map_err(AuthorityError::Key)?;
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(VERSIONS);
+        let config = config.map_err(AuthorityError::Key)?.with_no_client_auth();
+        let mut config = config.with_cert_resolver(Arc::new(NoCertificate));
+        config.alpn_protocols = vec![HTTP1.to_vec()];
+        config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
+        Ok(Self { leaf_key, signing_key, config })
+    }
 }
 
 /// A host, and the period in which its certificate was issued, so that it is renewed before it expires.
@@ -49,7 +70,7 @@ pub(super) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// Error of creating the authority or a certificate.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum AuthorityError {
     #[error("cannot make the sandbox's certificate authority")]
@@ -79,16 +100,11 @@ impl Authority {
         (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(3650));
         let key = KeyPair::generate().map_err(AuthorityError::Make)?;
         let issuer = CertifiedIssuer::self_signed(params, key).map_err(AuthorityError::Make)?;
-        let leaf_key = KeyPair::generate().map_err(AuthorityError::Make)?;
-        let provider = provider();
-        let der = PrivateKeyDer::Pkcs8(leaf_key.serialize_der().into());
-        let signing_key = provider.key_provider.load_private_key(der).map_err(AuthorityError::Key)?;
-        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(VERSIONS);
-        let config = config.map_err(AuthorityError::Key)?.with_no_client_auth();
-        let mut config = config.with_cert_resolver(Arc::new(NoCertificate));
-        config.alpn_protocols = vec![HTTP1.to_vec()];
-        config.ticketer = Ticketer::new().map_err(AuthorityError::Key)?;
-        Ok(Self { issuer, leaf_key, signing_key, leaves: Cache::new(Limits::CERTIFICATES), config })
+        Ok(Self { issuer, server: OnceLock::new(), leaves: Cache::new(Limits::CERTIFICATES) })
+    }
+
+    fn shared(&self) -> Result<&Server, AuthorityError> {
+        self.server.get_or_init(Server::create).as_ref().map_err(Clone::clone)
     }
 
     /// Certificate of the authority.
@@ -110,7 +126,7 @@ impl Authority {
     pub fn server(&self, host: &Host, may_be_http2: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
         let resolver = Arc::new(OneCertificate(self.leaf(host, OffsetDateTime::now_utc())?));
         // State shared by all hosts is behind pointers.
-        let mut config = self.config.clone();
+        let mut config = self.shared()?.config.clone();
         config.cert_resolver = resolver;
         if may_be_http2 {
             config.alpn_protocols.insert(0, HTTP2.to_vec());
@@ -125,6 +141,7 @@ impl Authority {
     }
 
     fn issue(&self, host: &Host, now: OffsetDateTime) -> Result<CertifiedKey, AuthorityError> {
+        let shared = self.shared()?;
         let text = host.to_string();
         let mut params = CertificateParams::default();
         // A common name has at most 64 characters (RFC 5280, A.1); clients check the alternative name.
@@ -138,9 +155,9 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = (now - SKEW, now + LEAF_VALIDITY);
-        let leaf = params.signed_by(&self.leaf_key, &*self.issuer).map_err(AuthorityError::Issue)?;
+        let leaf = params.signed_by(&shared.leaf_key, &*self.issuer).map_err(AuthorityError::Issue)?;
         let chain = vec![leaf.der().clone(), self.certificate().clone()];
-        Ok(CertifiedKey::new(chain, Arc::clone(&self.signing_key)))
+        Ok(CertifiedKey::new(chain, Arc::clone(&shared.signing_key)))
     }
 }
 

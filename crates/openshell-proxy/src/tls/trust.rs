@@ -1,9 +1,10 @@
 //! Trust files, which make the workload's programs trust the sandbox's authority.
 
 use aws_lc_rs::digest;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use memchr::memmem;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use crate::tls::authority::Authority;
 
@@ -34,9 +35,23 @@ pub fn bundle<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority: &A
     all
 }
 
-/// Parses the certificates of a bundle; invalid ones are skipped.
+/// Parses the certificates of a bundle in PEM (RFC 7468); invalid ones are skipped. A bundle of the system is read at every
+/// start, so its Base64 is decoded by the fastest means at hand.
 pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
-    CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok)
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    const END: &[u8] = b"-----END CERTIFICATE-----";
+    let mut rest = bundle;
+    let texts = std::iter::from_fn(move || {
+        let text = rest.get(memmem::find(rest, BEGIN)? + BEGIN.len()..)?;
+        let end = memmem::find(text, END)?;
+        rest = text.get(end + END.len()..)?;
+        text.get(..end)
+    });
+    texts.filter_map(|text| {
+        let mut joined = Vec::with_capacity(text.len());
+        text.split(|byte| *byte == b'\n').for_each(|line| joined.extend_from_slice(line.trim_ascii()));
+        Some(CertificateDer::from(BASE64_STANDARD.decode(joined).ok()?))
+    })
 }
 
 /// Builds the trust store for Java, in the form of `JKS`, with the certificates of [`bundle`]. Every Java reads this form,

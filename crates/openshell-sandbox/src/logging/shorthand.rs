@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_policy::event::{
-    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, Process, RequestDecided,
+    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, Process, PublishedConnection, RequestDecided,
 };
 use openshell_policy::words::{Activity, Decision, Engine};
 use openshell_proxy::placeholder::REDACTED;
@@ -61,6 +61,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
         Event::Revoked(event) => network(line, Activity::Close, &event.ends, &event.decided),
         Event::Bypass(event) => network(line, Activity::Refuse, &event.ends, &event.decided),
         Event::Request(event) => http(line, event),
+        Event::Published(event) => published(line, event),
         Event::Finding(event) => finding(line, event),
         Event::Configuration(Configuration { state, severity, message }) => {
             write!(line, "CONFIG:{} [{}] {message}", state.as_str(), severity.as_str())
@@ -134,6 +135,16 @@ fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
     }
     if let Some(code) = decided.code {
         write!(line, " [code:{}]", code.as_str())?;
+    }
+    Ok(())
+}
+
+fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result {
+    let PublishedConnection { severity, action, client, address, port, reason } = event;
+    let (severity, action) = (severity.as_str(), action.as_str());
+    write!(line, "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]")?;
+    if !reason.is_empty() {
+        write!(line, " [reason:{}]", Cut(reason))?;
     }
     Ok(())
 }
@@ -249,7 +260,7 @@ impl fmt::Display for Cut<'_> {
 mod tests {
     use openshell_policy::event::{
         BypassAttempt, Configuration, ConnectionDecided, ConnectionRevoked, Decided, Ends, Event, Finding, Lifecycle,
-        ModelCall, Process, RequestDecided, TokenUsage,
+        ModelCall, Process, PublishedConnection, RequestDecided, TokenUsage,
     };
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::{
@@ -309,6 +320,25 @@ mod tests {
     }
 
     // Conformance: LOG-01, LOG-03.
+    #[test]
+    fn a_connection_to_a_published_port_is_one_line() {
+        let connection = PublishedConnection {
+            severity: Severity::Info,
+            action: Action::Allowed,
+            client: "192.0.2.7:51344".parse().unwrap(),
+            address: "0.0.0.0:8080".parse().unwrap(),
+            port: 8000,
+            reason: "",
+        };
+        let expected = "NET:PUBLISH [INFO] ALLOWED 192.0.2.7:51344 -> 127.0.0.1:8000 [published:0.0.0.0:8080]";
+        check(Event::Published(connection), expected);
+        let failed =
+            PublishedConnection { severity: Severity::Low, action: Action::Other, reason: "no server", ..connection };
+        let expected =
+            "NET:PUBLISH [LOW] OTHER 192.0.2.7:51344 -> 127.0.0.1:8000 [published:0.0.0.0:8080] [reason:no server]";
+        check(Event::Published(failed), expected);
+    }
+
     #[test]
     fn decisions_on_connections() {
         let of = |activity, decided| Event::Connection(ConnectionDecided { activity, decided, ..CONNECTION });

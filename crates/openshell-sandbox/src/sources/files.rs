@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use crate::logging;
 use crate::sources::credential_file::{CredentialFile, OpenedCredentials};
 use crate::sources::input::Phase;
-use crate::sources::policy_file::PolicyFiles;
+use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::RouteSet;
 use crate::sources::update::{Answer, Initial, Source, Update};
 
@@ -32,16 +32,17 @@ struct ReadError {
 }
 
 impl Files {
-    /// Reads and compiles what a sandbox starts with, and logs the policy.
+    /// Reads what a sandbox starts with besides its policy, and logs that.
     ///
     /// # Errors
-    /// The policy cannot be read or is invalid, with every violation; or a secret is missing or invalid.
+    /// The policy could not be read or is invalid, with every violation; or a secret is missing or invalid.
     pub(crate) fn open(
-        policy: PolicyFiles,
+        policy: Policy,
         credentials: Option<OpenedCredentials>,
         routes: Option<RouteSet>,
     ) -> anyhow::Result<(Self, Initial)> {
-        let version = policy.read(Phase::Start)?.compile(1)?;
+        let Policy { files: policy, version } = policy;
+        let version = version?;
         version.report.log("policy loaded");
         let (file, credentials) = credentials.map(OpenedCredentials::resolve).transpose()?.unzip();
         let paths = Arc::new(Paths { policy, credentials: file });

@@ -40,6 +40,21 @@ pub(crate) struct PolicyDocument {
     began: Instant,
 }
 
+/// The policy that a sandbox starts with.
+pub(crate) struct Policy {
+    pub(crate) files: PolicyFiles,
+    /// The first generation, or every violation.
+    pub(crate) version: anyhow::Result<PolicyVersion>,
+}
+
+impl Policy {
+    /// Reads and compiles `files`. Logs nothing.
+    pub(crate) fn load(files: PolicyFiles) -> Self {
+        let version = files.read(Phase::Start).and_then(|document| document.compile(1));
+        Self { files, version }
+    }
+}
+
 /// A generation of the policy, and the log lines about it.
 pub(crate) struct PolicyVersion {
     pub(crate) snapshot: Snapshot,

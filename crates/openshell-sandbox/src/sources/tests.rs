@@ -16,7 +16,7 @@ use super::activation::InForce;
 use super::credential_file::{CredentialSet, OpenedCredentials};
 use super::files::Files;
 use super::input::Phase;
-use super::policy_file::{PolicyDocument, PolicyFiles};
+use super::policy_file::{Policy, PolicyDocument, PolicyFiles};
 use super::route_file;
 use super::update::{Answer, Request, Source, Update, forward};
 
@@ -129,7 +129,7 @@ async fn routes_are_replaced_where_the_sandbox_has_some() {
 #[tokio::test]
 async fn requests_for_a_reload_that_come_together_are_one_update() {
     let folder = Folder::new("coalesced");
-    let (mut files, initial) = Files::open(folder.policy(VALID), None, None).unwrap();
+    let (mut files, initial) = Files::open(Policy::load(folder.policy(VALID)), None, None).unwrap();
     assert_eq!(initial.policy.snapshot.generation(), 1);
     let wanted = files.reload();
     (0..3).for_each(|_| wanted.notify_one());

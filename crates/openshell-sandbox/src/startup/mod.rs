@@ -31,6 +31,7 @@ use crate::run_reports::RunReports;
 use crate::signals;
 use crate::sources::activation::InForce;
 use crate::sources::files::Files;
+use crate::sources::policy_file::Policy;
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;
@@ -77,12 +78,12 @@ struct Resources {
 ///
 /// # Errors
 /// A step fails; everything made before is removed.
-pub(crate) async fn start(config: &Config, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
+pub(crate) async fn start(config: &Config, policy: Policy, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     // Takes as long as everything until it is needed.
     let network = PendingNetwork::start(config)?;
-    let (files, initial) = Files::open(config.policy.clone(), secrets.credentials, secrets.routes)?;
+    let (files, initial) = Files::open(policy, secrets.credentials, secrets.routes)?;
     let plan = Plan::make(config, initial.policy.snapshot.policy())?;
     // From here on things are made that a signal must not keep from being removed.
     let mut tasks = Tasks::default();

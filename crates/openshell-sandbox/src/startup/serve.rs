@@ -1,9 +1,11 @@
 //! Starts the proxy, its reporters, and the tasks that keep it up to date.
 
+use std::future::pending;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use openshell_policy::event::Audit;
@@ -15,6 +17,7 @@ use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes};
 use openshell_proxy::listener::Listener;
 use openshell_proxy::proxy::Proxy;
+use openshell_proxy::publish::PublishedPort;
 use openshell_proxy::relay::services::Services;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tls::interceptor::Interceptor;
@@ -26,6 +29,7 @@ use tokio::sync::mpsc;
 
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
+use crate::cli::Published;
 use crate::config::Config;
 use crate::logging;
 use crate::refusals::Refusals;
@@ -40,6 +44,7 @@ use crate::tasks::Tasks;
 pub(super) struct RunServices {
     /// The proxy's listener and its look-up of callers, if there is a proxy.
     proxy: Option<(Listener, Arc<Identifier>)>,
+    published: Vec<(Listener, PublishedPort)>,
     resolver: Arc<Resolver>,
     pub(super) refusals: Arc<Refusals>,
     /// The log and the counted refusals.
@@ -65,9 +70,14 @@ impl RunServices {
         let audit = audit::receivers(&refusals);
         let resolver = Arc::new(Resolver::from_system()?);
         let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
-        let mut services = Self { proxy: None, resolver, refusals, audit, run_reports, reporters: Vec::new() };
+        let mut services =
+            Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
         if let Some(ProxySockets { listener, socket_query, packet_log }) = sockets {
-            let listener = Listener::new(listener, workers()?)?;
+            let workers = Arc::new(workers()?);
+            let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
+            for published in &config.publish {
+                services.published.push(publish(published, network, &services.audit, &workers)?);
+            }
             let identifier = Arc::new(identifier(socket_query, init)?);
             let probe = network.probe_address();
             services.reporters.extend(monitor(packet_log, probe, &identifier, &services.audit, tasks));
@@ -92,10 +102,26 @@ impl RunServices {
             interceptor: Interceptor::new(tls.authority),
             inference: in_force.inference,
         });
+        tasks.spawn("policy engine", warm_up(Arc::clone(&services)));
         tasks.spawn("sweep", async move { services.authorizer.rescan().await });
         let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, stopped));
         self.reporters.push(reporter);
+        for (listener, port) in self.published.drain(..) {
+            let run = |stopped| listener.run(Arc::new(port), stopped);
+            self.reporters.push(BackgroundReporter::start(tasks, "published port", run));
+        }
     }
+}
+
+/// Time after which the policy engine is made even if no connection has needed it: longer than many commands last.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// Makes the policy engine of the first generation off the way of connections.
+async fn warm_up(services: Arc<Services>) {
+    tokio::time::sleep(WARM_UP).await;
+    // An error is that of each decision.
+    let _ = tokio::task::spawn_blocking(move || services.authorizer.policy.load().prepare()).await;
+    pending().await
 }
 
 /// Starts the task that puts updates in force, and returns its requests.
@@ -115,6 +141,27 @@ fn workers() -> anyhow::Result<Workers> {
     Workers::start().context(
         "cannot start the threads that serve connections; raise the limit of processes (pids.max, ulimit -u) or of open files",
     )
+}
+
+/// Listens outside for a server inside.
+fn publish(
+    &Published { address, port }: &Published,
+    network: &Network,
+    audit: &Arc<dyn Audit>,
+    workers: &Arc<Workers>,
+) -> anyhow::Result<(Listener, PublishedPort)> {
+    let netns = network.netns.as_ref().context("there is no network to publish from")?.try_clone()?;
+    let listen = || {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok((socket.local_addr()?, Listener::new(socket, Arc::clone(workers))?))
+    };
+    let (address, listener) =
+        listen().with_context(|| format!("cannot publish at {address}; name another port or address in --publish"))?;
+    let message = format!("Published at {address}: 127.0.0.1:{port} inside");
+    logging::config_event(ConfigState::Enabled, Severity::Info, &message);
+    let open = Arc::new(move || netns.tcp_socket());
+    Ok((listener, PublishedPort::new(address, port, open, Arc::clone(audit))))
 }
 
 /// Returns the look-up of callers.

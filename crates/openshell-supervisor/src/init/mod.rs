@@ -48,28 +48,55 @@ pub struct Init {
     pub(crate) shared_pids: Option<String>,
 }
 
-/// Side of the fork on which [`fork`] returns.
-pub enum Forked {
-    /// The supervisor, with its new init.
-    Supervisor(Init),
+/// Side of a fork.
+pub enum Forked<T> {
+    /// The supervisor, with what it has of init.
+    Supervisor(T),
     /// Init, which has finished; the caller returns from `main`.
     Init,
 }
 
-/// Forks init. To be called before any thread exists and before any secret is read.
+/// Forks init, which then sets itself up. To be called before any thread exists and before any secret is read.
 ///
 /// # Errors
-/// The namespaces cannot be created, or init cannot set itself up in them.
-pub fn fork() -> Result<Forked, InitError> {
-    match fork_into(serve::Isolation::OwnPids, None) {
-        // A container's masked /proc may forbid mounting a new one. Init then shares the supervisor's PID namespace and
-        // is the sandbox's subreaper.
-        Err(InitError::NoProc(why)) => fork_into(serve::Isolation::SharedPids, Some(why)),
-        result => result,
+/// The namespaces cannot be created.
+pub fn fork() -> Result<Forked<PendingInit>, InitError> {
+    fork_into(serve::Isolation::OwnPids, None)
+}
+
+/// An init that sets itself up.
+#[derive(Debug)]
+pub struct PendingInit(Init);
+
+impl PendingInit {
+    /// Waits until init is up. To be called before any thread exists and before any secret is read, as init may have to be
+    /// forked again: a container's masked /proc may forbid mounting a new one. Init then shares the supervisor's PID
+    /// namespace and is the sandbox's subreaper.
+    ///
+    /// # Errors
+    /// Init cannot set itself up.
+    pub fn finish(self) -> Result<Forked<Init>, InitError> {
+        match self.up() {
+            Err(InitError::NoProc(why)) => match fork_into(serve::Isolation::SharedPids, Some(why))? {
+                Forked::Supervisor(init) => init.up().map(Forked::Supervisor),
+                Forked::Init => Ok(Forked::Init),
+            },
+            result => result.map(Forked::Supervisor),
+        }
+    }
+
+    fn up(self) -> Result<Init, InitError> {
+        let Self(init) = self;
+        match ipc::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
+            Some((Reply::Up, _)) => Ok(init),
+            Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
+            Some((Reply::Failed(why), _)) => Err(InitError::Failed(why)),
+            Some(_) | None => Err(InitError::Gone),
+        }
     }
 }
 
-fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result<Forked, InitError> {
+fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result<Forked<PendingInit>, InitError> {
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|errno| InitError::Socket { source: errno.into() })?;
     match sys::clone_process(isolation.namespaces()).map_err(|source| InitError::Clone { source })? {
@@ -80,13 +107,7 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
         }
         Cloned::Parent { pid, pidfd } => {
             drop(theirs);
-            let init = Init { socket: ours, pid, pidfd, shared_pids };
-            match ipc::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
-                Some((Reply::Up, _)) => Ok(Forked::Supervisor(init)),
-                Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
-                Some((Reply::Failed(why), _)) => Err(InitError::Failed(why)),
-                Some(_) | None => Err(InitError::Gone),
-            }
+            Ok(Forked::Supervisor(PendingInit(Init { socket: ours, pid, pidfd, shared_pids })))
         }
     }
 }

@@ -9,7 +9,7 @@ mod link;
 mod thread;
 
 use std::io;
-use std::net::{SocketAddrV4, TcpListener};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -69,6 +69,28 @@ impl Netns {
         };
         Pending::start(create).map_err(|source| NetnsError::Thread { source })
     }
+
+    /// Returns another handle of the namespace.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()? })
+    }
+
+    /// Opens an unconnected, non-blocking IPv4 TCP socket in the namespace, on a thread of its own.
+    ///
+    /// # Errors
+    /// Threads or descriptors are exhausted.
+    pub fn tcp_socket(&self) -> io::Result<TcpStream> {
+        run_in(self.as_fd(), || Ok(tcp_socket()?.into()))
+    }
+}
+
+/// Opens a non-blocking TCP socket in the calling thread's namespace.
+fn tcp_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }
 
 impl AsFd for Netns {
@@ -147,8 +169,7 @@ const BACKLOG: i32 = 1024;
 
 /// Opens a non-blocking listener in the calling thread's namespace.
 fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    let socket = tcp_socket()?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
