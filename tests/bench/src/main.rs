@@ -10,7 +10,8 @@ mod server;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::Lab;
@@ -42,7 +43,10 @@ fn report(asked: &[String]) {
 type Row = (&'static str, fn(&str));
 
 const ROWS: &[Row] = &[
-    ("start: /bin/true / bwrap", start),
+    ("start: /bin/true / bwrap", |name| start(name, &policy(0))),
+    ("start: /bin/true, 1,000 endpoints / bwrap", |name| start(name, &endpoints())),
+    ("crowd: start beside 299 / beside none", crowd),
+    ("crowd: PSS of supervisor and init, of 100", idle_memory),
     ("connect: new CONNECT + request / direct", connect),
     ("policies: 1,000 / few", policies),
     ("idle: 1,000 idle processes / none", idle),
@@ -147,28 +151,100 @@ fn outside(lab: &Lab, task: &[&str]) -> f64 {
     printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 
-fn start(name: &str) {
+/// Seconds of one run of `command`, the mean of twenty, as the noise of one is too large.
+fn run(lab: &Lab, command: &str) -> f64 {
+    let command = command.to_owned();
+    lab.inside(move || {
+        let words: Vec<_> = command.split(' ').collect();
+        let start = Instant::now();
+        for _ in 0..20 {
+            assert!(Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).status().unwrap().success());
+        }
+        start.elapsed().as_secs_f64() / 20.0
+    })
+}
+
+fn sandboxed(policy: &Path, command: &str) -> String {
+    format!("{} --policy-data {} -- {command}", lab::sandbox::binary().display(), policy.display())
+}
+
+fn start(name: &str, policy: &str) {
     let lab = Lab::with_web();
-    let policy = lab.file("policy.yaml", policy(0));
-    let timed = |command: &str| {
-        let command = command.to_owned();
-        lab.inside(move || {
-            let words: Vec<_> = command.split(' ').collect();
-            // Twenty starts, as the noise of one is too large.
-            let start = Instant::now();
-            for _ in 0..20 {
-                assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success());
-            }
-            start.elapsed().as_secs_f64() / 20.0
-        })
-    };
-    let ours = format!("{} --policy-data {} -- /bin/true", lab::sandbox::binary().display(), policy.display());
-    pairs(
-        name,
-        MILLI,
-        || timed("bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true"),
-        || timed(&ours),
-    );
+    let ours = sandboxed(&lab.file("policy.yaml", policy), "/bin/true");
+    let bwrap = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true";
+    pairs(name, MILLI, || run(&lab, bwrap), || run(&lab, &ours));
+}
+
+/// A policy of a thousand endpoints.
+fn endpoints() -> String {
+    let endpoints: Vec<_> = (0..1000).map(|n| format!("{{host: h{n}.test, port: 443}}")).collect();
+    format!(
+        "process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{bench: {{endpoints: [{}], binaries: [{{path: /usr/bin/curl}}]}}}}\n",
+        endpoints.join(", ")
+    )
+}
+
+/// Running sandboxes, each of which has made a request and waits.
+struct Crowd(Vec<Child>);
+
+impl Crowd {
+    fn start(lab: &Lab, policy: &Path, count: usize) -> Self {
+        let start = |_| {
+            let mut command = Command::new(lab::sandbox::binary());
+            command.arg("--policy-data").arg(policy).args(["--", &this(), "client", "waiting", "1"]);
+            command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+            lab.inside(move || command.spawn().unwrap())
+        };
+        let mut crowd = Self((0..count).map(start).collect());
+        for child in &mut crowd.0 {
+            let mut line = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "ready\n", "its request was answered");
+        }
+        crowd
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|child| drop(child.stdin.take()));
+        self.0.iter_mut().for_each(|child| drop(child.wait()));
+    }
+}
+
+/// A start beside 299 sandboxes, to one beside none.
+fn crowd(name: &str) {
+    let (lab, _server) = host();
+    let policy = lab.file("policy.yaml", policy(10));
+    let ours = sandboxed(&policy, "/bin/true");
+    let alone = || run(&lab, &ours);
+    let first: Vec<_> = (0..PAIRS).map(|_| alone()).collect();
+    let _crowd = Crowd::start(&lab, &policy, 299);
+    let mut first = first.into_iter();
+    pairs(name, MILLI, || first.next().unwrap(), || run(&lab, &ours));
+}
+
+/// Proportional set size of supervisor and init, the median of 100 sandboxes.
+fn idle_memory(name: &str) {
+    let (lab, _server) = host();
+    let crowd = Crowd::start(&lab, &lab.file("policy.yaml", policy(10)), 100);
+    let mut sizes: Vec<f64> = crowd.0.iter().map(|child| pss(child.id()) + pss(init_of(child.id()))).collect();
+    sizes.sort_by(f64::total_cmp);
+    println!("{name:<44} {:>6.1} MB, {:.1} to {:.1}", sizes[50], sizes[0], sizes[99]);
+}
+
+/// The oldest child of a supervisor.
+fn init_of(supervisor: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    children.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Proportional set size in megabytes.
+fn pss(process: u32) -> f64 {
+    let sizes = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
+    let size =
+        sizes.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    size.unwrap() * 1024.0 / 1e6
 }
 
 fn connect(name: &str) {
