@@ -143,9 +143,15 @@ impl Listener {
     ) where
         F: Future<Output = ()> + Send,
     {
-        let Some((worker, worker_slot)) = self.workers.freest() else {
-            tracing::error!("no thread is left that serves connections; start the sandbox again");
-            return;
+        let (worker, worker_slot) = match self.workers.freest() {
+            Ok(worker) => worker,
+            Err(error) => {
+                let remedy = "raise the limit of processes (pids.max, ulimit -u) or of open files";
+                tracing::error!(
+                    "a connection is closed, as no thread can be started that serves it ({error}); {remedy}"
+                );
+                return;
+            }
         };
         let served = async move {
             match TcpStream::from_std(client) {
@@ -154,7 +160,7 @@ impl Listener {
             }
             drop((slot, worker_slot));
         };
-        connections.spawn_on(served, worker);
+        connections.spawn_on(served, &worker);
     }
 }
 
@@ -185,7 +191,6 @@ mod tests {
 
     use super::Listener;
     use crate::testing::{self, Remembered};
-    use crate::workers::Workers;
 
     /// An audit that fails once.
     #[derive(Debug, Default)]
@@ -203,7 +208,7 @@ mod tests {
         let proxy = testing::proxy(&services);
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let listener = Listener::new(socket, Arc::new(Workers::start().unwrap())).unwrap();
+        let listener = Listener::new(socket, Arc::default()).unwrap();
         let (address, (stop, stopped)) = (listener.socket.local_addr().unwrap(), oneshot::channel());
         let client = async {
             client(address).await;

@@ -100,7 +100,6 @@ mod tests {
     use super::PublishedPort;
     use crate::listener::Listener;
     use crate::testing::Remembered;
-    use crate::workers::Workers;
 
     /// Publishes `port` of this host at another one of it while `client` runs, which gets its address.
     async fn published(port: u16, audit: &Arc<Remembered>, client: impl AsyncFnOnce(SocketAddr)) {
@@ -113,7 +112,7 @@ mod tests {
             Ok(rustix::net::socket_with(family, kind, flags, None)?.into())
         };
         let service = PublishedPort::new(address, port, Arc::new(open), Arc::clone(audit) as _);
-        let listener = Listener::new(socket, Arc::new(Workers::start().unwrap())).unwrap();
+        let listener = Listener::new(socket, Arc::default()).unwrap();
         let (stop, stopped) = oneshot::channel();
         let client = async {
             client(address).await;

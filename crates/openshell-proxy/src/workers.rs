@@ -3,7 +3,7 @@
 //! the events that it would have polled for.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, available_parallelism};
 
 use tokio::runtime::{Builder, Handle};
@@ -11,9 +11,13 @@ use tokio::sync::oneshot;
 
 use crate::limits::Limits;
 
-/// The worker threads, one per available processor up to [`Limits::WORKERS`]. Dropping them ends their connections.
+/// The worker threads, at most one per available processor and [`Limits::WORKERS`], started as connections need them.
+/// Dropping them ends their connections.
 #[derive(Debug)]
-pub struct Workers(Vec<Worker>);
+pub struct Workers {
+    running: Mutex<Vec<Worker>>,
+    most: usize,
+}
 
 #[derive(Debug)]
 struct Worker {
@@ -24,22 +28,39 @@ struct Worker {
     running: oneshot::Sender<()>,
 }
 
-impl Workers {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// The system has no more threads or descriptors.
-    pub fn start() -> io::Result<Self> {
+impl Default for Workers {
+    fn default() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
-        (0..processors.min(Limits::WORKERS)).map(|_| Worker::start()).collect::<io::Result<_>>().map(Self)
+        Self::at_most(processors.min(Limits::WORKERS))
+    }
+}
+
+impl Workers {
+    fn at_most(most: usize) -> Self {
+        Self { running: Mutex::default(), most }
     }
 
-    /// The runtime of the worker with the fewest connections, and a slot to be held by the next one. `None` if every
-    /// thread has ended.
-    pub(crate) fn freest(&self) -> Option<(&Handle, WorkerSlot)> {
-        let running = self.0.iter().filter(|worker| !worker.running.is_closed());
-        let worker = running.min_by_key(|worker| Arc::strong_count(&worker.connections))?;
-        Some((&worker.runtime, WorkerSlot { _connections: Arc::clone(&worker.connections) }))
+    /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and a slot to be held by the
+    /// next one.
+    ///
+    /// # Errors
+    /// No thread runs, and the system has no more threads or descriptors.
+    pub(crate) fn freest(&self) -> io::Result<(Handle, WorkerSlot)> {
+        // A worker is complete before it is added.
+        let mut workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|worker| !worker.running.is_closed());
+        let load = |worker: &Worker| Arc::strong_count(&worker.connections) - 1;
+        let is_idle = workers.iter().any(|worker| load(worker) == 0);
+        if !is_idle && workers.len() < self.most {
+            match Worker::start() {
+                Ok(worker) => workers.push(worker),
+                Err(error) if workers.is_empty() => return Err(error),
+                // Those that run serve on.
+                Err(_) => {}
+            }
+        }
+        let worker = workers.iter().min_by_key(|worker| load(worker)).ok_or(io::ErrorKind::NotFound)?;
+        Ok((worker.runtime.clone(), WorkerSlot { _connections: Arc::clone(&worker.connections) }))
     }
 }
 
@@ -71,10 +92,10 @@ mod tests {
     use tokio::sync::oneshot;
     use tokio::task::JoinSet;
 
-    use super::{Worker, Workers};
+    use super::Workers;
 
     fn two() -> Workers {
-        Workers(vec![Worker::start().unwrap(), Worker::start().unwrap()])
+        Workers::at_most(2)
     }
 
     fn spawn(workers: &Workers, owner: &mut JoinSet<()>, work: impl Future<Output = ()> + Send + 'static) {
@@ -83,7 +104,7 @@ mod tests {
             work.await;
             drop(place);
         };
-        owner.spawn_on(work, runtime);
+        owner.spawn_on(work, &runtime);
     }
 
     /// On which thread the next connection goes on until `end` comes.
@@ -99,6 +120,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_served_by_the_thread_that_has_the_fewest() {
         let (workers, mut owner) = (two(), JoinSet::new());
+        assert_eq!(workers.running.lock().unwrap().len(), 0, "threads are started when they are needed");
         let (first, end) = begin(&workers, &mut owner).await;
         let (second, _goes_on) = begin(&workers, &mut owner).await;
         assert_ne!(first, second);
@@ -130,14 +152,11 @@ mod tests {
     async fn a_thread_that_has_ended_gets_no_more_connections() {
         let (mut workers, mut owner) = (two(), JoinSet::new());
         let (first, _goes_on) = begin(&workers, &mut owner).await;
-        let ended = std::mem::replace(&mut workers.0[0].running, oneshot::channel().0);
-        drop(ended);
+        let running = &mut workers.running.get_mut().unwrap()[0].running;
+        drop(std::mem::replace(running, oneshot::channel().0));
         assert!(owner.join_next().await.unwrap().unwrap_err().is_cancelled());
         let (other, _goes_on) = begin(&workers, &mut owner).await;
-        let (again, _goes_on) = begin(&workers, &mut owner).await;
-        assert_eq!((other != first, again), (true, other));
-        drop(workers.0.pop());
-        assert!(workers.freest().is_none());
+        assert_ne!(other, first, "a new one is started");
     }
 
     #[tokio::test]

@@ -73,7 +73,11 @@ impl LogFile {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn start(self) -> io::Result<FileSink> {
-        Ok(FileSink(Queue::new("log-file", self)?))
+        let queue = Queue::new("log-file", self);
+        if !queue.start() {
+            return Err(io::Error::other("no thread can be started that writes the log; raise the limit of processes"));
+        }
+        Ok(FileSink(queue))
     }
 
     /// Returns true if a line of `priority` is one too many.

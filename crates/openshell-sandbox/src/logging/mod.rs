@@ -65,7 +65,7 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<()> {
         }
         Err(error) => Some(error),
     };
-    let stderr = Arc::new(StandardError::start(options.level)?);
+    let stderr = Arc::new(StandardError::new(options.level));
     sinks.push(Arc::clone(&stderr) as _);
     let layer = LogLayer::new(sinks.clone(), options.sandbox.to_owned());
     LOG.set(Log { sinks, stderr, sandbox: options.sandbox.to_owned() })

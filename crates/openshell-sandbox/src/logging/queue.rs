@@ -1,9 +1,10 @@
 //! Lines on their way to an output that may be slow, or stuck for good: the workload shares the terminal or pipe behind it,
 //! and must not hold up the supervisor with it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Ordinary lines that wait for a slow output; more are left out.
@@ -18,6 +19,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Lines that come one by one, each within [`PAUSE`] of the one before, until the thread waits for several.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Time for which a line waits for others, as they come in groups: the thread wakes once for all of them. Denials and
+/// findings do not wait.
+const GROUP: Duration = Duration::from_millis(1);
 
 /// A destination of lines.
 pub(super) trait Output: Send + 'static {
@@ -62,10 +67,63 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// The queue of one output, which a thread of its own writes to.
+impl Message {
+    /// True if it does not wait for others.
+    fn is_urgent(&self) -> bool {
+        match self {
+            Self::Line(line) => line.priority == Priority::Security,
+            Self::Flush(_) => true,
+        }
+    }
+}
+
+/// Writes what arrives at `receiver` to `output`, until the queue is gone.
+fn write_all(
+    receiver: &Receiver<Message>,
+    mut output: impl Output,
+    taken: &AtomicUsize,
+    missing: &AtomicU64,
+    caught_up: &AtomicBool,
+) {
+    let write = |output: &mut dyn Output, message| {
+        taken.fetch_sub(1, Ordering::Relaxed);
+        match message {
+            Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
+            Message::Flush(done) => {
+                output.flush();
+                drop(done);
+            }
+        }
+    };
+    let (mut woken, mut quickly) = (Instant::now(), 0);
+    while let Ok(message) = receiver.recv() {
+        let is_urgent = message.is_urgent();
+        write(&mut output, message);
+        if !is_urgent {
+            std::thread::park_timeout(GROUP);
+        }
+        while let Ok(message) = receiver.try_recv() {
+            write(&mut output, message);
+        }
+        output.flush();
+        caught_up.store(false, Ordering::Relaxed);
+        quickly = if woken.elapsed() < 2 * PAUSE { quickly + 1 } else { 0 };
+        woken = Instant::now();
+        // Waking for every line of thousands takes their writers' time.
+        if quickly > QUICK {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The queue of one output, which a thread of its own writes to. The thread starts with the first message.
 pub(super) struct Queue {
+    name: &'static str,
     /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for all of them at once.
     sender: Sender<Message>,
+    thread: OnceLock<Option<Thread>>,
+    /// Taken by the thread.
+    start: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Messages on their way, at least as many as are in the channel.
     waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
@@ -74,40 +132,29 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(name: &str, mut output: impl Output) -> std::io::Result<Self> {
+    pub(super) fn new(name: &'static str, output: impl Output) -> Self {
         let (sender, receiver) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
         let (missing, caught_up, taken) = (Arc::clone(&left_out), Arc::clone(&is_stuck), Arc::clone(&waiting));
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let write = |output: &mut dyn Output, message| {
-                taken.fetch_sub(1, Ordering::Relaxed);
-                match message {
-                    Message::Line(line) => output.write(line, missing.swap(0, Ordering::Relaxed)),
-                    Message::Flush(done) => {
-                        output.flush();
-                        drop(done);
-                    }
-                }
-            };
-            let (mut woken, mut quickly) = (Instant::now(), 0);
-            while let Ok(message) = receiver.recv() {
-                write(&mut output, message);
-                while let Ok(message) = receiver.try_recv() {
-                    write(&mut output, message);
-                }
-                output.flush();
-                caught_up.store(false, Ordering::Relaxed);
-                quickly = if woken.elapsed() < 2 * PAUSE { quickly + 1 } else { 0 };
-                woken = Instant::now();
-                // Waking for every line of thousands takes their writers' time.
-                if quickly > QUICK {
-                    std::thread::sleep(PAUSE);
-                }
-            }
-        })?;
-        Ok(Self { sender, waiting, left_out, is_stuck })
+        let start = move || write_all(&receiver, output, &taken, &missing, &caught_up);
+        let start = Mutex::new(Some(Box::new(start) as _));
+        Self { name, sender, thread: OnceLock::new(), start, waiting, left_out, is_stuck }
+    }
+
+    /// Starts the thread that writes, if it is not there yet; returns false if the system has no more threads.
+    pub(super) fn start(&self) -> bool {
+        self.thread().is_some()
+    }
+
+    fn thread(&self) -> Option<&Thread> {
+        let start = || {
+            let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+            let thread = std::thread::Builder::new().name(self.name.to_owned()).spawn(start);
+            Some(thread.ok()?.thread().clone())
+        };
+        self.thread.get_or_init(start).as_ref()
     }
 
     /// Hands over a line; leaves it out and counts it if the output takes none.
@@ -120,6 +167,9 @@ impl Queue {
 
     /// Waits until all earlier lines are written, for `patience` at most.
     pub(super) fn flush(&self, patience: Duration) {
+        if self.thread.get().is_none() {
+            return;
+        }
         let (done, written) = mpsc::sync_channel(0);
         if self.send(Message::Flush(done), Priority::State) {
             // An error is the thread's dropping its end.
@@ -129,6 +179,7 @@ impl Queue {
 
     /// Hands over `message` if there is a place for `priority`, after a wait for one unless the output is stuck.
     fn send(&self, message: Message, priority: Priority) -> bool {
+        let Some(thread) = self.thread() else { return false };
         let deadline = Instant::now() + PATIENCE;
         while !self.takes(priority) {
             if self.is_stuck.load(Ordering::Relaxed) || Instant::now() >= deadline {
@@ -137,7 +188,12 @@ impl Queue {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.sender.send(message).is_ok()
+        let is_urgent = message.is_urgent();
+        let is_sent = self.sender.send(message).is_ok();
+        if is_urgent {
+            thread.unpark();
+        }
+        is_sent
     }
 
     /// Takes a place for a message of `priority`, if there is one.
@@ -178,7 +234,7 @@ mod tests {
     #[test]
     fn an_output_that_is_stuck_holds_nobody_up_and_what_is_left_out_is_counted() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written }).unwrap();
+        let queue = Queue::new("test", Gate { open: gate, written });
         let start = Instant::now();
         for n in 0..LINES + 1000 {
             queue.push(line(n));
@@ -198,7 +254,7 @@ mod tests {
     #[test]
     fn a_flood_leaves_room_for_denials_and_one_of_denials_for_the_sandboxs_state() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written }).unwrap();
+        let queue = Queue::new("test", Gate { open: gate, written });
         for n in 0..LINES + 10 {
             queue.push(line(n));
         }
@@ -217,7 +273,7 @@ mod tests {
     #[test]
     fn a_flush_waits_for_what_was_written_before() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written }).unwrap();
+        let queue = Queue::new("test", Gate { open: gate, written });
         queue.push(line("one"));
         open.send(()).unwrap();
         queue.flush(Duration::from_secs(60));

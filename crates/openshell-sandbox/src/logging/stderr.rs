@@ -31,16 +31,16 @@ struct Held {
 }
 
 impl StandardError {
-    /// Starts the thread that writes.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub(super) fn start(level: Level) -> std::io::Result<Self> {
-        Ok(Self { queue: Queue::new("log-errors", Writer)?, level, held: Mutex::default() })
+    /// Takes events up to `level`.
+    pub(super) fn new(level: Level) -> Self {
+        Self { queue: Queue::new("log-errors", Writer), level, held: Mutex::default() }
     }
 
     /// Prints a message that no level hides.
     pub(super) fn print(&self, text: &str) {
+        if !self.queue.start() {
+            return print_unqueued(text);
+        }
         self.push(message(text));
     }
 

@@ -73,7 +73,7 @@ impl RunServices {
         let mut services =
             Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
         if let Some(ProxySockets { listener, socket_query, packet_log }) = sockets {
-            let workers = Arc::new(workers()?);
+            let workers = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
                 services.published.push(publish(published, network, &services.audit, &workers)?);
@@ -135,12 +135,6 @@ pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Re
 /// Starts the task that requests the updates of `source`.
 pub(super) fn follow(source: impl Source, requests: mpsc::Sender<Request>, tasks: &mut Tasks) {
     tasks.spawn("policy source", update::forward(source, requests));
-}
-
-fn workers() -> anyhow::Result<Workers> {
-    Workers::start().context(
-        "cannot start the threads that serve connections; raise the limit of processes (pids.max, ulimit -u) or of open files",
-    )
 }
 
 /// Listens outside for a server inside.
