@@ -159,7 +159,7 @@ async fn a_source_hears_of_each_update_before_it_makes_the_next() {
 
     let folder = Folder::new("forward");
     let owner = Owner::start(&folder, None);
-    let (answers, mut heard) = mpsc::channel(1);
+    let (answers, mut heard) = mpsc::channel(2);
     let source = Twice(vec![folder.document(VALID), folder.document(VALID)], answers);
     tokio::spawn(forward(source, owner.requests.clone()));
     assert_eq!((heard.recv().await, heard.recv().await), (Some(2), Some(3)));

@@ -79,14 +79,20 @@ impl RunDir {
     }
 }
 
+/// Run directories of other sandboxes that a start looks at. Beyond them, orphans wait for one of the next starts.
+const LOOKED_AT: usize = 32;
+
+/// Removes the orphans among the run directories in `parent`.
 fn remove_orphans(parent: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(parent)? {
-        let path = entry?.path();
-        if is_ours(&path) {
-            // Another start may be removing it too; an orphan that cannot be removed is no reason not to start.
-            let _ = remove_orphan(&path);
-        }
-    }
+    let mut found = std::fs::read_dir(parent)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    // At a place of its own for each start, so that every directory has its turn.
+    let mut place = [0; 8];
+    rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty())?;
+    let count = found.len().max(1);
+    found.rotate_left(usize::from_ne_bytes(place) % count);
+    // Another start may be removing an orphan too; one that cannot be removed is no reason not to start.
+    let is_live = |path: &PathBuf| remove_orphan(path).is_err();
+    let _ = found.iter().filter(|path| is_ours(path)).filter(|path| is_live(path)).take(LOOKED_AT).count();
     Ok(())
 }
 
@@ -145,6 +151,18 @@ mod tests {
         let live = made_in(parent.path());
         assert!(!copy.exists() && !empty.exists(), "nobody holds their locks");
         assert!(path.exists() && live.path().exists(), "somebody holds theirs");
+    }
+
+    #[test]
+    fn orphans_among_many_sandboxes_are_removed_by_one_of_the_next_starts() {
+        let parent = private();
+        let orphan = parent.path().join("openshell-0123456789abcdef");
+        let _others: Vec<_> = (0..3 * super::LOOKED_AT).map(|_| made_in(parent.path())).collect();
+        std::fs::create_dir(&orphan).unwrap();
+        std::fs::write(orphan.join("lock"), "").unwrap();
+        // A start has a chance of one in three.
+        let starts = (0..1000).take_while(|_| orphan.exists()).map(|_| drop(made_in(parent.path()))).count();
+        assert!(!orphan.exists(), "after {starts} starts");
     }
 
     #[test]
