@@ -195,6 +195,11 @@ impl Launcher {
         self.init.pid()
     }
 
+    /// Kills all processes of the sandbox, without waiting for their end.
+    pub fn kill(&self) {
+        self.init.kill();
+    }
+
     /// Ends the sandbox and waits until all of its processes are gone.
     pub fn end(&self) {
         self.init.end();

@@ -19,22 +19,6 @@ pub const SYSTEM_BUNDLES: &[&str] = &[
 /// Password of Java's own trust store, which holds nothing secret.
 const JAVA_PASSWORD: &str = "changeit";
 
-/// Concatenates `bundles` and the certificate of `authority`, in PEM.
-#[must_use]
-pub fn bundle<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority: &Authority) -> Vec<u8> {
-    let own = authority.pem();
-    let length: usize = bundles.clone().map(|bundle| bundle.len() + 1).sum();
-    let mut all = Vec::with_capacity(length + own.len());
-    for bundle in bundles.filter(|bundle| !bundle.is_empty()) {
-        all.extend_from_slice(bundle);
-        if !all.ends_with(b"\n") {
-            all.push(b'\n');
-        }
-    }
-    all.extend_from_slice(own.as_bytes());
-    all
-}
-
 /// Parses the certificates of a bundle in PEM (RFC 7468); invalid ones are skipped. A bundle of the system is read at every
 /// start, so its Base64 is decoded by the fastest means at hand.
 pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
@@ -54,17 +38,18 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
     })
 }
 
-/// Builds the trust store for Java, in the form of `JKS`, with the certificates of [`bundle`]. Every Java reads this form,
-/// which is public data and a digest; a PKCS#12 store, which is encrypted, takes milliseconds of each start.
+/// Builds the trust store for Java, in the form of `JKS`, with the certificates of the system's bundle, of `others`, and of
+/// `authority`. Every Java reads this form, which is public data and a digest; a PKCS#12 store, which is encrypted, takes
+/// milliseconds of each start.
 #[must_use]
-pub fn java_store<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority: &Authority) -> Vec<u8> {
+pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
     const VERSION: u32 = 2;
     const TRUSTED_CERTIFICATE: u32 = 2;
     const DIGEST_SALT: &[u8] = b"Mighty Aphrodite";
 
     // As large as the PEM is enough: its Base64 takes more than the names and lengths here.
-    let mut store = Vec::with_capacity(bundles.clone().map(<[u8]>::len).sum::<usize>() + 2048);
+    let mut store = Vec::with_capacity(system.len() + others.iter().map(|bundle| bundle.len()).sum::<usize>() + 2048);
     store.extend([MAGIC, VERSION].into_iter().flat_map(u32::to_be_bytes));
     let count_at = store.len();
     store.extend([0; 4]);
@@ -73,9 +58,10 @@ pub fn java_store<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority
         store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
         store.extend(text.as_bytes());
     };
-    // One that cannot be parsed would make Java refuse the whole store.
+    // One that cannot be parsed would make Java refuse the whole store. The system's are its own.
     let is_valid = |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
-    let all = bundles.flat_map(certificates).filter(is_valid).chain([authority.certificate().clone()]);
+    let others = others.iter().flat_map(|bundle| certificates(bundle)).filter(is_valid);
+    let all = certificates(system).filter(is_one_sequence).chain(others).chain([authority.certificate().clone()]);
     let mut count = 0_u32;
     for certificate in all {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
@@ -94,4 +80,14 @@ pub fn java_store<'b>(bundles: impl Iterator<Item = &'b [u8]> + Clone, authority
     [password.as_slice(), DIGEST_SALT, &store].into_iter().for_each(|part| digest.update(part));
     store.extend_from_slice(digest.finish().as_ref());
     store
+}
+
+/// Returns true if `certificate` is one DER sequence and nothing behind it (X.690 §8.1), as every certificate is.
+fn is_one_sequence(certificate: &CertificateDer<'static>) -> bool {
+    // More than 127 bytes, and no more than 65,535: the length takes two or three.
+    match &**certificate {
+        [0x30, 0x81, length, rest @ ..] => usize::from(*length) == rest.len(),
+        [0x30, 0x82, high, low, rest @ ..] => usize::from(u16::from_be_bytes([*high, *low])) == rest.len(),
+        _ => false,
+    }
 }

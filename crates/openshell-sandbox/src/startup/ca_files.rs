@@ -1,7 +1,7 @@
 //! CA files that make the sandbox's interception CA known to the workload's programs, mounted at the paths that these read.
 
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
-use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, bundle, certificates, java_store};
+use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, certificates, java_store};
 use openshell_supervisor::confine::Mount;
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
@@ -43,6 +43,8 @@ pub(super) struct CaFiles {
 /// A Java trust store to be written into a mounted folder.
 struct JavaStore {
     path: PathBuf,
+    /// True if the first bundle of the roots is the system's.
+    has_system: bool,
     /// Certificates that the caller's variables name, in PEM.
     callers: Vec<u8>,
 }
@@ -59,6 +61,7 @@ impl CaFiles {
         let authority = Authority::create()?;
         let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
+        let has_system = system.is_some();
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let callers = CallerCertificates::read(&config.environment);
         let place =
@@ -68,7 +71,7 @@ impl CaFiles {
         let roots = UpstreamRoots::new(bundles);
         Ok(match written {
             Ok(mounts) => {
-                let java = JavaStore { path: folder.join(JAVA_STORE_FILE), callers: callers.all };
+                let java = JavaStore { path: folder.join(JAVA_STORE_FILE), has_system, callers: callers.all };
                 let java = has_java(&config.environment).then_some(java);
                 Self { authority: Some(authority), roots, mounts, has_java: false, java }
             }
@@ -81,9 +84,11 @@ impl CaFiles {
 
     /// Writes the trust store for Java, if there is one on the machine. The folder that it is written to may be mounted already.
     pub(super) fn write_java_store(&mut self) {
-        let (Some(JavaStore { path, callers }), Some(authority)) = (self.java.take(), &self.authority) else { return };
-        let bundles = self.roots.bundles().iter().chain([&callers]).map(Vec::as_slice);
-        match write_file(&path, &java_store(bundles, authority)) {
+        let (Some(java), Some(authority)) = (self.java.take(), &self.authority) else { return };
+        let (system, added) = self.roots.bundles().split_at(usize::from(java.has_system));
+        let others: Vec<_> = added.iter().chain([&java.callers]).map(Vec::as_slice).collect();
+        let store = java_store(system.first().map_or(&[], Vec::as_slice), &others, authority);
+        match write_file(&java.path, [store.as_slice()]) {
             Ok(()) => self.has_java = true,
             Err(error) => {
                 let message = format!("Java inside does not trust the sandbox's certificates: {error:#}");
@@ -192,14 +197,16 @@ fn write(
     bundles: &[Vec<u8>],
     callers: &CallerCertificates,
 ) -> anyhow::Result<Vec<Mount>> {
-    let bundles = bundles.iter().chain([&callers.all]).map(Vec::as_slice);
     DirBuilder::new().mode(0o755).create(folder)?;
     // The caller's umask may have taken bits away.
     std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
-    let alone = [callers.besides.as_slice(), authority.pem().as_bytes()].concat();
-    write_file(&folder.join(AUTHORITY_FILE), &alone)?;
+    let own = authority.pem();
+    write_file(&folder.join(AUTHORITY_FILE), [callers.besides.as_slice(), own.as_bytes()])?;
     let everything = folder.join(BUNDLE_FILE);
-    write_file(&everything, &bundle(bundles, authority))?;
+    let bundles = bundles.iter().chain([&callers.all]).filter(|bundle| !bundle.is_empty());
+    // A bundle may lack the end of its last line.
+    let lines = bundles.flat_map(|bundle| [bundle.as_slice(), if bundle.ends_with(b"\n") { b"" } else { b"\n" }]);
+    write_file(&everything, lines.chain([own.as_bytes()]))?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> =
         systems.map(|place| Mount { source: everything.clone(), target: place, is_needed: false }).collect();
@@ -209,10 +216,14 @@ fn write(
     Ok(mounts)
 }
 
-/// Writes a file that everybody may read.
-fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(std::fs::set_permissions(path, Permissions::from_mode(0o644))?)
+/// Writes a file of these parts that everybody may read.
+fn write_file<'p>(path: &Path, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
+    let write = || {
+        let mut file = File::create_new(path)?;
+        parts.into_iter().try_for_each(|part| file.write_all(part))?;
+        file.set_permissions(Permissions::from_mode(0o644))
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.

@@ -34,6 +34,11 @@ const SLACK: Duration = Duration::from_secs(1);
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
     let terminal = config.interactive.then(Terminal::lend).transpose()?;
     let ended = supervise(config, &mut sandbox).await;
+    sandbox.launcher.kill();
+    // They need no process any more; meanwhile the kernel removes those.
+    for reporter in std::mem::take(&mut sandbox.reporters) {
+        reporter.finish().await;
+    }
     // Every process ends before the terminal is taken back, and before anything made for them is removed.
     sandbox.launcher.end();
     drop(terminal);
@@ -41,9 +46,6 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     for folder in sandbox.made.remove() {
         let message = format!("left {}, which the start made: it is not empty", folder.display());
         logging::config_event(ConfigState::Left, Severity::Info, &message);
-    }
-    for reporter in std::mem::take(&mut sandbox.reporters) {
-        reporter.finish().await;
     }
     if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
         logging::print_stderr(&format!("openshell-sandbox: {error:#}"));

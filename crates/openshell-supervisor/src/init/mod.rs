@@ -119,14 +119,19 @@ impl Init {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Ends init and every process of the sandbox, and waits for it. The kernel kills the processes of a PID namespace;
-    /// without one init kills them itself when its socket closes.
-    pub fn end(&self) {
+    /// Kills init and every process of the sandbox. The kernel kills the processes of a PID namespace; without one init
+    /// kills them itself when its socket closes.
+    pub fn kill(&self) {
         // Failures mean that init has ended already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if self.shared_pids.is_none() {
             let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         }
+    }
+
+    /// Kills as [`Self::kill`], and waits until all processes are gone.
+    pub fn end(&self) {
+        self.kill();
         let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
     }
 

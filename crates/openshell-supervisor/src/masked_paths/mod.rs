@@ -11,7 +11,6 @@ mod shared_sockets;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Bound;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -37,10 +36,11 @@ pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
 pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
     // Mounts are made by descriptor, through /proc/self/fd.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
+    let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
     let mut unmasked = Vec::new();
     let mut found = Vec::new();
     for folder in ancestors_of(&visible) {
-        match siblings(folder, &visible, uid) {
+        match siblings(folder, &prefixes, uid) {
             Ok(entries) => found.extend(entries),
             Err(error) => unmasked.push(format!("{}: {error}", folder.display())),
         }
@@ -105,7 +105,7 @@ fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
 }
 
 /// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and have to be masked.
-fn siblings(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<Vec<Candidate>> {
+fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<Vec<Candidate>> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
         return Ok(Vec::new());
@@ -145,13 +145,20 @@ fn siblings(folder: &Path, visible: &BTreeSet<PathBuf>, uid: u32) -> io::Result<
     Ok(found)
 }
 
-/// Returns true if `path` is visible or an ancestor of a visible path.
-fn leads_to_visible(path: &Path, visible: &BTreeSet<PathBuf>) -> bool {
-    // Paths are ordered by component, so what begins with `path` follows it at once.
-    visible
-        .range::<Path, _>((Bound::Included(path), Bound::Unbounded))
-        .next()
-        .is_some_and(|next| next.starts_with(path))
+/// Returns the bytes with which `path` and everything beneath it begins, each with a slash behind it. Comparing paths by
+/// their components would take longer.
+fn prefix(path: &Path) -> Vec<u8> {
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    if !bytes.ends_with(b"/") {
+        bytes.push(b'/');
+    }
+    bytes
+}
+
+/// Returns true if `path` is visible or an ancestor of a visible path; `visible` has the [`prefix`] of each.
+fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
+    let prefix = prefix(path);
+    visible.range(prefix.clone()..).next().is_some_and(|next| next.starts_with(&prefix))
 }
 
 /// Empty folder and file of mode 000 on a tmpfs, mounted in place of masked paths.
