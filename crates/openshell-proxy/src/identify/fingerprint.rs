@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-use sha2::{Digest, Sha256};
+use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::limits::Limits;
 
@@ -95,12 +95,12 @@ fn stamp(file: &File) -> io::Result<Stamp> {
 }
 
 fn hash(mut file: &File) -> io::Result<Hash> {
-    let mut hasher = Sha256::new();
+    let mut hasher = Context::new(&SHA256);
     let mut buffer = vec![0; 256 * 1024];
     loop {
         let filled = file.read(&mut buffer)?;
         if filled == 0 {
-            return Ok(hasher.finalize().into());
+            return hasher.finish().as_ref().try_into().map_err(io::Error::other);
         }
         hasher.update(buffer.get(..filled).unwrap_or_default());
     }

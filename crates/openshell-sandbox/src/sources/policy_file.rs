@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
+use aws_lc_rs::digest::{SHA256, digest};
 use openshell_policy::violation::ViolationKind;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::trusted_symlinks::resolve;
-use sha2::{Digest, Sha256};
 
 use crate::sources::input::{self, Phase};
 use crate::{lints, logging, text};
@@ -158,7 +158,7 @@ pub(crate) fn policies(count: usize) -> String {
 
 /// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.
 fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a text of at most [`BYTES`]; more of an endless file would only take memory.
