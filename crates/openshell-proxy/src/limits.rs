@@ -1,4 +1,4 @@
-//! Bounds on everything that a workload can grow.
+//! Bounds on everything that a workload, or a client of a published port, can grow.
 
 use std::time::Duration;
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use openshell_policy::event::{Audit, Event, PublishedConnection};
 use openshell_policy::words::{Action, Severity};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::credentials::body::FirstBytes;
@@ -20,6 +21,9 @@ use crate::socket::prepare;
 
 /// Opens an unconnected, non-blocking IPv4 TCP socket in the workload's network. May block.
 pub type OpenInside = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
+
+/// Sockets opened inside at once, on threads.
+static OPENING: Semaphore = Semaphore::const_new(16);
 
 /// A port of a server inside, published at an address outside. Whoever reaches that address is relayed; nothing else comes in.
 pub struct PublishedPort {
@@ -45,14 +49,27 @@ impl PublishedPort {
         Self { address, port, open, audit }
     }
 
-    /// Connects to the server inside.
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let open = Arc::clone(&self.open);
-        let socket = tokio::task::spawn_blocking(move || open()).await.map_err(io::Error::other)??;
+    /// Connects to the server inside; the error is the reason for which there is no connection.
+    async fn connect(&self) -> Result<TcpStream, String> {
+        let no_server = |error: io::Error| format!("no server inside: {error}");
+        let socket = self.open().await.map_err(|error| format!("no socket inside: {error}"))?;
         let connected = TcpSocket::from_std_stream(socket).connect((Ipv4Addr::LOCALHOST, self.port).into());
-        let server = timeout(Limits::CONNECT_DEADLINE, connected).await.map_err(io::Error::from)??;
-        prepare(&server)?;
+        let server = timeout(Limits::CONNECT_DEADLINE, connected).await.map_err(|late| no_server(late.into()))?;
+        let server = server.map_err(no_server)?;
+        // Where nothing listens, the kernel may choose the same port for this end, and connect it to itself.
+        let is_itself = matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
+        if is_itself {
+            return Err(no_server(io::ErrorKind::ConnectionRefused.into()));
+        }
+        prepare(&server).map_err(no_server)?;
         Ok(server)
+    }
+
+    /// Opens a socket inside.
+    async fn open(&self) -> io::Result<std::net::TcpStream> {
+        let _slot = OPENING.acquire().await.map_err(io::Error::other)?;
+        let open = Arc::clone(&self.open);
+        tokio::task::spawn_blocking(move || open()).await.map_err(io::Error::other)?
     }
 
     fn report(&self, client: SocketAddr, severity: Severity, action: Action, reason: &str) {
@@ -75,7 +92,7 @@ impl Service for PublishedPort {
                 let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first).await;
             }
             Err(error) => {
-                self.report(peer, Severity::Low, Action::Other, &format!("no server inside: {error}"));
+                self.report(peer, Severity::Low, Action::Other, &error);
                 // A reset, as from a port where nothing listens.
                 let _ = client.set_zero_linger();
             }

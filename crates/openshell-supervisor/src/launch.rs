@@ -115,7 +115,8 @@ impl Confining {
     /// refuse.
     pub fn enter(&self, namespace: Option<BorrowedFd<'_>>, firewall_probe: Option<SocketAddrV4>) {
         // If init is gone, its last reply tells why.
-        let _ = ipc::send(self.init.socket.as_fd(), &Request::Enter { firewall_probe }, namespace.as_slice());
+        let request = Request::Enter { is_own: namespace.is_some(), firewall_probe };
+        let _ = ipc::send(self.init.socket.as_fd(), &request, namespace.as_slice());
     }
 
     /// The init.

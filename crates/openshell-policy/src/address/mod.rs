@@ -104,16 +104,6 @@ impl AddressClass {
     }
 }
 
-/// Returns the IPv4 addresses that `address` is or embeds.
-#[must_use]
-pub fn ipv4_forms(address: IpAddr) -> Vec<Ipv4Addr> {
-    match address {
-        IpAddr::V4(address) => vec![address],
-        IpAddr::V6(address) if matches!(address.segments(), [0x0064, 0xff9b, 1, ..]) => translated(address).collect(),
-        IpAddr::V6(address) => embedded(address).into_iter().collect(),
-    }
-}
-
 /// Returns the IPv4 address embedded in an IPv6 address: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64 (RFC
 /// 6052), 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {

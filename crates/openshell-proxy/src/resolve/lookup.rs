@@ -1,7 +1,6 @@
 //! Name resolution by the supervisor's resolver and hosts file.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
@@ -9,23 +8,23 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use openshell_policy::network::host::{Host, HostName};
-use tokio::runtime::{Handle, TryCurrentError};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::limits::Limits;
 
-/// The supervisor's resolver, set up for the first look-up: many commands never need one.
+/// The supervisor's resolver.
 #[derive(Debug)]
 pub struct Resolver {
-    resolver: OnceLock<Result<TokioResolver, NetError>>,
+    resolver: TokioResolver,
     /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's runtime.
     runtime: Handle,
 }
 
-/// Error of a resolver without a runtime.
+/// Error of setting up the resolver.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot set up name resolution: {0}")]
-pub struct ResolverError(#[from] TryCurrentError);
+#[error("cannot set up name resolution from /etc/resolv.conf and /etc/hosts: {0}")]
+pub struct ResolverError(String);
 
 /// Cause of a failed look-up, short enough for a log line.
 fn cause(error: &NetError) -> String {
@@ -42,24 +41,21 @@ fn cause(error: &NetError) -> String {
 }
 
 impl Resolver {
-    /// Creates a resolver from `/etc/resolv.conf` and `/etc/hosts` as they are at the first look-up. Without a usable
-    /// `resolv.conf`, as in minimal images, it uses the hosts file alone and logs a warning. Look-ups run in the runtime
-    /// of this call.
+    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. Without a usable `resolv.conf`, as in
+    /// minimal images, it uses the hosts file alone and logs a warning. Look-ups run in the runtime of this call.
     ///
     /// # Errors
-    /// The call is outside a runtime.
+    /// The call is outside a runtime, or the configuration is invalid.
     pub fn from_system() -> Result<Self, ResolverError> {
-        Ok(Self { resolver: OnceLock::new(), runtime: Handle::try_current()? })
-    }
-
-    fn set_up() -> Result<TokioResolver, NetError> {
         let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
             let no_servers = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
             TokioResolver::builder_with_config(no_servers, TokioRuntimeProvider::default())
         });
         builder.options_mut().use_hosts_file = ResolveHosts::Always;
-        builder.build()
+        let runtime = Handle::try_current().map_err(|error| ResolverError(error.to_string()))?;
+        let resolver = builder.build().map_err(|error| ResolverError(error.to_string()))?;
+        Ok(Self { resolver, runtime })
     }
 
     /// The addresses of `host`, given as text; empty if there are none.
@@ -73,9 +69,7 @@ impl Resolver {
 
     /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
-        let resolver = self.resolver.get_or_init(Self::set_up).as_ref();
-        let resolver = resolver.map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
-        let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
+        let (resolver, text) = (self.resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);

@@ -116,14 +116,20 @@ fn write_all(
     }
 }
 
+/// Work of the thread of a queue.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Held while a thread is started, so that a queue has one.
+static STARTING: Mutex<()> = Mutex::new(());
+
 /// The queue of one output, which a thread of its own writes to. The thread starts with the first message.
 pub(super) struct Queue {
     name: &'static str,
     /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for all of them at once.
     sender: Sender<Message>,
-    thread: OnceLock<Option<Thread>>,
-    /// Taken by the thread.
-    start: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    thread: OnceLock<Thread>,
+    /// Taken by the thread, which may be started by a later message if it cannot be by the first.
+    work: Arc<Mutex<Option<Work>>>,
     /// Messages on their way, at least as many as are in the channel.
     waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
@@ -138,9 +144,9 @@ impl Queue {
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
         let (missing, caught_up, taken) = (Arc::clone(&left_out), Arc::clone(&is_stuck), Arc::clone(&waiting));
-        let start = move || write_all(&receiver, output, &taken, &missing, &caught_up);
-        let start = Mutex::new(Some(Box::new(start) as _));
-        Self { name, sender, thread: OnceLock::new(), start, waiting, left_out, is_stuck }
+        let work = move || write_all(&receiver, output, &taken, &missing, &caught_up);
+        let work = Arc::new(Mutex::new(Some(Box::new(work) as _)));
+        Self { name, sender, thread: OnceLock::new(), work, waiting, left_out, is_stuck }
     }
 
     /// Starts the thread that writes, if it is not there yet; returns false if the system has no more threads.
@@ -149,12 +155,22 @@ impl Queue {
     }
 
     fn thread(&self) -> Option<&Thread> {
-        let start = || {
-            let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-            let thread = std::thread::Builder::new().name(self.name.to_owned()).spawn(start);
-            Some(thread.ok()?.thread().clone())
+        if let Some(thread) = self.thread.get() {
+            return Some(thread);
+        }
+        let work = Arc::clone(&self.work);
+        let run = move || {
+            let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(work) = taken {
+                work();
+            }
         };
-        self.thread.get_or_init(start).as_ref()
+        let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.thread.get().is_none() {
+            let started = std::thread::Builder::new().name(self.name.to_owned()).spawn(run).ok()?;
+            let _ = self.thread.set(started.thread().clone());
+        }
+        self.thread.get()
     }
 
     /// Hands over a line; leaves it out and counts it if the output takes none.
@@ -179,7 +195,7 @@ impl Queue {
 
     /// Hands over `message` if there is a place for `priority`, after a wait for one unless the output is stuck.
     fn send(&self, message: Message, priority: Priority) -> bool {
-        let Some(thread) = self.thread() else { return false };
+        let thread = self.thread();
         let deadline = Instant::now() + PATIENCE;
         while !self.takes(priority) {
             if self.is_stuck.load(Ordering::Relaxed) || Instant::now() >= deadline {
@@ -190,7 +206,7 @@ impl Queue {
         }
         let is_urgent = message.is_urgent();
         let is_sent = self.sender.send(message).is_ok();
-        if is_urgent {
+        if let Some(thread) = thread.filter(|_| is_urgent) {
             thread.unpark();
         }
         is_sent

@@ -319,7 +319,6 @@ mod tests {
         assert_eq!(line, format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1"));
     }
 
-    // Conformance: LOG-01, LOG-03.
     #[test]
     fn a_connection_to_a_published_port_is_one_line() {
         let connection = PublishedConnection {
@@ -339,6 +338,7 @@ mod tests {
         check(Event::Published(failed), expected);
     }
 
+    // Conformance: LOG-01, LOG-03.
     #[test]
     fn decisions_on_connections() {
         let of = |activity, decided| Event::Connection(ConnectionDecided { activity, decided, ..CONNECTION });

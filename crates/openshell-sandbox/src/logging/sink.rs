@@ -71,19 +71,16 @@ impl<'e> LogEvent<'e> {
                 return Priority::State;
             }
             Content::Audit(Event::Finding(_)) => return Priority::Security,
-            Content::Audit(Event::Published(event)) => return of_action(event.action),
+            // Clients outside can cause as many as they like.
+            Content::Audit(Event::Published(_)) => return Priority::Ordinary,
             Content::Audit(Event::Connection(event)) => event.decided,
             Content::Audit(Event::Request(event)) => event.decided,
             Content::Audit(Event::Revoked(event)) => event.decided,
             Content::Audit(Event::Bypass(event)) => event.decided,
         };
-        of_action(decided.action)
-    }
-}
-
-fn of_action(action: Action) -> Priority {
-    match action {
-        Action::Denied => Priority::Security,
-        Action::Allowed | Action::Other => Priority::Ordinary,
+        match decided.action {
+            Action::Denied => Priority::Security,
+            Action::Allowed | Action::Other => Priority::Ordinary,
+        }
     }
 }

@@ -152,19 +152,21 @@ impl Attached {
         let makes_sockets = streams.has_relays() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
             // Abstract sockets are a network namespace's, so this one must be in the workload's to be in reach at all.
+            let bind = |name: &[u8]| UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?);
             let proof = match proof {
                 LandlockProof::AbstractSocket(name) => {
-                    Some(UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?)
+                    Some(bind(name).context("cannot open the abstract socket that proves Landlock")?)
                 }
                 LandlockProof::File(_) => None,
             };
-            Ok((proof, streams.open()))
+            anyhow::Ok((proof, streams.open()?))
         };
-        let opened = match network.netns.as_ref().filter(|_| makes_sockets) {
-            Some(netns) => netns::run_in(netns.as_fd(), open),
-            None => open(),
+        let (proof, streams) = match network.netns.as_ref().filter(|_| makes_sockets) {
+            Some(netns) => {
+                netns::run_in(netns.as_fd(), || Ok(open())).context("cannot enter the sandbox's network")??
+            }
+            None => open()?,
         };
-        let (proof, streams) = opened.context("cannot open the abstract socket that proves Landlock")?;
-        Ok(Self { streams: streams?, network, sockets, proof })
+        Ok(Self { streams, network, sockets, proof })
     }
 }

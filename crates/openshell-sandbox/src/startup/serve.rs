@@ -119,8 +119,10 @@ const WARM_UP: Duration = Duration::from_millis(50);
 /// Makes the policy engine of the first generation off the way of connections.
 async fn warm_up(services: Arc<Services>) {
     tokio::time::sleep(WARM_UP).await;
-    // An error is that of each decision.
-    let _ = tokio::task::spawn_blocking(move || services.authorizer.policy.load().prepare()).await;
+    // Where no thread can be started, the first decision makes it.
+    let _ = std::thread::Builder::new()
+        .name("policy".to_owned())
+        .spawn(move || services.authorizer.policy.load().prepare());
     pending().await
 }
 

@@ -195,8 +195,7 @@ impl Confinement {
         }
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
         if let Some(namespace) = &namespace {
-            rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(|errno| ApplyError::Network { source: errno.into() })?;
+            enter(namespace).map_err(|source| ApplyError::Network { source })?;
         }
         // PID 1 has a PID namespace of its own.
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
@@ -340,6 +339,14 @@ impl Confinement {
             Err(error) => Err(error).at(Step::FirewallProved),
         }
     }
+}
+
+/// Moves init into a network namespace, and verifies that it is there.
+fn enter(namespace: &OwnedFd) -> io::Result<()> {
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let (wanted, current) = (rustix::fs::fstat(namespace)?, rustix::fs::stat("/proc/self/ns/net")?);
+    let is_there = (wanted.st_dev, wanted.st_ino) == (current.st_dev, current.st_ino);
+    if is_there { Ok(()) } else { Err(io::Error::other("it is in another one")) }
 }
 
 /// Longest wait for the refusal of the probe.

@@ -26,8 +26,8 @@ use crate::confine::{Confinement, Enforced, StepFailed};
 pub(crate) enum Request {
     /// Confine init, up to its entry into the network.
     Confine(Confinement),
-    /// Finish that in this network; carries the namespace, if there is one.
-    Enter { firewall_probe: Option<SocketAddrV4> },
+    /// Finish that in this network; carries the namespace, if the workload's `is_own`.
+    Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
     /// Start a command; carries its three standard streams.
     Start { id: u32, command: Command },
     /// Send a signal to the process group of a running command.
@@ -156,9 +156,8 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     let received = loop {
         let mut text = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            // The other end died with a packet unread.
-            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            // A reset tells once that the other end died with a packet unread; its own last packets follow, then the end.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             result => break result?,
         }
     };

@@ -319,8 +319,13 @@ fn end_children() {
 /// Waits for the network of the confinement under way.
 fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
     match ipc::receive(socket.as_fd())? {
-        Some((Request::Enter { firewall_probe }, descriptors)) => {
-            Ok(Network { namespace: descriptors.into_iter().next(), firewall_probe })
+        Some((Request::Enter { is_own, firewall_probe }, descriptors)) => {
+            let namespace = descriptors.into_iter().next();
+            // A descriptor is lost on the way if init has too many.
+            if namespace.is_some() != is_own {
+                return Err(io::Error::other("its namespace did not arrive"));
+            }
+            Ok(Network { namespace, firewall_probe })
         }
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
         None => Err(io::ErrorKind::UnexpectedEof.into()),

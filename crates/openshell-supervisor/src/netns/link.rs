@@ -36,8 +36,9 @@ const IFF_UP: u32 = libc::IFF_UP as u32;
 /// Interface index of loopback in a new namespace.
 const LOOPBACK: u32 = 1;
 
-/// Interface index of `eth0`, either end of the pair, in its namespace.
-pub const INTERFACE: u32 = 2;
+/// Interface index of `eth0`, either end of the pair, in its namespace. Behind those of tunnel devices, which some kernels
+/// create in every namespace (tunl0, sit0…).
+pub const INTERFACE: u32 = 100;
 
 /// Address of the landing's end, on which the proxy listens. The same in every sandbox.
 pub const LANDING: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
