@@ -97,10 +97,13 @@ pub(crate) async fn start(config: &Config, policy: Policy, secrets: Secrets, ini
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
     confinement.enter(&network);
     let policy = initial.policy.snapshot.policy();
-    let mut services = RunServices::prepare(config, policy, sockets, &network, confinement.init(), &mut tasks)?;
+    let prepared = RunServices::prepare(config, policy, sockets, &network, confinement.init(), &mut tasks);
     // Init is a process of its own by now, and the whole environment has been read.
-    harden::supervisor()?;
+    let hardened = harden::supervisor();
+    // A failure of init comes first: it may be the cause of others.
     let confined = confinement.finish(&mut host, &mut signals).await?;
+    let mut services = prepared?;
+    hardened?;
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
