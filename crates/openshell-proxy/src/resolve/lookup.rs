@@ -1,14 +1,16 @@
 //! Name resolution by the supervisor's resolver and hosts file.
 
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ResolveHosts, ResolverConfig};
+use hickory_resolver::config::{ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::{Hosts, TokioResolver};
 use openshell_policy::network::host::{Host, HostName};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, TryCurrentError};
 use tokio::task::JoinSet;
 
 use crate::limits::Limits;
@@ -16,15 +18,19 @@ use crate::limits::Limits;
 /// The supervisor's resolver.
 #[derive(Debug)]
 pub struct Resolver {
-    resolver: TokioResolver,
+    /// Made for the first look-up, as many commands never need one.
+    resolver: OnceLock<TokioResolver>,
+    config: ResolverConfig,
+    options: ResolverOpts,
+    hosts: Arc<Hosts>,
     /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's runtime.
     runtime: Handle,
 }
 
-/// Error of setting up the resolver.
+/// Error of a resolver outside a runtime.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot set up name resolution from /etc/resolv.conf and /etc/hosts: {0}")]
-pub struct ResolverError(String);
+#[error("cannot set up name resolution: {0}")]
+pub struct ResolverError(#[from] TryCurrentError);
 
 /// Cause of a failed look-up, short enough for a log line.
 fn cause(error: &NetError) -> String {
@@ -45,17 +51,26 @@ impl Resolver {
     /// minimal images, it uses the hosts file alone and logs a warning. Look-ups run in the runtime of this call.
     ///
     /// # Errors
-    /// The call is outside a runtime, or the configuration is invalid.
+    /// The call is outside a runtime.
     pub fn from_system() -> Result<Self, ResolverError> {
-        let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|error| {
+        let (config, mut options) = read_system_conf().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
-            let no_servers = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
-            TokioResolver::builder_with_config(no_servers, TokioRuntimeProvider::default())
+            (ResolverConfig::from_parts(None, Vec::new(), Vec::new()), ResolverOpts::default())
         });
-        builder.options_mut().use_hosts_file = ResolveHosts::Always;
-        let runtime = Handle::try_current().map_err(|error| ResolverError(error.to_string()))?;
-        let resolver = builder.build().map_err(|error| ResolverError(error.to_string()))?;
-        Ok(Self { resolver, runtime })
+        options.use_hosts_file = ResolveHosts::Always;
+        let hosts = Arc::new(Hosts::from_system().unwrap_or_default());
+        Ok(Self { resolver: OnceLock::new(), config, options, hosts, runtime: Handle::try_current()? })
+    }
+
+    fn resolver(&self) -> Result<&TokioResolver, NetError> {
+        if let Some(resolver) = self.resolver.get() {
+            return Ok(resolver);
+        }
+        let builder = TokioResolver::builder_with_config(self.config.clone(), TokioRuntimeProvider::default());
+        let mut resolver = builder.with_options(self.options.clone()).build()?;
+        // As they were before the workload started.
+        resolver.set_hosts(Arc::clone(&self.hosts));
+        Ok(self.resolver.get_or_init(|| resolver))
     }
 
     /// The addresses of `host`, given as text; empty if there are none.
@@ -69,7 +84,8 @@ impl Resolver {
 
     /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
-        let (resolver, text) = (self.resolver.clone(), name.as_str().to_owned());
+        let resolver = self.resolver().map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
+        let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);
