@@ -16,7 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
-use rustix::mount::MountFlags;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags};
 
 use crate::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
@@ -130,7 +131,7 @@ fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<
                         (FileType::from_raw_mode(data.st_mode), is_changeable)
                     }
                     // It was removed meanwhile.
-                    Err(rustix::io::Errno::NOENT) => continue,
+                    Err(Errno::NOENT) => continue,
                     // Closed to root, as a user's FUSE mount is.
                     Err(_) if kind == FileType::Unknown => (FileType::Directory, true),
                     Err(_) => (kind, true),
@@ -171,16 +172,12 @@ struct PlaceholderMounts {
 fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
     let target = match open(path, OFlags::PATH) {
         // It was removed meanwhile.
-        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(()),
         opened => opened?,
     };
     match (placeholders, kind) {
-        (Some(placeholders), FileType::Directory) => {
-            rustix::mount::mount_bind(by_descriptor(&placeholders.folder), by_descriptor(&target))?
-        }
-        (Some(placeholders), _) => {
-            rustix::mount::mount_bind(by_descriptor(&placeholders.file), by_descriptor(&target))?
-        }
+        (Some(placeholders), FileType::Directory) => bind(&placeholders.folder, &target)?,
+        (Some(placeholders), _) => bind(&placeholders.file, &target)?,
         (placeholders @ None, _) => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             let options = Some(c"mode=000,size=4k,nr_inodes=4");
@@ -192,6 +189,20 @@ fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMo
         }
     }
     Ok(())
+}
+
+/// Mounts `source` on `target`. Paths in /proc, which mount(2) needs, take several times as long to look up.
+fn bind(source: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let moved = rustix::mount::open_tree(source, "", flags).and_then(|tree| {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(tree, "", target, "", flags)
+    });
+    match moved {
+        // A container's filter may know the older call alone.
+        Err(Errno::NOSYS | Errno::PERM) => rustix::mount::mount_bind(by_descriptor(source), by_descriptor(target)),
+        result => result,
+    }
 }
 
 /// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.

@@ -39,6 +39,8 @@ pub struct CreatedDirs {
     run_dir: PathBuf,
     /// Locked directories, which no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
+    /// True if nothing was added since [`Self::remove`].
+    is_removed: bool,
 }
 
 impl CreatedDirs {
@@ -53,7 +55,7 @@ impl CreatedDirs {
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         std::fs::write(run_dir.join(USES), list)?;
-        Ok(Self { run_dir, held: Vec::new() })
+        Ok(Self { run_dir, held: Vec::new(), is_removed: false })
     }
 
     /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must therefore be hidden
@@ -82,6 +84,7 @@ impl CreatedDirs {
     /// # Errors
     /// The run directory cannot be written.
     pub fn add(&mut self, folder: &Path) -> io::Result<()> {
+        self.is_removed = false;
         record(&self.run_dir, folder)
     }
 
@@ -89,7 +92,7 @@ impl CreatedDirs {
     /// another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
-        remove_recorded(&self.run_dir)
+        if std::mem::replace(&mut self.is_removed, true) { Vec::new() } else { remove_recorded(&self.run_dir) }
     }
 }
 
