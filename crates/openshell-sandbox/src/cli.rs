@@ -32,9 +32,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "proxy")]
     pub(crate) network: NetworkMode,
 
-    /// Publish a server inside: [ADDR:]PORT[:PORT], an address (127.0.0.1) and port outside (0 for any), and its port at
-    /// 127.0.0.1 inside (the same); may be repeated
-    #[arg(long, value_name = "PORT", value_parser = published)]
+    /// Publish a server inside: an address (127.0.0.1) and port outside, 0 for any, and its port at 127.0.0.1 inside (the
+    /// same); may be repeated
+    #[arg(long, value_name = "[ADDR:]PORT[:PORT]", value_parser = published)]
     pub(crate) publish: Vec<Published>,
 
     /// Working directory of the command, an existing folder; also added to its writable paths

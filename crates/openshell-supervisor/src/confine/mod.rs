@@ -40,7 +40,7 @@ pub struct Confinement {
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
     /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall, and
-    /// until init has its [`Network`].
+    /// until init has its network.
     pub firewall_probe: Option<SocketAddrV4>,
 }
 
