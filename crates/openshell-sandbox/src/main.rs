@@ -27,6 +27,7 @@ use openshell_supervisor::init::{self, Forked, Init};
 use crate::cli::Invocation;
 use crate::config::Config;
 use crate::sources::policy_file::{Policy, PolicyFiles};
+use crate::startup::network::PendingNetwork;
 use crate::subcommands::{check, explain};
 
 fn main() -> ExitCode {
@@ -55,6 +56,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> {
+    // Takes as long as everything until it is needed.
+    let network = PendingNetwork::start(&args)?;
     let mut config = Config::read(args, &policy.files)?;
     let (directory, level, sandbox) = (config.log_dir.as_path(), config.log_level, config.sandbox.as_str());
     logging::start(&logging::Options { directory, level, sandbox })?;
@@ -64,7 +67,7 @@ fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> 
         Severity::Info,
         &format!("success [version:{version} pid:{pid}]"),
     );
-    let ended = run_in_sandbox(&mut config, policy, init);
+    let ended = run_in_sandbox(&mut config, policy, network, init);
     match &ended {
         Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
@@ -82,12 +85,17 @@ fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> 
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn run_in_sandbox(config: &mut Config, policy: Policy, init: Init) -> anyhow::Result<workload::exit::Ended> {
+fn run_in_sandbox(
+    config: &mut Config,
+    policy: Policy,
+    network: PendingNetwork,
+    init: Init,
+) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(config, policy, secrets, init).await?;
+        let sandbox = startup::start(config, policy, secrets, network, init).await?;
         workload::run(config, sandbox).await
     });
     // The clients of connections that are still open are gone.

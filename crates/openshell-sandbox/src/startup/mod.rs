@@ -3,7 +3,7 @@
 mod ca_files;
 mod confine;
 mod host;
-mod network;
+pub(crate) mod network;
 mod plan;
 mod serve;
 
@@ -78,11 +78,15 @@ struct Resources {
 ///
 /// # Errors
 /// A step fails; everything made before is removed.
-pub(crate) async fn start(config: &Config, policy: Policy, secrets: Secrets, init: Init) -> anyhow::Result<Sandbox> {
+pub(crate) async fn start(
+    config: &Config,
+    policy: Policy,
+    secrets: Secrets,
+    network: PendingNetwork,
+    init: Init,
+) -> anyhow::Result<Sandbox> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
-    // Takes as long as everything until it is needed.
-    let network = PendingNetwork::start(config)?;
     let (files, initial) = Files::open(policy, secrets.credentials, secrets.routes)?;
     let plan = Plan::make(config, initial.policy.snapshot.policy())?;
     // From here on things are made that a signal must not keep from being removed.

@@ -13,7 +13,7 @@ use openshell_supervisor::netns::{self, LANDING, Linked, Netns, NetnsError, Pend
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::streams::{Inspected, Streams};
 
-use crate::cli::NetworkMode;
+use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
 use crate::logging;
 
@@ -65,7 +65,7 @@ pub(super) fn sockets(config: &Config) -> Sockets {
 }
 
 /// A network that a thread of its own creates.
-pub(super) enum PendingNetwork {
+pub(crate) enum PendingNetwork {
     /// The host's network needs nothing.
     Host,
     Isolated(Pending<Result<Netns, NetnsError>>),
@@ -81,13 +81,13 @@ impl PendingNetwork {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn start(config: &Config) -> anyhow::Result<Self> {
-        Ok(match config.network {
+    pub(crate) fn start(args: &Args) -> anyhow::Result<Self> {
+        Ok(match args.network {
             NetworkMode::Allow => Self::Host,
             NetworkMode::Block => Self::Isolated(Netns::isolated()?),
             NetworkMode::Proxy => Self::Linked {
-                proxy: SocketAddrV4::new(LANDING, config.proxy_port),
-                linked: Linked::create(config.proxy_port)?,
+                proxy: SocketAddrV4::new(LANDING, args.proxy_port),
+                linked: Linked::create(args.proxy_port)?,
             },
         })
     }
