@@ -12,6 +12,8 @@ impl Limits {
     pub const CONNECTIONS: usize = 4_096;
     /// Connections at once to one published port: a browser's, many times over.
     pub const PUBLISHED_CONNECTIONS: usize = 512;
+    /// Sockets opened inside at once for all published ports, each by two threads for a moment.
+    pub const OPENING_INSIDE: usize = 16;
     /// Threads that serve connections: enough to saturate a link within one kernel, few enough for hundreds of
     /// sandboxes on a large host.
     pub const WORKERS: usize = 8;

@@ -22,8 +22,8 @@ use crate::socket::prepare;
 /// Opens an unconnected, non-blocking IPv4 TCP socket in the workload's network. May block.
 pub type OpenInside = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
 
-/// Sockets opened inside at once, on threads.
-static OPENING: Semaphore = Semaphore::const_new(16);
+/// Slots for sockets that are being opened inside.
+static OPENING: Semaphore = Semaphore::const_new(Limits::OPENING_INSIDE);
 
 /// A port of a server inside, published at an address outside. Whoever reaches that address is relayed; nothing else comes in.
 pub struct PublishedPort {

@@ -119,9 +119,6 @@ fn write_all(
 /// Work of the thread of a queue.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Held while a thread is started, so that a queue has one.
-static STARTING: Mutex<()> = Mutex::new(());
-
 /// The queue of one output, which a thread of its own writes to. The thread starts with the first message.
 pub(super) struct Queue {
     name: &'static str,
@@ -158,6 +155,8 @@ impl Queue {
         if let Some(thread) = self.thread.get() {
             return Some(thread);
         }
+        // Held until the thread is known, so that a queue has one; the thread waits for it.
+        let _unstarted = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let work = Arc::clone(&self.work);
         let run = move || {
             let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -165,7 +164,6 @@ impl Queue {
                 work();
             }
         };
-        let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.thread.get().is_none() {
             let started = std::thread::Builder::new().name(self.name.to_owned()).spawn(run).ok()?;
             let _ = self.thread.set(started.thread().clone());
@@ -183,7 +181,8 @@ impl Queue {
 
     /// Waits until all earlier lines are written, for `patience` at most.
     pub(super) fn flush(&self, patience: Duration) {
-        if self.thread.get().is_none() {
+        // Without a message there is no thread yet, and none is needed.
+        if self.thread.get().is_none() && self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
         let (done, written) = mpsc::sync_channel(0);

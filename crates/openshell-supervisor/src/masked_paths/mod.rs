@@ -35,7 +35,7 @@ pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
 /// in a private mount namespace, and in the network namespace of the host's services. Returns a description of each path that
 /// could not be masked.
 pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
-    // Mounts are made by descriptor, through /proc/self/fd.
+    // The first mount, and all in some containers, is made through /proc/self/fd.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
     let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
     let mut unmasked = Vec::new();

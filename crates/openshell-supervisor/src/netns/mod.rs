@@ -32,7 +32,7 @@ pub enum NetnsError {
     Pair { source: io::Error },
     #[error("cannot set up the network inside the sandbox")]
     Inside { source: io::Error },
-    #[error("cannot set up the landing, the network namespace of the proxy")]
+    #[error("cannot set up the landing, the network namespace of the proxy; the supervisor needs CAP_NET_ADMIN")]
     Landing { source: io::Error },
     #[error(
         "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables with limit, log and reject for inet, or the network be given up by --network block"
