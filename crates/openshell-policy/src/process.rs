@@ -1,5 +1,7 @@
 //! User and group of the workload, by name or number, not yet looked up.
 
+use std::fmt;
+
 use crate::violation::ViolationKind;
 
 /// A user or group of a policy. Never root by word or number; the look-up checks that names do not resolve to 0 either.
@@ -35,18 +37,31 @@ impl Identity {
     }
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Id(id) => id.fmt(f),
+        }
+    }
+}
+
 /// User and group of the workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunAs {
-    /// The user.
-    pub user: Identity,
+    /// The user; `None` means the caller. As root that is `sandbox`, else the user who called sudo, else `nobody`.
+    pub user: Option<Identity>,
     /// The group; `None` means the user's primary group, or the user's number if it has no entry.
     pub group: Option<Identity>,
 }
 
-impl Default for RunAs {
-    fn default() -> Self {
-        let sandbox = Identity::Name("sandbox".to_owned());
-        Self { user: sandbox.clone(), group: Some(sandbox) }
+impl fmt::Display for RunAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.user, &self.group) {
+            (None, None) => f.write_str("the caller"),
+            (Some(user), None) => write!(f, "user {user}"),
+            (None, Some(group)) => write!(f, "group {group}"),
+            (Some(user), Some(group)) => write!(f, "user {user} in group {group}"),
+        }
     }
 }

@@ -89,17 +89,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
 
-    /// Directory of the log files
-    #[arg(long, value_name = "DIR", default_value = "/var/log")]
-    pub(crate) log_dir: PathBuf,
+    /// Directory of the log files [default: /var/log, else openshell in $XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) log_dir: Option<PathBuf>,
 
-    /// Directory of the sandbox's own files during a run [default: /run/openshell]
+    /// Directory of the sandbox's own files during a run [default: /run/openshell, else openshell in $XDG_RUNTIME_DIR, else
+    /// /tmp]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Directory inside the sandbox that holds the CA files for programs
-    #[arg(long, value_name = "DIR", default_value = "/etc/openshell-tls")]
-    pub(crate) tls_dir: PathBuf,
+    /// Directory inside the sandbox that holds the CA files for programs [default: /etc/openshell-tls, else in the run
+    /// directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls_dir: Option<PathBuf>,
 
     /// Certificates (PEM) to trust in upstreams, beside Mozilla's and the system's
     #[arg(long, value_name = "FILE")]
@@ -186,6 +188,13 @@ pub(crate) enum NetworkMode {
     Block,
     /// The host's network; files, system calls and identity stay confined
     Allow,
+}
+
+impl NetworkMode {
+    /// Returns true if the workload has a network namespace of its own.
+    pub(crate) fn is_isolated(self) -> bool {
+        self != Self::Allow
+    }
 }
 
 /// Reports all errors and warnings of a policy, and runs nothing.

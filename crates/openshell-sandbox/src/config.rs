@@ -33,14 +33,22 @@ pub(crate) struct Config {
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) interactive: bool,
+    /// User and group ids of the user who called sudo.
+    pub(crate) sudo: Option<(u32, u32)>,
     /// Variables from which the workload's environment is made.
     pub(crate) environment: Environment,
     /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
     pub(crate) log_level: Level,
-    pub(crate) log_dir: PathBuf,
+    /// The directory that the log is in, once it has started.
+    pub(crate) log_dir: Option<PathBuf>,
+    /// Directories for the log, in order of preference.
+    pub(crate) log_dirs: Vec<PathBuf>,
     pub(crate) run_dir: Option<PathBuf>,
-    pub(crate) tls_dir: PathBuf,
+    /// The user's own directory of files that live as long as a session, if there is one.
+    pub(crate) runtime_dir: Option<PathBuf>,
+    /// The directory of the CA files inside, if one is named.
+    pub(crate) tls_dir: Option<PathBuf>,
     pub(crate) upstream_ca_file: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
@@ -56,6 +64,12 @@ pub(crate) struct Secrets {
     /// Models with their keys.
     pub(crate) routes: Option<RouteSet>,
 }
+
+/// Default directory of the log.
+const LOG_DIR: &str = "/var/log";
+
+/// Default directory of the CA files inside.
+const TLS_DIR: &str = "/etc/openshell-tls";
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
@@ -91,6 +105,8 @@ impl Config {
         let mut environment = Environment::new(std::env::vars_os());
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
+        let number = |name: &str| variable(name)?.to_str()?.parse().ok();
+        let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
         let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
@@ -107,6 +123,14 @@ impl Config {
         if routes.is_some() && args.network != NetworkMode::Proxy {
             bail!("--inference-routes needs --network proxy: it is the proxy that answers for inference.local");
         }
+        let state = path(None, "XDG_STATE_HOME").filter(|state| state.is_absolute());
+        let home = path(None, "HOME").filter(|home| home.is_absolute());
+        let state = state.or_else(|| home.map(|home| home.join(".local/state")));
+        let log_dirs = match args.log_dir {
+            Some(named) => vec![named],
+            None => [PathBuf::from(LOG_DIR)].into_iter().chain(state.map(|state| state.join("openshell"))).collect(),
+        };
+        let runtime_dir = path(None, "XDG_RUNTIME_DIR");
         // The sandbox starts in another directory, where a relative path would name another place.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
@@ -131,17 +155,25 @@ impl Config {
             grace: args.grace,
             // In the background the command gets the terminal only on request.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
+            sudo,
             sandbox: args.name.map_or_else(random_id, Ok)?,
             log_level,
-            log_dir: args.log_dir,
+            log_dir: None,
+            log_dirs,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
-            tls_dir: std::path::absolute(args.tls_dir).context("--tls-dir")?,
+            runtime_dir,
+            tls_dir: absolute(args.tls_dir).context("--tls-dir")?,
             upstream_ca_file: args.upstream_ca_file,
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,
             environment: if args.clear_env { environment.cleared() } else { environment },
         })
+    }
+
+    /// Returns the preferred directory of the CA files inside.
+    pub(crate) fn tls_dir(&self) -> &Path {
+        self.tls_dir.as_deref().unwrap_or(Path::new(TLS_DIR))
     }
 
     /// Returns the input files of the run, each with its kind.

@@ -23,10 +23,12 @@ use std::process::ExitCode;
 
 use openshell_policy::words::{LifecycleActivity, Severity};
 use openshell_supervisor::init::{self, Forked, Init};
+use openshell_supervisor::privilege::Privilege;
 
 use crate::cli::Invocation;
 use crate::config::Config;
 use crate::sources::policy_file::{Policy, PolicyFiles};
+use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
 use crate::subcommands::{check, explain};
 
@@ -38,6 +40,10 @@ fn main() -> ExitCode {
         Invocation::Printed(code) => return code,
     };
     // Before any thread, and before any secret is read.
+    let privilege = match Privilege::acquire(args.network.is_isolated()) {
+        Ok(privilege) => privilege,
+        Err(error) => return failed(&error.into()),
+    };
     let init = match init::fork() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
@@ -50,24 +56,24 @@ fn main() -> ExitCode {
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    let code = policy.and_then(|policy| run(*args, policy, init)).unwrap_or_else(|error| failed(&error));
+    let code = policy.and_then(|policy| run(*args, policy, privilege, init)).unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
 }
 
-fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> {
-    // Takes as long as everything until it is needed.
-    let network = PendingNetwork::start(&args)?;
+fn run(args: cli::Args, policy: Policy, privilege: Privilege, init: Init) -> anyhow::Result<ExitCode> {
+    // The network takes as long as everything until it is needed.
+    let groundwork = Groundwork { network: PendingNetwork::start(&args)?, privilege, init };
     let mut config = Config::read(args, &policy.files)?;
-    let (directory, level, sandbox) = (config.log_dir.as_path(), config.log_level, config.sandbox.as_str());
-    logging::start(&logging::Options { directory, level, sandbox })?;
+    let (directories, level, sandbox) = (config.log_dirs.as_slice(), config.log_level, config.sandbox.as_str());
+    config.log_dir = logging::start(&logging::Options { directories, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(
         LifecycleActivity::Start,
         Severity::Info,
         &format!("success [version:{version} pid:{pid}]"),
     );
-    let ended = run_in_sandbox(&mut config, policy, network, init);
+    let ended = run_in_sandbox(&mut config, policy, groundwork);
     match &ended {
         Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
@@ -88,14 +94,13 @@ fn run(args: cli::Args, policy: Policy, init: Init) -> anyhow::Result<ExitCode> 
 fn run_in_sandbox(
     config: &mut Config,
     policy: Policy,
-    network: PendingNetwork,
-    init: Init,
+    groundwork: Groundwork,
 ) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(config, policy, secrets, network, init).await?;
+        let sandbox = startup::start(config, policy, secrets, groundwork).await?;
         workload::run(config, sandbox).await
     });
     // The clients of connections that are still open are gone.

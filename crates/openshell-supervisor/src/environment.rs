@@ -255,7 +255,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     fn user() -> User {
-        let identity = ProcessIdentity { uid: 900, gid: 900, groups: vec![900] };
+        let identity = ProcessIdentity { uid: 900, gid: 900, groups: vec![900], is_callers: false };
         let shell = Some(PathBuf::from("/usr/sbin/nologin"));
         User { identity, name: "sandbox".to_owned(), home: Some(PathBuf::from("/")), shell }
     }

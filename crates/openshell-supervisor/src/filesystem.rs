@@ -116,12 +116,12 @@ mod tests {
     use std::path::Path;
 
     fn nobody() -> ProcessIdentity {
-        ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185] }
+        ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185], is_callers: false }
     }
 
     fn prepare_one(path: &Path) -> Result<(), PrepareError> {
         let place = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap();
-        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let mut made = CreatedDirs::new(&run_dir, std::iter::once(path)).unwrap();
         let result = prepare([path], &nobody(), &mut made);
         // Dropping it would remove the directories that the test examines.

@@ -48,13 +48,15 @@ pub fn supervisor() -> Result<(), HardenError> {
 
 /// Makes the process undumpable, so that only root can read its memory, and wipes its arguments and environment.
 pub(crate) fn make_unreadable() -> io::Result<()> {
+    // Opened first: the files of an undumpable process in /proc are root's.
+    let memory = File::options().write(true).open("/proc/self/mem")?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    wipe_arguments_and_environment()
+    wipe_arguments_and_environment(&memory)
 }
 
 /// Overwrites the memory shown in /proc/PID/cmdline and environ, which may hold secrets; the arguments of any process
 /// are world-readable.
-fn wipe_arguments_and_environment() -> io::Result<()> {
+fn wipe_arguments_and_environment(memory: &File) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 2 may hold blanks and parentheses, so the fields are counted from its last parenthesis: the first behind it
     // is field 3; fields 48 to 51 bound the two blocks (proc_pid_stat(5)).
@@ -63,7 +65,6 @@ fn wipe_arguments_and_environment() -> io::Result<()> {
     let &[arg_start, arg_end, env_start, env_end] = bounds.as_slice() else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let memory = File::options().write(true).open("/proc/self/mem")?;
     for (start, end) in [(arg_start, arg_end), (env_start, env_end)] {
         let length = usize::try_from(end.saturating_sub(start)).map_err(|_| io::ErrorKind::InvalidData)?;
         memory.write_all_at(&vec![0; length], start)?;

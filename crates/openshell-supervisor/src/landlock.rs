@@ -62,9 +62,10 @@ impl Resolved<'_> {
         path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).cloned()
     }
 
-    /// Resolves a missing path again; a mount may have created it meanwhile.
+    /// Resolves a missing path again; a mount may have created it, or made it accessible, meanwhile.
     pub(crate) fn retry_missing(&mut self) {
-        if self.path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let may_be_there = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+        if self.path.as_ref().is_err_and(|error| may_be_there(error.kind())) {
             self.path = resolve_with_links(&self.grant.path);
         }
     }
@@ -142,8 +143,9 @@ impl Request {
             };
             baseline(row.path, access)
         }));
-        // Internal services such as sftp run this program as a confined command.
-        grants.push(baseline("/proc/self/exe", PathAccess::ReadExecute));
+        // Internal services such as sftp run this program as a confined command. It has no path if it was removed.
+        let program = std::env::current_exe().ok();
+        grants.extend(program.map(|program| Grant { path: program, access: PathAccess::ReadExecute, listed: false }));
         Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
     }
 

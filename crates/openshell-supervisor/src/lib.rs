@@ -3,7 +3,9 @@
 //! Everything that confines a workload is here: namespaces, the egress firewall, Landlock, seccomp, identity, and the
 //! init process that starts commands under all of them. Decisions about connections are made elsewhere.
 
+pub mod privilege;
 pub mod run_as;
+pub mod switches;
 
 pub mod environment;
 pub mod filesystem;

@@ -11,8 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use crate::privilege::is_root_mapped;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks;
 
@@ -67,8 +69,8 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
 /// Opens `path` without following symlinks; `None` if it does not exist.
 fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
     let fd = match trusted_symlinks::open(path, OFlags::PATH) {
-        // A path through an untrusted symlink grants nothing, so there is nothing to show.
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
+        // A path through an untrusted symlink, or out of the caller's reach, grants nothing, so there is nothing to show.
+        Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => return Ok(None),
         opened => opened?,
     };
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
@@ -82,7 +84,11 @@ fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> 
     for (folder, data) in parents {
         if !folder.exists() {
             std::fs::create_dir(folder)?;
-            std::os::unix::fs::chown(folder, Some(data.uid()), Some(data.gid()))?;
+            match std::os::unix::fs::chown(folder, Some(data.uid()), Some(data.gid())) {
+                // The owner has no mapping; then the folder is the caller's.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput && !is_root_mapped() => {}
+                result => result?,
+            }
             std::fs::set_permissions(folder, PermissionsExt::from_mode(data.mode() & 0o7777))?;
         }
     }

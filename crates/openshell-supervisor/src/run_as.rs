@@ -5,7 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use openshell_policy::process::{Identity, RunAs};
+use rustix::fs::Access;
+use rustix::process::Gid;
 use serde::{Deserialize, Serialize};
+
+use crate::privilege::{Caller, NOBODY, Privilege, inside};
 
 /// User and group ids of the workload; none is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +20,8 @@ pub struct ProcessIdentity {
     pub gid: u32,
     /// Supplementary group ids, including the primary one.
     pub groups: Vec<u32>,
+    /// True if these are the caller's, which commands keep.
+    pub is_callers: bool,
 }
 
 impl ProcessIdentity {
@@ -27,6 +33,11 @@ impl ProcessIdentity {
     /// Returns true if the user may enter the folder `path` and create entries in it.
     #[must_use]
     pub fn may_write(&self, path: &Path) -> bool {
+        if self.is_callers {
+            // Owners and groups without a mapping are all alike; access(2) takes no account of capabilities.
+            let rights = Access::WRITE_OK | Access::EXEC_OK;
+            return path.is_dir() && rustix::fs::access(path, rights).is_ok();
+        }
         self.may_enter(path) && self.has_mode(path, 0o2)
     }
 
@@ -73,60 +84,141 @@ pub enum RunAsError {
     NoGroup(String),
     #[error("`{0}` is root under another name (number 0); name an unprivileged user and group")]
     Root(String),
+    #[error(
+        "process: commands cannot become {wanted}, as this run is user {uid} in group {gid} and lacks {missing}; leave `process` \
+         out, so that they stay that user, or run as root"
+    )]
+    Other { wanted: String, uid: u32, gid: u32, missing: String },
+    #[error("cannot read the caller's groups")]
+    Groups { source: io::Error },
 }
 
-/// Resolves `run_as`. A numeric user needs no entry and then has no further groups; without a group it gets the primary
-/// group of the entry.
+/// The user database of the host: passwd(5) and group(5).
+struct Database {
+    passwd: String,
+    group: String,
+}
+
+impl Database {
+    fn read() -> Result<Self, RunAsError> {
+        let read = |path| match std::fs::read_to_string(path) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            Err(source) => Err(RunAsError::Read { path, source }),
+        };
+        Ok(Self { passwd: read("/etc/passwd")?, group: read("/etc/group")? })
+    }
+}
+
+/// Resolves `run_as` for a start with this `privilege`. A numeric user needs no entry and then has no further groups; without
+/// a group it gets the primary group of the entry. Without a user it is the caller; for root that is `sandbox`, else the user
+/// and group who called `sudo`, without further groups, else `nobody`.
 ///
 /// # Errors
-/// A name without an entry, a user or group that resolves to 0, or an unreadable database.
-pub fn resolve(run_as: &RunAs) -> Result<User, RunAsError> {
-    let read = |path| match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(source) => Err(RunAsError::Read { path, source }),
-    };
-    resolve_in(run_as, &read("/etc/passwd")?, &read("/etc/group")?)
+/// A name without an entry, a user or group that resolves to 0, one that commands cannot become, or an unreadable database.
+pub fn resolve(run_as: &RunAs, privilege: &Privilege, sudo: Option<(u32, u32)>) -> Result<User, RunAsError> {
+    let database = Database::read()?;
+    match privilege {
+        Privilege::Capabilities => {
+            let caller = rustix::process::geteuid().as_raw();
+            database.resolve(run_as, caller, sudo.filter(|(uid, _)| *uid != 0))
+        }
+        Privilege::UserNamespace(caller) => database.caller(run_as, caller),
+    }
 }
 
-fn resolve_in(run_as: &RunAs, passwd: &str, group: &str) -> Result<User, RunAsError> {
-    let entry = match &run_as.user {
-        Identity::Name(name) => passwd_entries(passwd).find(|entry| entry.name == name),
-        Identity::Id(id) => passwd_entries(passwd).find(|entry| entry.uid == *id),
-    };
-    let uid = match (&run_as.user, &entry) {
-        (_, Some(entry)) => entry.uid,
-        (Identity::Id(id), None) => *id,
-        (Identity::Name(name), None) => return Err(RunAsError::NoUser(name.clone())),
-    };
-    let gid = match (&run_as.group, &entry) {
-        (Some(Identity::Id(id)), _) => *id,
-        (Some(Identity::Name(name)), _) => {
-            let found = group_entries(group).find(|entry| entry.name == name);
-            found.ok_or_else(|| RunAsError::NoGroup(name.clone()))?.gid
+impl Database {
+    /// Resolves `run_as` for a `caller` with the capability to become any user.
+    fn resolve(&self, run_as: &RunAs, caller: u32, sudo: Option<(u32, u32)>) -> Result<User, RunAsError> {
+        let group = run_as.group.as_ref();
+        let has_sandbox = || passwd_entries(&self.passwd).any(|entry| entry.name == "sandbox");
+        match (&run_as.user, caller, sudo) {
+            (Some(user), _, _) => self.named(user, group),
+            (None, 1.., _) => self.named(&Identity::Id(caller), group),
+            (None, 0, _) if has_sandbox() => self.named(&Identity::Name("sandbox".to_owned()), group),
+            (None, 0, Some((uid, gid))) => {
+                let mut user = self.named(&Identity::Id(uid), group.or(Some(&Identity::Id(gid))))?;
+                user.identity.groups = vec![user.identity.gid];
+                Ok(user)
+            }
+            (None, 0, None) => self.named(&Identity::Id(NOBODY), group),
         }
-        (None, Some(entry)) => entry.gid,
-        (None, None) => uid,
-    };
-    let name = entry.as_ref().map_or_else(|| uid.to_string(), |entry| entry.name.to_owned());
-    if uid == 0 || gid == 0 {
-        return Err(RunAsError::Root(name));
     }
-    let member_of = |entry: &GroupEntry<'_>| entry.gid != gid && entry.members.split(',').any(|member| member == name);
-    let mut groups: Vec<u32> = vec![gid];
-    if entry.is_some() {
-        groups.extend(group_entries(group).filter(member_of).map(|entry| entry.gid));
+
+    /// Resolves `run_as` for a start whose commands stay the caller.
+    fn caller(&self, run_as: &RunAs, caller: &Caller) -> Result<User, RunAsError> {
+        let Caller { uid, gid, .. } = *caller;
+        let users = |name: &str| Some(passwd_entries(&self.passwd).find(|entry| entry.name == name)?.uid);
+        let groups = |name: &str| Some(group_entries(&self.group).find(|entry| entry.name == name)?.gid);
+        let is = |named: &Option<Identity>, own: u32, number: &dyn Fn(&str) -> Option<u32>| match named {
+            None => true,
+            Some(Identity::Id(id)) => *id == own,
+            Some(Identity::Name(name)) => own != 0 && number(name) == Some(own),
+        };
+        if !is(&run_as.user, uid, &users) || !is(&run_as.group, gid, &groups) {
+            let missing = caller.missing.join(", ");
+            return Err(RunAsError::Other { wanted: run_as.to_string(), uid, gid, missing });
+        }
+        let (uid, gid) = (inside(uid), inside(gid));
+        // Groups without a mapping have the number of nobody's.
+        let groups = rustix::process::getgroups().map_err(|errno| RunAsError::Groups { source: errno.into() })?;
+        let groups = groups.into_iter().map(Gid::as_raw).collect();
+        let identity = ProcessIdentity { uid, gid, groups, is_callers: true };
+        // The entry of root without capabilities is nobody's, as which it appears inside.
+        let entry = passwd_entries(&self.passwd).find(|entry| entry.uid == identity.uid);
+        Ok(User::new(identity, entry.as_ref()))
     }
-    if groups.contains(&0) {
-        return Err(RunAsError::Root(name));
+
+    /// Resolves a user that is named, and the group if one is.
+    fn named(&self, user: &Identity, group: Option<&Identity>) -> Result<User, RunAsError> {
+        let entry = match user {
+            Identity::Name(name) => passwd_entries(&self.passwd).find(|entry| entry.name == name),
+            Identity::Id(id) => passwd_entries(&self.passwd).find(|entry| entry.uid == *id),
+        };
+        let uid = match (user, &entry) {
+            (_, Some(entry)) => entry.uid,
+            (Identity::Id(id), None) => *id,
+            (Identity::Name(name), None) => return Err(RunAsError::NoUser(name.clone())),
+        };
+        let gid = match (group, &entry) {
+            (Some(Identity::Id(id)), _) => *id,
+            (Some(Identity::Name(name)), _) => {
+                let found = group_entries(&self.group).find(|entry| entry.name == name);
+                found.ok_or_else(|| RunAsError::NoGroup(name.clone()))?.gid
+            }
+            (None, Some(entry)) => entry.gid,
+            (None, None) => uid,
+        };
+        let mut groups: Vec<u32> = vec![gid];
+        if let Some(entry) = &entry {
+            let is_member = |group: &GroupEntry<'_>| group.members.split(',').any(|member| member == entry.name);
+            let others = group_entries(&self.group).filter(|group| group.gid != gid && is_member(group));
+            groups.extend(others.map(|group| group.gid));
+        }
+        let has_root = uid == 0 || groups.contains(&0);
+        let user = User::new(ProcessIdentity { uid, gid, groups, is_callers: false }, entry.as_ref());
+        if has_root { Err(RunAsError::Root(user.name)) } else { Ok(user) }
     }
-    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    Ok(User {
-        identity: ProcessIdentity { uid, gid, groups },
-        name,
-        home: entry.as_ref().and_then(|entry| path(entry.home)),
-        shell: entry.as_ref().and_then(|entry| path(entry.shell)),
-    })
+}
+
+impl User {
+    fn new(identity: ProcessIdentity, entry: Option<&PasswdEntry<'_>>) -> Self {
+        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        Self {
+            name: entry.map_or_else(|| identity.uid.to_string(), |entry| entry.name.to_owned()),
+            home: entry.and_then(|entry| path(entry.home)),
+            shell: entry.and_then(|entry| path(entry.shell)),
+            identity,
+        }
+    }
+}
+
+/// Returns each group's name, or its number if it has none.
+#[must_use]
+pub fn group_names(groups: &[u32]) -> Vec<String> {
+    let database = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let name = |gid: &u32| group_entries(&database).find(|entry| entry.gid == *gid).map(|entry| entry.name.to_owned());
+    groups.iter().map(|gid| name(gid).unwrap_or_else(|| gid.to_string())).collect()
 }
 
 struct PasswdEntry<'t> {
@@ -165,16 +257,25 @@ fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RunAsError, User, resolve_in};
+    use super::{Database, RunAsError, User};
+    use crate::privilege::Caller;
     use openshell_policy::process::{Identity, RunAs};
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:/bin/sh\nbroken line\n\
                           sandbox:x:900:901::/sandbox:/usr/sbin/nologin\n";
     const GROUP: &str = "root:x:0:\nsandbox:x:901:\naudio:x:29:sandbox,other\nvideo:x:44:other\nwheel:x:0:evil\n";
 
-    fn resolved(user: &str, group: Option<&str>) -> Result<User, RunAsError> {
+    fn database() -> Database {
+        Database { passwd: PASSWD.to_owned(), group: GROUP.to_owned() }
+    }
+
+    fn run_as(user: Option<&str>, group: Option<&str>) -> RunAs {
         let identity = |text| Identity::parse(text).unwrap();
-        resolve_in(&RunAs { user: identity(user), group: group.map(identity) }, PASSWD, GROUP)
+        RunAs { user: user.map(identity), group: group.map(identity) }
+    }
+
+    fn resolved(user: &str, group: Option<&str>) -> Result<User, RunAsError> {
+        database().resolve(&run_as(Some(user), group), 0, None)
     }
 
     // Conformance: PRV-01.
@@ -214,13 +315,48 @@ mod tests {
     }
 
     #[test]
+    fn without_a_user_it_is_the_caller_and_for_root_sandbox_or_who_called_sudo_or_nobody() {
+        let other =
+            Database { passwd: "dev:x:1000:100::/home/dev:\n".to_owned(), group: "docker:x:5:dev\n".to_owned() };
+        let ids = |database: &Database, caller, sudo| {
+            let user = database.resolve(&RunAs::default(), caller, sudo).unwrap();
+            (user.identity.uid, user.identity.gid, user.identity.groups)
+        };
+        assert_eq!(ids(&database(), 0, Some((1000, 100))), (900, 901, vec![901, 29]));
+        assert_eq!(ids(&other, 0, Some((1000, 7))), (1000, 7, vec![7]), "without the groups of its entry");
+        assert_eq!(ids(&other, 0, None), (65534, 65534, vec![65534]));
+        assert_eq!(ids(&other, 1000, None), (1000, 100, vec![100, 5]));
+    }
+
+    #[test]
+    fn without_capabilities_only_the_caller_may_be_named() {
+        let caller = |uid, gid| Caller { uid, gid, groups: vec![29], missing: vec!["CAP_SETUID"] };
+        let resolved = |user, group, caller: Caller| database().caller(&run_as(user, group), &caller);
+        for (user, group) in
+            [(None, None), (Some("sandbox"), None), (Some("900"), Some("901")), (None, Some("sandbox"))]
+        {
+            let user = resolved(user, group, caller(900, 901)).unwrap();
+            assert_eq!((user.identity.uid, user.identity.gid, user.name.as_str()), (900, 901, "sandbox"));
+        }
+        for (user, group) in
+            [(Some("7"), None), (Some("nobody-here"), None), (None, Some("audio")), (Some("900"), Some("7"))]
+        {
+            let message = resolved(user, group, caller(900, 901)).unwrap_err().to_string();
+            assert!(message.contains("leave `process` out") && message.contains("run as root"), "{message}");
+        }
+        let root = resolved(None, None, caller(0, 0)).unwrap();
+        assert_eq!((root.identity.uid, root.identity.gid), (65534, 65534));
+        assert!(resolved(Some("toor"), None, caller(0, 0)).is_err());
+    }
+
+    #[test]
     fn fuzzed_users_are_found_with_the_groups_that_they_have_or_not() {
         let words: [&[u8]; 6] = [b":", b"\n", b"sandbox", b"0", b",", b"4294967296"];
         fuzz::fuzz("users and groups", &[PASSWD.as_bytes(), GROUP.as_bytes()], &words, |input| {
             let Ok(text) = std::str::from_utf8(input) else { return };
-            let run_as = RunAs { user: Identity::parse("sandbox").unwrap(), group: None };
             for (passwd, group) in [(text, GROUP), (PASSWD, text)] {
-                let Ok(user) = resolve_in(&run_as, passwd, group) else { continue };
+                let database = Database { passwd: passwd.to_owned(), group: group.to_owned() };
+                let Ok(user) = database.resolve(&run_as(Some("sandbox"), None), 0, None) else { continue };
                 assert!(user.identity.groups.contains(&user.identity.gid));
                 assert!(user.identity.uid != 0, "root is refused, whatever the files say: {text}");
             }

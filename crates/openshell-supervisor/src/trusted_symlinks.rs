@@ -1,7 +1,8 @@
 //! Trusted symlink resolution: follows only the symlinks that root alone can have created.
 //!
 //! A workload that may write to a folder could put a symlink there, and the next start would grant its target as if the
-//! policy had listed it.
+//! policy had listed it. In a user namespace without a mapping of root, all users but the caller look alike, and symlinks of
+//! any of them are followed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use crate::privilege::{NOBODY, is_root_mapped};
 
 /// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -53,7 +56,7 @@ pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBu
         }
         let target = std::fs::read_link(&next)?;
         let folder = std::fs::metadata(&resolved)?;
-        let is_root_owned = data.uid() == 0 && folder.uid() == 0 && folder.mode() & 0o022 == 0;
+        let is_root_owned = is_root(data.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0;
         if !is_root_owned {
             let (link, target) = (next.display(), resolved.join(&target));
             let target = target.display();
@@ -68,6 +71,11 @@ pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBu
         followed.push(next);
     }
     Ok((resolved, followed))
+}
+
+/// Returns true if `uid` is root, or appears as root does where root has no mapping (user_namespaces(7)).
+pub(crate) fn is_root(uid: u32) -> bool {
+    uid == if is_root_mapped() { 0 } else { NOBODY }
 }
 
 /// Components of `path` in reverse order.

@@ -3,7 +3,7 @@
 
 use lab::{Finished, Lab};
 
-use crate::origin::{Origin, policy};
+use super::origin::{Origin, policy};
 
 /// Rules that permit reads and uploads only.
 const RULES: &str = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"**\"}}, \

@@ -8,7 +8,7 @@ use lab::{Finished, Lab, Sandbox};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::origin::{FULL, Origin, policy};
+use super::origin::{FULL, Origin, policy};
 
 const SECRET: &str = "s3cret-Value.42";
 
@@ -50,7 +50,7 @@ fn curl(lab: &Lab, origin: &Origin, credentials: &str, words: &[String]) -> Fini
         })
         .collect();
     let finished = sandbox(lab, origin, credentials, FULL).sh(&format!("P={PLACEHOLDER}\n{}\ntrue", lines.join("\n")));
-    crate::inference::statuses_beside(finished)
+    super::inference::statuses_beside(finished)
 }
 
 fn text(value: &Value) -> &str {
@@ -304,7 +304,7 @@ fn a_placeholder_in_a_body_ends_the_request() {
 fn a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
-    let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
+    let policy = super::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
     let head = r"POST /x HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     for (index, cut) in [1, 9, 10, 21, 22, 23, 28].into_iter().enumerate() {
         let (one, other) = PLACEHOLDER.split_at(cut);
@@ -326,7 +326,7 @@ fn a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut() {
 fn a_placeholder_in_a_trailer_ends_the_request() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
-    let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
+    let policy = super::web().replace("port: 8080,", &format!("port: 8080, {FULL},"));
     let head =
         r"POST /x HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n5\r\nhello\r\n";
     let finished = lab
@@ -368,7 +368,7 @@ fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
     for is_observed in [false, true] {
         let before = origin.seen().len();
         let observed = format!("{folder}/observed-{is_observed}.yaml");
-        let mut sandbox = lab.sandbox(&crate::policy(network));
+        let mut sandbox = lab.sandbox(&super::policy(network));
         sandbox = sandbox.args(&["--upstream-ca-file", &origin.authority(), "--credentials", &file(&lab, credentials)]);
         if is_observed {
             sandbox = sandbox.args(&["--observe", &observed]);
@@ -421,7 +421,7 @@ fn the_first_bytes_of_what_is_no_http_hold_no_placeholder() {
     let connections = [&["@login ", PLACEHOLDER][..], &["@login ", one, other], &["@", &before, one, other]];
     for (index, parts) in connections.into_iter().enumerate() {
         let finished = lab
-            .sandbox(&crate::web())
+            .sandbox(&super::web())
             .args(&["--credentials", &file(&lab, CREDENTIALS)])
             .python(PARTS, &[parts, &[" and more"]].concat());
         let line = "[reason:a placeholder in the first bytes of the connection, where none is replaced] [code:credential_not_replaceable]";
@@ -533,12 +533,12 @@ fn what_says_how_long_an_answer_is_stays() {
 fn credentials_come_from_a_pipe_as_well() {
     let lab = Lab::with_web();
     let pipe = lab.folder("pipes").join("credentials");
-    assert_eq!(lab.shell(&format!("mkfifo -m 600 {}", pipe.display())), "");
+    assert_eq!(lab.shell(&format!("mkfifo -m 600 {0} && chown {1} {0}", pipe.display(), lab::host::caller())), "");
     let writer = pipe.clone();
     let writing =
         std::thread::spawn(move || std::fs::write(writer, "credentials: {API_KEY: {value: from-a-pipe}}").unwrap());
     let finished =
-        lab.sandbox(&crate::policy("{}")).args(&["--credentials", pipe.to_str().unwrap()]).sh("echo $API_KEY");
+        lab.sandbox(&super::policy("{}")).args(&["--credentials", pipe.to_str().unwrap()]).sh("echo $API_KEY");
     assert_eq!(finished.ok(), PLACEHOLDER);
     writing.join().unwrap();
 }
@@ -547,7 +547,7 @@ fn credentials_come_from_a_pipe_as_well() {
 fn the_example_is_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data");
     let lab = Lab::with_web();
-    let binary = lab::sandbox::binary().display();
+    let binary = lab.binary();
     let said =
         lab.shell(&format!("{binary} check {folder}/examples/curl.yaml --credentials {folder}/credentials.yaml"));
     assert!(said.ends_with("credentials.yaml: 1 credential, 0 warnings\n"), "{said}");
@@ -797,7 +797,7 @@ ask API_KEY e"#;
         }
     };
     let logged = |text: &str| {
-        while !lab.shell("cat /var/log/openshell.*.log").contains(text) {
+        while !lab.log().contains(text) {
             std::thread::yield_now();
         }
     };
@@ -869,19 +869,19 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
         ),
     ] {
         let path = file(&lab, &text);
-        let finished = lab.sandbox(&crate::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
+        let finished = lab.sandbox(&super::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
         assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{text}: {finished:?}");
         assert!(finished.stderr.contains(expected), "{text}: {}", finished.stderr);
         assert!(finished.stderr.contains("credentials.yaml"), "it names the file: {}", finished.stderr);
     }
     let path = lab.file("open.yaml", "credentials: {A: {value: x}}").display().to_string();
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
     assert!(finished.code() == 1 && finished.stderr.contains("others may read it"), "{finished:?}");
     let path = file(&lab, "credentials: {A: {value: x}}");
     let finished =
-        lab.sandbox(&crate::policy("{}")).args(&["--credentials", &path, "--network", "allow"]).sh("echo ran");
+        lab.sandbox(&super::policy("{}")).args(&["--credentials", &path, "--network", "allow"]).sh("echo ran");
     assert!(finished.code() == 1 && finished.stderr.contains("--credentials needs --network proxy"), "{finished:?}");
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--credentials", &path]).sh("echo ran");
     for doubt in ["it has no `hosts`, so it works at every host", "the secret has less than 8 bytes"] {
         assert!(finished.ok() == "ran" && finished.log.contains(doubt), "{finished:?}");
     }

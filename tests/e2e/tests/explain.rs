@@ -105,21 +105,21 @@ fn an_output_that_a_workload_could_have_led_elsewhere_is_refused() {
 fn explain_says_what_the_proxy_says() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
-    let python = crate::python();
-    let wildcard = crate::policy(&format!(
+    let python = super::python();
+    let wildcard = super::policy(&format!(
         "{{w: {{endpoints: [{{host: \"*.test\", port: 8080}}], binaries: [{{path: {python}}}]}}}}"
     ));
     let wildcard = wildcard.replace("*.test", "*.lab.test");
-    let inside = crate::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
-    let linked = crate::web().replace(&python, "/usr/bin/python3");
+    let inside = super::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
+    let linked = super::web().replace(&python, "/usr/bin/python3");
     for policy in [
-        crate::web(),
+        super::web(),
         base(),
         wildcard,
         inside,
         linked,
-        crate::web().replace("10.99.0.1", "10.50.0.0/16"),
-        crate::web().replace(&python, "/usr/bin/x"),
+        super::web().replace("10.99.0.1", "10.50.0.0/16"),
+        super::web().replace(&python, "/usr/bin/x"),
     ] {
         for (host, port) in [
             ("web.test", "8080"),
@@ -132,7 +132,7 @@ fn explain_says_what_the_proxy_says() {
             let live = lab.sandbox(&policy).python(ASK, &[&format!("{host}:{port}")]);
             let file = lab.file("explained.yaml", &policy);
             let words = ["explain", file.to_str().unwrap(), "--binary", &python, "--host", host, "--port", port];
-            let explained = lab.shell(&format!("{} {}", lab::sandbox::binary().display(), words.join(" ")));
+            let explained = lab.shell(&format!("{} {}", lab.binary(), words.join(" ")));
             let said =
                 explained.lines().find(|line| line.starts_with("allowed: ") || line.starts_with("refused: ")).unwrap();
             let agree = match live.ok() {
@@ -149,7 +149,7 @@ fn explain_knows_the_models_and_what_no_policy_permits() {
     let lab = Lab::with_web();
     let file = lab.file("explained.yaml", base());
     let explain = |host: &str, port: u16| {
-        let (binary, file) = (lab::sandbox::binary().display(), file.display());
+        let (binary, file) = (lab.binary(), file.display());
         lab.shell(&format!("{binary} explain {file} --binary /usr/bin/curl --host {host} --port {port}; echo $?"))
     };
     let models = explain("inference.local", 443);
@@ -165,9 +165,9 @@ fn check_names_what_is_wrong_and_what_is_doubtful() {
     let lab = Lab::with_web();
     let check = |policy: &str| {
         let file = lab.file("checked.yaml", policy);
-        lab.shell(&format!("{} check {}; echo $?", lab::sandbox::binary().display(), file.display()))
+        lab.shell(&format!("{} check {}; echo $?", lab.binary(), file.display()))
     };
-    let doubtful = check(&crate::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}"));
+    let doubtful = check(&super::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}"));
     assert!(doubtful.contains("network_policies.a.binaries[0]: /no/such does not exist"), "{doubtful}");
     assert!(doubtful.ends_with("1 network policy, 1 warning\n0\n"), "{doubtful}");
     let wrong = check("network_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\nversions: 1\n");
@@ -181,13 +181,13 @@ fn explain_and_observe_know_requests() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"/pub/**\"}}]";
-    let policy = crate::web().replace("port: 8080,", &format!("port: 8080, {rules},"));
+    let policy = super::web().replace("port: 8080,", &format!("port: 8080, {rules},"));
     let file = lab.file("judged.yaml", &policy).display().to_string();
     let explain = |file: &str, method: &str, path: &str| {
-        let binary = lab::sandbox::binary().display();
+        let binary = lab.binary();
         lab.shell(&format!(
             "{binary} explain {file} --binary {} --host web.test --port 8080 --method {method} --path '{path}'; echo $?",
-            crate::python()
+            super::python()
         ))
     };
     let allowed = explain(&file, "GET", "/pub/x?y=1");
@@ -205,7 +205,7 @@ fn explain_and_observe_know_requests() {
     let observed = lab.folder("out").join("observed.yaml").display().to_string();
     let ask = |policy: &str, flags: &[&str], method: &str| {
         let request = format!("{method} /x/1 HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n");
-        lab.sandbox(policy).args(flags).python(crate::RAW, &[&crate::connect("web.test:8080"), &request])
+        lab.sandbox(policy).args(flags).python(super::RAW, &[&super::connect("web.test:8080"), &request])
     };
     assert!(ask(&policy, &["--observe", &observed], "GET").ok().ends_with("hello"));
     let observed = std::fs::read_to_string(observed).unwrap();
@@ -253,7 +253,7 @@ fn an_observation_that_is_merged_lets_both_runs_pass() {
     let path = file.to_str().unwrap();
     let request = |method: &str| format!("{method} /x HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n");
     let send = |policy: &str, flags: &[&str], method: &str| {
-        lab.sandbox(policy).args(flags).python(crate::RAW, &[&crate::connect("web.test:8080"), &request(method)])
+        lab.sandbox(policy).args(flags).python(super::RAW, &[&super::connect("web.test:8080"), &request(method)])
     };
     let merge = ["--observe", path, "--observe-merge"];
     assert!(send(&base(), &merge, "GET").ok().ends_with("hello"));
@@ -355,9 +355,9 @@ fn check_reads_several_files_and_may_deny_warnings() {
     let check = |flags: &str, policies: &[&str]| {
         let files = policies.iter().enumerate().map(|(n, policy)| lab.file(&format!("{n}.yaml"), policy));
         let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
-        lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), files.join(" ")))
+        lab.shell(&format!("{} check {flags} {}; echo $?", lab.binary(), files.join(" ")))
     };
-    let doubtful = crate::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
+    let doubtful = super::policy("{a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /no/such}]}}");
     let doubtful = doubtful.as_str();
     let both = check("", &[&base(), doubtful]);
     assert!(both.contains("0.yaml: 0 network policies, 0 warnings\n"), "{both}");

@@ -3,6 +3,7 @@
 
 use lab::Lab;
 use lab::host::UID;
+use lab::only_as_root;
 
 /// Runs a script outside a sandbox as the tests' user.
 fn as_user(lab: &Lab, script: &str) -> String {
@@ -14,7 +15,7 @@ fn as_user(lab: &Lab, script: &str) -> String {
 fn system_folders_cannot_be_written_and_scratch_can() {
     let lab = Lab::with_web();
     let script = "for f in /usr/x /etc/x /x; do touch $f 2>/dev/null && echo wrote $f; done; touch /tmp/$$ && rm /tmp/$$ && echo tmp";
-    assert_eq!(lab.sandbox(&crate::policy("{}")).sh(script).ok(), "tmp");
+    assert_eq!(lab.sandbox(&super::policy("{}")).sh(script).ok(), "tmp");
 }
 
 // Conformance: FS-12.
@@ -24,7 +25,7 @@ fn a_policy_that_lists_nothing_grants_the_baseline_where_it_exists() {
     let script = "for d in /usr /lib /etc /var/log /proc; do ls $d >/dev/null || echo no $d; done; \
                   head -c1 /dev/urandom >/dev/null || echo no urandom; touch /tmp/$$ && rm /tmp/$$ || echo no /tmp; \
                   for d in /app /sandbox; do ! [ -e $d ] || ls $d >/dev/null || echo no $d; done; echo done";
-    assert_eq!(lab.sandbox(&crate::policy("{}")).sh(script).ok(), "done");
+    assert_eq!(lab.sandbox(&super::policy("{}")).sh(script).ok(), "done");
 }
 
 // Conformance: FS-03, FS-04.
@@ -36,7 +37,7 @@ fn what_is_not_listed_is_out_of_reach_although_its_modes_allow_it() {
     let script = format!("echo x > {path}/file; cat {path}/file; ls {path} > /dev/null && echo listed");
     assert_eq!(as_user(&lab, &script), "x\nlisted\n", "the twin outside");
     let refused = format!("{script}; cat /root/.bashrc; ls /opt /home /srv");
-    let finished = lab.sandbox(&crate::policy("{}")).sh(&refused);
+    let finished = lab.sandbox(&super::policy("{}")).sh(&refused);
     assert_eq!(finished.stdout, "", "{finished:?}");
 }
 
@@ -46,9 +47,9 @@ fn the_working_directory_is_granted_where_the_policy_includes_it() {
     let lab = Lab::with_web();
     let folder = lab.folder("work");
     let path = folder.to_str().unwrap();
-    let included = lab.sandbox(&crate::policy("{}")).args(&["--workdir", path]).sh("pwd; touch made && echo wrote");
+    let included = lab.sandbox(&super::policy("{}")).args(&["--workdir", path]).sh("pwd; touch made && echo wrote");
     assert_eq!(included.ok(), format!("{path}\nwrote"), "PRV-12");
-    let policy = format!("{}filesystem_policy: {{include_workdir: false}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{include_workdir: false}}\n", super::policy("{}"));
     let left_out = lab.sandbox(&policy).args(&["--workdir", path]).sh("touch again && echo wrote");
     assert_eq!(left_out.stdout, "");
 }
@@ -57,7 +58,7 @@ fn the_working_directory_is_granted_where_the_policy_includes_it() {
 #[test]
 fn paths_that_are_missing_are_given_up_in_one_line_or_stop_the_start() {
     let lab = Lab::with_web();
-    let policy = format!("{}filesystem_policy: {{read_only: [/nowhere, /no/where]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_only: [/nowhere, /no/where]}}\n", super::policy("{}"));
     let finished = lab.sandbox(&policy).sh("touch /etc/x 2>/dev/null || echo refused");
     assert_eq!(finished.ok(), "refused");
     let [line] = finished.logged("[MED] not enforced (best effort)")[..] else { panic!("{}", finished.log) };
@@ -70,7 +71,7 @@ fn paths_that_are_missing_are_given_up_in_one_line_or_stop_the_start() {
 #[test]
 fn where_everything_is_there_hard_requirement_starts_and_nothing_is_given_up() {
     let lab = Lab::with_web();
-    let policy = format!("{}landlock: {{compatibility: hard_requirement}}\n", crate::policy("{}"));
+    let policy = format!("{}landlock: {{compatibility: hard_requirement}}\n", super::policy("{}"));
     let finished = lab.sandbox(&policy).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
     assert_eq!(finished.logged("DEGRADED"), Vec::<&str>::new());
@@ -82,7 +83,7 @@ fn listed_paths_are_made_left_alone_and_never_weakened() {
     let lab = Lab::with_web();
     let folder = lab.folder("grants");
     let made = folder.join("made/deep");
-    let policy = format!("{}filesystem_policy: {{read_write: [{}, /etc]}}\n", crate::policy("{}"), made.display());
+    let policy = format!("{}filesystem_policy: {{read_write: [{}, /etc]}}\n", super::policy("{}"), made.display());
     let script =
         format!("stat -c '%u %a' {0}; touch {0}/x && echo wrote; [ -w /etc ] || echo etc-is-roots", made.display());
     let finished = lab.sandbox(&policy).sh(&script);
@@ -93,7 +94,7 @@ fn listed_paths_are_made_left_alone_and_never_weakened() {
     assert_eq!(lab.shell(&owned), "");
     assert_eq!(lab.sandbox(&policy).sh("echo x > /etc/alternatives/f && echo wrote").ok(), "wrote");
     assert_eq!(
-        lab.sandbox(&crate::policy("{}")).sh("echo x > /etc/alternatives/f || echo refused").stdout,
+        lab.sandbox(&super::policy("{}")).sh("echo x > /etc/alternatives/f || echo refused").stdout,
         "refused\n"
     );
 }
@@ -111,7 +112,7 @@ fn links_and_renames_lead_nowhere_else() {
          cat /proc/self/root{outside}/secret; cat /proc/1/root{outside}/secret; cp {outside}/secret c; : > {outside}/secret; \
          truncate -s 0 {outside}/secret; rm {outside}/secret"
     );
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--workdir", inside.to_str().unwrap()]).sh(&script);
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--workdir", inside.to_str().unwrap()]).sh(&script);
     assert_eq!(finished.stdout, "", "{finished:?}");
     assert_eq!(std::fs::read(folder.join("secret")).unwrap(), b"secret");
 }
@@ -122,7 +123,7 @@ fn files_move_between_granted_folders() {
     let folder = lab.folder("tree");
     let script = "mkdir a b && touch a/f && mv a/f b/f && ln b/f a/g && echo moved";
     assert_eq!(
-        lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).sh(script).ok(),
+        lab.sandbox(&super::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).sh(script).ok(),
         "moved"
     );
 }
@@ -132,7 +133,7 @@ fn files_move_between_granted_trees_and_into_no_other() {
     let lab = Lab::with_web();
     let [from, to, other] = ["from", "to", "other"].map(|name| lab.folder(name));
     let (from, to, other) = (from.display(), to.display(), other.display());
-    let policy = format!("{}filesystem_policy: {{read_write: [{from}, {to}]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_write: [{from}, {to}]}}\n", super::policy("{}"));
     let script = format!(
         "cd {from} && touch f && mv f {to}/f && ln {to}/f g && mkdir d && mv d {to}/ && echo moved; \
          mv {from}/g {other}/g; ln {from}/g {other}/h; ls {other}"
@@ -156,7 +157,7 @@ fn what_may_only_be_read_cannot_be_truncated() {
     {
         std::fs::write(&file, "kept").unwrap();
         std::os::unix::fs::chown(&file, Some(UID), Some(UID)).unwrap();
-        let policy = format!("{}filesystem_policy: {{{list}: [{}]}}\n", crate::policy("{}"), folder.display());
+        let policy = format!("{}filesystem_policy: {{{list}: [{}]}}\n", super::policy("{}"), folder.display());
         assert_eq!(lab.sandbox(&policy).python(&program, &[]).ok(), expected, "{list}");
     }
 }
@@ -172,7 +173,7 @@ fn files_and_devices_are_listed_by_themselves() {
     assert_eq!(lab.shell(&made), "");
     let policy = format!(
         "{}filesystem_policy: {{read_only: [{path}/read], read_write: [{path}/written, {path}/zero]}}\n",
-        crate::policy("{}")
+        super::policy("{}")
     );
     let script = format!(
         "cd {path}; cat read; echo x > read; echo more >> written; cat written; cat beside; head -c 3 zero | wc -c; \
@@ -195,9 +196,9 @@ fn device_ioctls_need_a_device_that_is_listed() {
     let lab = Lab::with_web();
     let file = lab.file("entropy.py", ENTROPY);
     assert_eq!(as_user(&lab, &format!("/usr/bin/python3 {}", file.display())), "asked\n", "the twin outside");
-    let refused = lab.sandbox(&crate::policy("{}")).python(ENTROPY, &[]);
+    let refused = lab.sandbox(&super::policy("{}")).python(ENTROPY, &[]);
     assert!(refused.stdout.is_empty() && refused.stderr.contains("Permission denied"), "{refused:?}");
-    let listed = format!("{}filesystem_policy: {{read_write: [/dev/urandom]}}\n", crate::policy("{}"));
+    let listed = format!("{}filesystem_policy: {{read_write: [/dev/urandom]}}\n", super::policy("{}"));
     assert_eq!(lab.sandbox(&listed).python(ENTROPY, &[]).ok(), "asked");
 }
 
@@ -236,12 +237,12 @@ fn sockets_of_the_host_are_out_of_reach_by_path_and_by_abstract_name() {
     assert_eq!(outside, "reached\nreached\nreached\n", "the twin outside");
     let folder = folder.display();
     for (network, policy, expected) in [
-        ("proxy", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
-        ("block", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
-        ("allow", crate::policy("{}"), ["PermissionError", "FileNotFoundError", "PermissionError"]),
+        ("proxy", super::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
+        ("block", super::policy("{}"), ["PermissionError", "FileNotFoundError", "ConnectionRefusedError"]),
+        ("allow", super::policy("{}"), ["PermissionError", "FileNotFoundError", "PermissionError"]),
         (
             "proxy",
-            format!("{}filesystem_policy: {{read_write: [{folder}]}}\n", crate::policy("{}")),
+            format!("{}filesystem_policy: {{read_write: [{folder}]}}\n", super::policy("{}")),
             ["reached", "FileNotFoundError", "ConnectionRefusedError"],
         ),
     ] {
@@ -279,7 +280,7 @@ fn a_service_that_is_started_later_is_out_of_reach_beside_what_is_granted() {
         let folder = tempfile::tempdir_in(lab.folder("late")).unwrap();
         let path = folder.path().to_str().unwrap();
         assert_eq!(lab.shell(&format!("chmod 777 {path}")), "");
-        let policy = format!("{}filesystem_policy: {{read_only: {listed}}}\n", crate::policy("{}"));
+        let policy = format!("{}filesystem_policy: {{read_only: {listed}}}\n", super::policy("{}"));
         let words = [&["/usr/bin/python3", "-c", LATE, path][..], &names].concat();
         let started = lab.sandbox(&policy).args(&["--workdir", path]).start(&words);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
@@ -297,6 +298,7 @@ fn a_service_that_is_started_later_is_out_of_reach_beside_what_is_granted() {
 
 #[test]
 fn what_is_granted_in_run_keeps_the_owners_and_modes_on_its_way() {
+    only_as_root!("it is about a folder that only root may enter");
     let lab = Lab::with_web();
     let made = format!(
         "mkdir -p /run/closed/open /run/mine/open && chmod 700 /run/closed && chown {UID} /run/mine && chmod 700 /run/mine && \
@@ -304,7 +306,7 @@ fn what_is_granted_in_run_keeps_the_owners_and_modes_on_its_way() {
     );
     assert_eq!(lab.shell(&made), "");
     let policy =
-        format!("{}filesystem_policy: {{read_only: [/run/closed/open, /run/mine/open]}}\n", crate::policy("{}"));
+        format!("{}filesystem_policy: {{read_only: [/run/closed/open, /run/mine/open]}}\n", super::policy("{}"));
     let script = "ls /run/mine/open /run/closed/open; stat -c '%u %a' /run/closed /run/mine; touch /run/mine/x";
     let finished = lab.sandbox(&policy).sh(script);
     assert_eq!(finished.stdout, format!("/run/mine/open:\nfile\n0 700\n{UID} 700\n"), "{finished:?}");
@@ -317,7 +319,7 @@ fn where_covers_run_out_a_hard_requirement_does_not_start_and_best_effort_says_s
     let path = folder.display();
     let made = format!("mkdir {path}/granted && seq -f '{path}/%g' 1100 | xargs mkdir && echo made");
     assert_eq!(lab.shell(&made), "made\n");
-    let policy = format!("{}filesystem_policy: {{read_only: [{path}/granted]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_only: [{path}/granted]}}\n", super::policy("{}"));
     let finished = lab.sandbox(&policy).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
     let said = finished.logged("CONFIG:DEGRADED [HIGH] in reach although the policy does not grant it:");
@@ -342,13 +344,13 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
     for (listed, expected) in
         [("[]", "PermissionError"), ("[/tmp]", "PermissionError"), (&format!("[{path}]"), "reached")]
     {
-        let policy = format!("{}filesystem_policy: {{read_write: {listed}}}\n", crate::policy("{}"));
+        let policy = format!("{}filesystem_policy: {{read_write: {listed}}}\n", super::policy("{}"));
         assert_eq!(lab.sandbox(&policy).python(SOCKETS, &[&name]).ok(), expected, "{listed}");
     }
     // The workload reaches its own sockets there.
     let own = "import os, socket, tempfile; p = tempfile.mkdtemp() + '/s'; s = socket.socket(1); s.bind(p); s.listen(); \
                socket.socket(1).connect(p); print('reached'); os.unlink(p); os.rmdir(os.path.dirname(p))";
-    assert_eq!(lab.sandbox(&crate::policy("{}")).python(own, &[]).ok(), "reached");
+    assert_eq!(lab.sandbox(&super::policy("{}")).python(own, &[]).ok(), "reached");
 }
 
 /// Listens at `argv[1]` until `argv[2]` exists.
@@ -366,7 +368,7 @@ fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
     let name = format!("/tmp/e2e-socket-{}", std::process::id());
     let folder = lab.folder("ready");
     let go = folder.join("go");
-    let first = lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&[
+    let first = lab.sandbox(&super::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&[
         "/usr/bin/python3",
         "-c",
         LISTENER,
@@ -377,7 +379,7 @@ fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
     while !std::path::Path::new(&name).exists() {
         assert!(std::time::Instant::now() < deadline, "no socket");
     }
-    let second = lab.sandbox(&crate::policy("{}")).python(SOCKETS, &[&name]);
+    let second = lab.sandbox(&super::policy("{}")).python(SOCKETS, &[&name]);
     std::fs::write(go, "").unwrap();
     assert_eq!(first.wait().code(), 0);
     std::fs::remove_file(&name).unwrap();
@@ -394,7 +396,7 @@ fn a_link_of_roots_grants_what_it_stands_for_where_it_is_listed() {
     std::os::unix::fs::symlink("store", &link).unwrap();
     let policy = format!(
         "{}filesystem_policy: {{read_only: [{}]}}\nlandlock: {{compatibility: hard_requirement}}\n",
-        crate::policy("{}"),
+        super::policy("{}"),
         link.display()
     );
     assert_eq!(lab.sandbox(&policy).sh(&format!("cat {}/file", link.display())).ok(), "stored");
@@ -407,7 +409,7 @@ fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
     std::fs::write(outside.join("secret"), "secret").unwrap();
     let (folder, outside) = (folder.display(), outside.display());
     let policy =
-        format!("{}filesystem_policy: {{read_write: [{folder}], read_only: [{folder}/lib]}}\n", crate::policy("{}"));
+        format!("{}filesystem_policy: {{read_write: [{folder}], read_only: [{folder}/lib]}}\n", super::policy("{}"));
     let script = format!("cat {folder}/lib/secret {outside}/secret; ln -sfn {outside} {folder}/lib");
     for _ in 0..2 {
         let finished = lab.sandbox(&policy).sh(&script);
@@ -432,7 +434,7 @@ fn terminals_of_the_same_user_outside_are_out_of_reach() {
     let open = "for t in /dev/pts/[0-9]*; do (: <> $t) 2>/dev/null && echo opened; done; true";
     assert!(as_user(&lab, open).contains("opened"), "the twin outside");
     let finished = lab
-        .sandbox(&crate::policy("{}"))
+        .sandbox(&super::policy("{}"))
         .sh(&format!("{open}; python3 -c 'import os, pty; print(os.ttyname(pty.openpty()[1]))'"));
     assert_eq!(finished.ok(), "/dev/pts/0", "only the one that it makes itself");
 }
@@ -458,7 +460,7 @@ for attempt in (lambda: os.chmod(path, 0o600), lambda: os.utime(path), lambda: o
     let path = folder.join("file");
     let outside = as_user(&lab, &format!("/usr/bin/python3 {} {}", file.display(), path.display()));
     assert_eq!(outside, "done\n".repeat(5), "the twin outside");
-    let inside = lab.sandbox(&crate::policy("{}")).python(program, &[path.to_str().unwrap()]);
+    let inside = lab.sandbox(&super::policy("{}")).python(program, &[path.to_str().unwrap()]);
     assert_eq!(inside.ok(), ["refused"; 5].join("\n"));
 }
 
@@ -467,6 +469,6 @@ fn devices_that_programs_need_work() {
     let lab = Lab::with_web();
     let script = "echo x > /dev/null; head -c 4 /dev/zero | wc -c; head -c 4 /dev/urandom | wc -c; \
                   python3 -c 'import pty, multiprocessing as m; pty.openpty(); print(m.Lock())'";
-    let finished = lab.sandbox(&crate::policy("{}")).sh(script);
+    let finished = lab.sandbox(&super::policy("{}")).sh(script);
     assert_eq!(finished.ok().lines().count(), 3, "{finished:?}");
 }

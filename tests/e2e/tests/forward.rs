@@ -4,7 +4,7 @@ use lab::{Finished, Lab, Upstream};
 
 /// A policy that permits curl `web.test:8080`.
 fn curl() -> String {
-    crate::web().replace(&crate::python(), "/usr/bin/curl")
+    super::web().replace(&super::python(), "/usr/bin/curl")
 }
 
 /// Returns the output of curl with `arguments` in a sandbox under `policy`, with the status line.
@@ -56,7 +56,7 @@ fn what_no_policy_permits_is_refused_and_never_dialled() {
     let unlisted = curl().replace(", allowed_ips: [10.99.0.1]", "");
     let cases = [
         (&unlisted, "http://web.test:8080/p?q=1", "GET web.test:8080 blocked: internal address"),
-        (&crate::web(), "http://web.test:8080/p?q=1", "GET web.test:8080/p not permitted by policy"),
+        (&super::web(), "http://web.test:8080/p?q=1", "GET web.test:8080/p not permitted by policy"),
         (&curl(), "http://other.test:8080/p", "GET other.test:8080/p not permitted by policy"),
     ];
     for (before, (policy, url, detail)) in cases.into_iter().enumerate() {
@@ -80,7 +80,7 @@ fn what_is_no_absolute_url_is_400() {
         ("GET http://web.test:0/ HTTP/1.1", "a number from 1 to 65535"),
     ] {
         let finished =
-            lab.sandbox(&crate::web()).python(crate::RAW, &[&format!("{line}\\r\\nHost: web.test\\r\\n\\r\\n")]);
+            lab.sandbox(&super::web()).python(super::RAW, &[&format!("{line}\\r\\nHost: web.test\\r\\n\\r\\n")]);
         assert!(
             finished.stdout.starts_with("HTTP/1.1 400 bad_request") && finished.stdout.contains(detail),
             "{finished:?}"
@@ -186,7 +186,7 @@ fn each_request_of_a_connection_is_judged_by_itself() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
     let requests = "GET http://web.test:8080/one HTTP/1.1\\r\\nHost: x\\r\\n\\r\\nGET http://web.test:8081/two HTTP/1.1\\r\\nHost: web.test:8080\\r\\n\\r\\n";
-    let finished = lab.sandbox(&crate::web()).python(crate::RAW, &[requests]);
+    let finished = lab.sandbox(&super::web()).python(super::RAW, &[requests]);
     assert!(
         finished.stdout.starts_with("HTTP/1.1 200 OK") && finished.stdout.contains("HTTP/1.1 403 "),
         "{finished:?}"
@@ -201,7 +201,7 @@ fn what_the_library_takes_for_no_port_is_not_port_80() {
     let upstream = lab.http("10.99.0.1:80");
     for port in [":99999", ":evil.test", ":", ":-1", ":080"] {
         let request = format!("GET http://web.test{port}/ HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n");
-        let finished = lab.sandbox(&crate::web().replace("8080", "80")).python(crate::RAW, &[&request]);
+        let finished = lab.sandbox(&super::web().replace("8080", "80")).python(super::RAW, &[&request]);
         assert!(finished.stdout.starts_with("HTTP/1.1 400 "), "{port}: {finished:?}");
     }
     assert!(upstream.seen().is_empty());
@@ -213,7 +213,7 @@ fn a_message_has_one_length_whatever_its_sender_says() {
     let upstream = lab.http("10.99.0.1:8080");
     let ask = |headers: &str| {
         let request = format!("POST http://web.test:8080/ HTTP/1.1\\r\\nHost: x\\r\\n{headers}");
-        lab.sandbox(&crate::web()).python(crate::RAW, &[&request]).stdout
+        lab.sandbox(&super::web()).python(super::RAW, &[&request]).stdout
     };
     assert!(ask("Content-Length: 0\\r\\n\\r\\n").contains("hello"));
     let requests = seen(&upstream);
@@ -236,7 +236,7 @@ fn a_path_that_is_not_written_is_the_root() {
     let upstream = lab.http("10.99.0.1:8080");
     for (url, expected) in [("#x", "GET / HTTP/1.1"), ("?q=1", "GET /?q=1 HTTP/1.1"), ("", "GET / HTTP/1.1")] {
         let request = format!("GET http://web.test:8080{url} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
-        let finished = lab.sandbox(&crate::web()).python(crate::RAW, &[&request]);
+        let finished = lab.sandbox(&super::web()).python(super::RAW, &[&request]);
         assert!(finished.stdout.starts_with("HTTP/1.1 "), "{finished:?}");
         if finished.stdout.starts_with("HTTP/1.1 200") {
             assert!(seen(&upstream).pop().unwrap().starts_with(expected), "{url}: {:?}", seen(&upstream));
@@ -296,12 +296,12 @@ fn an_answer_on_its_way_ends_when_its_request_is_permitted_no_longer() {
     let policy = lab.file("policy.yaml", curl());
     let sandbox = lab::sandbox::Sandbox::bare(&lab).args(&["--policy-data", policy.to_str().unwrap()]);
     let started = sandbox.start(&["sh", "-c", "curl -sN http://web.test:8080/; echo code $?"]);
-    let log = || lab.shell("cat /var/log/openshell.*.log");
+    let log = || lab.log();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !log().contains("HTTP:GET [INFO] ALLOWED") {
         assert!(std::time::Instant::now() < deadline, "{}", log());
     }
-    std::fs::write(&policy, crate::policy("{}")).unwrap();
+    std::fs::write(&policy, super::policy("{}")).unwrap();
     started.signal(rustix::process::Signal::HUP);
     let finished = started.wait();
     assert_eq!(finished.ok(), "xcode 18", "curl: the transfer ended early");

@@ -2,8 +2,8 @@
 
 use lab::{Finished, Lab};
 
-use crate::origin::{FULL, Origin, policy};
-use crate::sdks::{Packages, installed};
+use super::origin::{FULL, Origin, policy};
+use super::sdks::{Packages, installed};
 
 /// Creates a lab with the service, and the client library from the package registry.
 struct Calls {
@@ -28,7 +28,7 @@ impl Calls {
 
     fn run(&self, rules: &str, words: &[&str], program: &str) -> Finished {
         let folder = self.packages.0.display().to_string();
-        let policy = policy(&[&crate::python()], rules) + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
+        let policy = policy(&[&super::python()], rules) + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
         let sandbox = self.lab.sandbox(&policy).args(&["--upstream-ca-file", &self.origin.authority()]).args(words);
         sandbox.env("PYTHONPATH", &folder).python(&[CLIENT, program].concat(), &[])
     }

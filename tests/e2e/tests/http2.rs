@@ -2,13 +2,13 @@
 
 use lab::{Finished, Lab, Sandbox};
 
-use crate::origin::{FULL, Origin, policy};
-use crate::reload::{LOADED, Running};
+use super::origin::{FULL, Origin, policy};
+use super::reload::{LOADED, Running};
 
 const READ_ONLY: &str = "protocol: rest, enforcement: enforce, access: read-only";
 
 fn sandbox<'l>(lab: &'l Lab, origin: &Origin, rules: &str) -> Sandbox<'l> {
-    let python = crate::python();
+    let python = super::python();
     let programs =
         ["/usr/bin/curl", "/usr/bin/openssl", "/usr/bin/node", "/usr/bin/nghttp", "/usr/bin/h2load", &python];
     lab.sandbox(&policy(&programs, rules)).args(&["--upstream-ca-file", &origin.authority()])
@@ -337,7 +337,7 @@ fn what_is_permitted_no_longer_ends_with_a_goaway() {
     let origin = Origin::http2(&lab);
     let allowing = |path: &str| {
         let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
-        policy(&[&crate::python()], &rules)
+        policy(&[&super::python()], &rules)
     };
     let program = [include_str!("data/frames.py"), REVOKED].concat();
     let running = Running::start_under(&lab, &allowing("/silent"), &program, 0);
@@ -521,7 +521,7 @@ print('over')
 ",
     ]
     .concat();
-    let python = crate::python();
+    let python = super::python();
     let policy = policy(&[&python], FULL).replace("8446]", "8446, 8447]");
     let finished = lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[]);
     let seen = std::fs::read(&seen).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
@@ -638,7 +638,7 @@ fn a_request_that_was_refused_ends_nothing_later() {
     let origin = Origin::http2(&lab);
     let allowing = |others: &str| {
         let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /silent}}, {allow: {method: GET, path: /hello}}]";
-        policy(&[&crate::python()], rules) + others
+        policy(&[&super::python()], rules) + others
     };
     let program = "
 client = Client(tls=False)
@@ -722,7 +722,7 @@ while True:
     let server = lab.file("served.py", &server);
     let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap()]);
     let program = [include_str!("data/frames.py"), program].concat();
-    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
     lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[])
 }
 

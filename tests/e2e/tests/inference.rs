@@ -48,7 +48,7 @@ pub(crate) fn file(lab: &Lab, text: &str) -> String {
 
 fn sandbox<'l>(lab: &'l Lab, routes: &str) -> Sandbox<'l> {
     // No policy applies to the models.
-    lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &file(lab, &format!("routes: {routes}"))])
+    lab.sandbox(&super::policy("{}")).args(&["--inference-routes", &file(lab, &format!("routes: {routes}"))])
 }
 
 /// Runs each line of `words` by curl against the models, and prints the status behind each answer.
@@ -121,7 +121,7 @@ fn what_is_nothing_of_a_models_is_refused_and_ends_the_connection() {
 #[test]
 fn where_there_are_no_models_that_is_said_before_anything_is_opened() {
     let lab = Lab::with_web();
-    for sandbox in [lab.sandbox(&crate::policy("{}")), sandbox(&lab, "[]")] {
+    for sandbox in [lab.sandbox(&super::policy("{}")), sandbox(&lab, "[]")] {
         let finished =
             sandbox.sh("curl -sS -i https://inference.local/v1/models; curl -sS https://INFERENCE.local:8443/");
         assert!(
@@ -189,7 +189,7 @@ fn a_route_file_that_is_none_stops_the_start_and_says_where() {
         ("routes: {}", "expected a list, found a map"),
     ] {
         let path = file(&lab, text);
-        let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh("echo ran");
+        let finished = lab.sandbox(&super::policy("{}")).args(&["--inference-routes", &path]).sh("echo ran");
         assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{text}: {finished:?}");
         assert!(
             finished.stderr.contains(expected) && finished.stderr.contains("routes.yaml"),
@@ -340,7 +340,7 @@ fn requests_are_bounded_and_budgets_hold() {
     let backend = Backend::start(&lab);
     let path =
         file(&lab, &format!("max_request_bytes: 1000\nroutes: [{}]", route("ok", ", budget: {max_requests: 2}")));
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh(
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--inference-routes", &path]).sh(
         "U=https://inference.local/v1/chat/completions
          head -c 1001 /dev/zero | curl -sS $U --data-binary @- -w ' %{http_code}\n'
          head -c 5000 /dev/zero | curl -sS $U -H 'Transfer-Encoding: chunked' -T - -X POST -w ' %{http_code}\n'
@@ -373,7 +373,7 @@ fn a_call_that_its_client_gives_up_costs_what_its_request_has() {
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let path = file(&lab, &format!("routes: [{}]", route("hang", ", budget: {max_tokens: 1000}")));
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--inference-routes", &path]).sh(
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--inference-routes", &path]).sh(
         "U=https://inference.local/v1/chat/completions
          body=$(head -c 4000 /dev/zero | tr '\\0' x)
          curl -sS $U -d \"{\\\"x\\\":\\\"$body\\\"}\" --max-time 1 -o /dev/null

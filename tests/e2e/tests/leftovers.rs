@@ -32,7 +32,7 @@ fn as_before(lab: &Lab, before: &str) {
 fn a_sandbox_that_ended_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
-    let finished = lab.sandbox(&crate::policy("{}")).sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
+    let finished = lab.sandbox(&super::policy("{}")).sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
     assert_eq!(finished.code(), 3);
     assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[23]'"), "");
     as_before(&lab, &before);
@@ -43,10 +43,10 @@ fn a_sandbox_that_ended_leaves_nothing() {
 fn a_start_that_failed_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
-    assert_eq!(lab.sandbox(&crate::policy("{}")).run(&["no-such-command"]).code(), 127);
+    assert_eq!(lab.sandbox(&super::policy("{}")).run(&["no-such-command"]).code(), 127);
     as_before(&lab, &before);
     // A step that fails when the network is there: the folder of the observation is none.
-    let finished = lab.sandbox(&crate::policy("{}")).args(&["--observe", "/dev/null/observed.yaml"]).sh("echo ran");
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--observe", "/dev/null/observed.yaml"]).sh("echo ran");
     assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
     as_before(&lab, &before);
 }
@@ -58,7 +58,7 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
     let folder = lab.folder("ready");
     let script = "setsid sleep 604 & (trap '' TERM HUP INT; touch ready; sleep 605)";
     let started =
-        lab.sandbox(&crate::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", script]);
+        lab.sandbox(&super::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", script]);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !folder.join("ready").exists() {
         assert!(Instant::now() < deadline, "the command did not start");
@@ -71,7 +71,7 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
         assert!(Instant::now() < gone, "a process outlived its supervisor");
     }
     // The next start removes its folder; the kernel removes the rest.
-    assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
+    assert_eq!(lab.sandbox(&super::policy("{}")).sh("true").code(), 0);
     as_before(&lab, &before);
 }
 
@@ -92,7 +92,7 @@ for address in ('10.200.0.2', '10.200.0.1'):
 input()
 ";
     let started: Vec<_> = (0..3)
-        .map(|_| lab.sandbox(&crate::policy("{}")).input(b"x\n").start(&["/usr/bin/python3", "-c", program]))
+        .map(|_| lab.sandbox(&super::policy("{}")).input(b"x\n").start(&["/usr/bin/python3", "-c", program]))
         .collect();
     for sandbox in started {
         assert_eq!(sandbox.wait().ok(), "http://10.200.0.1:3128\nreached True\nrefused");
@@ -113,14 +113,14 @@ wait $!; echo "exit $?"
 fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
     let lab = Lab::with_web();
     let folder = lab.folder("masked");
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let script = lab.file("masked.sh", MASKED);
     let command = format!(
         "DIR={} sh {} {} --policy-data {} -- sh -c '(setsid sleep 606 &); sleep 607 & id -u; cat /proc/$PPID/environ; \
          curl -s -o /dev/null -w %{{http_connect}} https://web.test:8080; exit 4'",
         folder.display(),
         script.display(),
-        lab::sandbox::binary().display(),
+        lab.binary(),
         policy.display()
     );
     let printed = lab.shell(&command);
@@ -157,17 +157,17 @@ print(*codes)
 fn many(at_a_time: u32, kill: u32, mark: u32) {
     let lab = Lab::with_web();
     let before = state(&lab);
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let driver = lab.file("many.py", MANY);
     let command = format!(
         "/usr/bin/python3 {} {at_a_time} {kill} {} --policy-data {} -- sh -c 'setsid sleep {mark} & sleep 0.02; exit 3'",
         driver.display(),
-        lab::sandbox::binary().display(),
+        lab.binary(),
         policy.display()
     );
     assert_eq!(lab.shell(&command).trim(), if kill == 1 { "" } else { "3" });
     // The next start removes the folders of killed supervisors in the run directory.
-    assert_eq!(lab.sandbox(&crate::policy("{}")).sh("true").code(), 0);
+    assert_eq!(lab.sandbox(&super::policy("{}")).sh("true").code(), 0);
     let gone = Instant::now() + Duration::from_secs(30);
     while !lab.shell(&format!("ps -eo args | grep '^sleep {mark}'")).is_empty() {
         assert!(Instant::now() < gone, "a process outlived its supervisor");
@@ -203,7 +203,7 @@ time.sleep(600)
 fn a_process_that_locks_the_network_namespace_holds_up_no_start() {
     let lab = Lab::with_web();
     let _holder = lab.program(&["/usr/bin/python3", "-c", HOLDER]);
-    let finished = lab.sandbox(&crate::policy("{}")).sh("echo ran");
+    let finished = lab.sandbox(&super::policy("{}")).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
 }
 
@@ -220,13 +220,15 @@ time.sleep(600)
 #[test]
 fn a_folder_that_a_process_of_another_user_locks_holds_up_no_start_and_no_end() {
     let lab = Lab::with_web();
-    let folder = lab.folder("host").display().to_string();
+    let (folder, caller) = (lab.folder("host").display().to_string(), lab::host::caller());
     assert_eq!(
-        lab.shell(&format!("mkdir {folder}/tls; mkdir -m 755 /run/place; chown 0 {folder}; chmod 755 {folder}")),
+        lab.shell(&format!(
+            "mkdir {folder}/tls; mkdir -m 755 /run/place; chown {caller} {folder} /run/place; chmod 755 {folder}"
+        )),
         ""
     );
     let _holder = lab.program(&["/usr/bin/python3", "-c", LOCKER, "/run/place", &format!("{folder}/tls")]);
-    let policy = format!("{}filesystem_policy: {{read_write: [{folder}/new]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_write: [{folder}/new]}}\n", super::policy("{}"));
     let tls = format!("{folder}/tls");
     let finished = lab.sandbox(&policy).args(&["--run-dir", "/run/place", "--tls-dir", &tls]).sh("ls $SSL_CERT_FILE");
     assert_eq!(finished.ok(), format!("{tls}/ca-bundle.pem"));
@@ -239,7 +241,7 @@ fn folders_that_a_start_made_end_with_it_where_they_are_empty_and_are_named_wher
     let lab = Lab::with_web();
     let folder = lab.folder("host");
     let path = folder.display();
-    let policy = format!("{}filesystem_policy: {{read_write: [{path}/new/deep, {path}/there]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_write: [{path}/new/deep, {path}/there]}}\n", super::policy("{}"));
     std::fs::create_dir(folder.join("there")).unwrap();
     let tls = format!("{path}/tls/deep");
     let run = |script: &str| lab.sandbox(&policy).args(&["--tls-dir", &tls]).sh(script);
@@ -269,7 +271,7 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     let folder = lab.folder("host");
     let path = folder.display();
     let tls = format!("{path}/tls");
-    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared]}}\n", super::policy("{}"));
     let begin = |name: &str| {
         let started = lab.sandbox(&policy).args(&["--tls-dir", &tls]).start(&[
             "sh",

@@ -2,16 +2,18 @@
 
 use lab::{Lab, Sandbox};
 
-use crate::policy;
+use super::policy;
 
 // Conformance: LOG-01, LOG-10.
 #[test]
 fn a_dated_file_that_only_root_may_read_and_no_other() {
     let lab = Lab::with_web();
-    let finished = lab.sandbox(&policy("{}")).sh("cat /var/log/openshell.*.log");
+    let finished = lab.sandbox(&policy("{}")).sh(&format!("cat {}", lab.logs()));
     assert_eq!(finished.stdout, "", "the workload reads no log of ours");
     let day = lab.shell("date -u +%F").trim().to_owned();
-    assert_eq!(lab.shell("stat -c '%n %a %u' /var/log/openshell*"), format!("/var/log/openshell.{day}.log 640 0\n"));
+    let (logs, caller) = (lab.logs(), lab::host::caller());
+    let expected = format!("{} 640 {caller}\n", logs.replace('*', &day));
+    assert_eq!(lab.shell(&format!("stat -c '%n %a %u' {logs}")), expected);
     for line in finished.log.lines() {
         let stamp = line.split(' ').next().unwrap();
         assert!(stamp.len() == 24 && stamp.starts_with(&day[..4]) && stamp.ends_with('Z'), "{line}");
@@ -33,7 +35,7 @@ fn a_log_that_others_may_write_is_not_used_and_holds_nobody_up() {
         let lab = Lab::with_web();
         let folder = lab.folder("logs");
         let file = format!("{}/openshell.$(date -u +%F).log", folder.display());
-        assert_eq!(lab.shell(&format!("{make} {file} && chown {0} {file}", lab::host::UID)), "");
+        assert_eq!(lab.shell(&format!("{make} {file} && chown {0} {file}", 65534)), "");
         let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", folder.to_str().unwrap()]).sh("echo ran");
         assert_eq!(finished.ok(), "ran");
         assert!(finished.stderr.contains("no log file"), "{make}: {}", finished.stderr);
@@ -84,15 +86,12 @@ fn an_output_that_nobody_reads_stops_neither_the_proxy_nor_the_time_out() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", policy("{}"));
     let (caller, fill) = (lab.file("caller.py", UNREAD), lab.file("fill.py", FILL));
-    let sandbox = format!(
-        "{} --policy-data {} --log-level info -t 2 --grace 1",
-        lab::sandbox::binary().display(),
-        policy.display()
-    );
+    let sandbox = format!("{} --policy-data {} --log-level info -t 2 --grace 1", lab.binary(), policy.display());
     let script = format!(
-        "/usr/bin/python3 {} {sandbox} -- /usr/bin/python3 -c \"$(cat {})\"; grep -c DENIED /var/log/openshell.*.log",
+        "/usr/bin/python3 {} {sandbox} -- /usr/bin/python3 -c \"$(cat {})\"; grep -c DENIED {}",
         caller.display(),
-        fill.display()
+        fill.display(),
+        lab.logs()
     );
     assert_eq!(lab.shell(&script), "124\n10\n");
 }
@@ -147,9 +146,12 @@ fn a_log_that_another_sandbox_has_filled_takes_every_denial_of_this_one() {
     let lab = Lab::with_web();
     let folder = lab.folder("logs");
     let logs = folder.to_str().unwrap();
-    assert_eq!(lab.shell(&format!("chown 0 {logs}")), "");
+    assert_eq!(lab.shell(&format!("chown {} {logs}", lab::host::caller())), "");
     for size in ["200M", "2G"] {
-        let prepared = lab.shell(&format!("rm -f {logs}/*; truncate -s {size} {logs}/openshell.$(date -u +%F).log"));
+        let prepared = lab.shell(&format!(
+            "rm -f {logs}/*; truncate -s {size} {logs}/openshell.$(date -u +%F).log; chown {} {logs}/*",
+            lab::host::caller()
+        ));
         assert_eq!(prepared, "");
         let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", logs]).python(REFUSED, &["20"]);
         assert_eq!(finished.ok(), "");
@@ -231,7 +233,8 @@ fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
     let [logs, pipes] = [&logs, &pipes].map(|path| path.to_str().unwrap());
     let uid = lab::host::UID;
     let prepared = lab.shell(&format!(
-        "mount -t tmpfs -o size=16k,mode=755 logs {logs} && mkfifo {pipes}/full {pipes}/room && chown {uid} {pipes}/*"
+        "mount -t tmpfs -o size=16k,mode=755 logs {logs} && mkfifo {pipes}/full {pipes}/room && chown {uid} {pipes}/* && chown {} {logs}",
+        lab::host::caller()
     ));
     assert_eq!(prepared, "");
     let policy = format!("{}filesystem_policy: {{read_write: [{pipes}]}}\n", policy("{}"));

@@ -3,7 +3,7 @@
 use lab::{Finished, Lab};
 use serde_json::Value;
 
-use crate::{RAW, connect, policy, python, web};
+use super::{RAW, connect, policy, python, web};
 
 const GET: &str = "GET / HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
 
@@ -235,7 +235,7 @@ fn without_name_servers_the_hosts_file_is_asked_and_the_rest_refused() {
 fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     let lab = Lab::with_web();
     let started = lab.sandbox(&policy("{}")).start(&["sleep", "60"]);
-    let running = || lab.shell("cat /var/log/openshell.*.log").contains("PROC:LAUNCH");
+    let running = || lab.log().contains("PROC:LAUNCH");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !running() {
         assert!(std::time::Instant::now() < deadline, "it did not start");
@@ -339,7 +339,7 @@ fn the_supervisor_and_its_parents_are_nobodys_ancestors() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let own = std::env::current_exe().unwrap().display().to_string();
-    let binary = lab::sandbox::binary().display().to_string();
+    let binary = lab.program_path().display().to_string();
     for path in [own, binary] {
         let finished = ask(&lab, &web().replace(&python(), &path), "web.test:8080");
         assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{path}: {finished:?}");
@@ -668,7 +668,7 @@ sys.exit(7)
     let data = lab.file("policy.yaml", format!("{}filesystem_policy: {{read_only: [{}]}}\n", web(), file.display()));
     let script = format!(
         "ulimit -n 64; {} --policy-data {} -- /usr/bin/python3 {}; echo $?",
-        lab::sandbox::binary().display(),
+        lab.binary(),
         data.display(),
         file.display()
     );
@@ -719,7 +719,7 @@ fn attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_h
     let go = folder.join("go");
     let sandbox = lab.sandbox(&policy("{}")).args(&["--workdir", folder.to_str().unwrap()]);
     let started = sandbox.start(&["/usr/bin/python3", "-c", BYPASS, go.to_str().unwrap()]);
-    let log = || lab.shell("cat /var/log/openshell.*.log");
+    let log = || lab.log();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let python = python();
     let expected = [
@@ -800,7 +800,7 @@ fn a_supervisor_that_runs_out_of_descriptors_serves_at_once_when_it_has_some() {
     // The workload has the same limit, and uses fewer descriptors for other purposes.
     let script = format!(
         "ulimit -n 200; {} --policy-data {} -- /usr/bin/python3 {} 190; echo $?",
-        lab::sandbox::binary().display(),
+        lab.binary(),
         data.display(),
         file.display()
     );

@@ -88,7 +88,7 @@ pub(crate) fn policy(binaries: &[&str], rules: &str) -> String {
     let endpoint =
         format!("{{host: web.test, ports: [8080, 443, 8443, 8444, 8445, 8446], allowed_ips: [10.99.0.1], {rules}}}");
     let binaries: Vec<_> = binaries.iter().map(|path| format!("{{path: {path}}}")).collect();
-    crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}", binaries.join(", ")))
+    super::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}", binaries.join(", ")))
 }
 
 /// Enforced rules.

@@ -1,6 +1,7 @@
 //! Invalid input: an error that names its subject, place and remedy; the command never runs.
 
-use lab::{Finished, Lab, Sandbox};
+use lab::host::Tier;
+use lab::{Finished, Lab, Sandbox, only_as_root};
 
 /// A command that leaves a file if it runs.
 const COMMAND: [&str; 3] = ["sh", "-c", "echo ran"];
@@ -29,7 +30,7 @@ fn no_policy_names_the_ways_to_give_one() {
 #[test]
 fn a_policy_comes_by_flag_or_by_variable() {
     let lab = Lab::with_web();
-    let data = lab.file("data.yaml", crate::policy("{}"));
+    let data = lab.file("data.yaml", super::policy("{}"));
     let rules = lab.file("rules.rego", include_str!("../../../data/sandbox-policy.rego"));
     let (data, rules) = (data.to_str().unwrap(), rules.to_str().unwrap());
     let by_flag = Sandbox::bare(&lab).args(&["--policy-rules", rules, "--policy-data", data]).run(&COMMAND);
@@ -42,7 +43,7 @@ fn a_policy_comes_by_flag_or_by_variable() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let lab = Lab::with_web();
-    let data = lab.file("data.yaml", crate::policy("{}"));
+    let data = lab.file("data.yaml", super::policy("{}"));
     let broken = lab.file("broken.yaml", "a: [\n");
     let missing = Sandbox::bare(&lab).args(&["--policy-data", "/nowhere/x.yaml"]).run(&COMMAND);
     refused(&missing, &["failed to read YAML data from /nowhere/x.yaml"]);
@@ -72,6 +73,7 @@ fn every_violation_is_named_with_its_line() {
 // Conformance: PRV-02, PRV-04.
 #[test]
 fn a_user_that_is_missing_says_how_to_make_it() {
+    only_as_root!("another user than the caller takes capabilities");
     let lab = Lab::with_web();
     refused(&lab.sandbox("process: {run_as_user: not-here}").run(&COMMAND), &["Sandbox user not found", "useradd"]);
     refused(
@@ -86,7 +88,7 @@ fn a_path_that_goes_through_a_symlink_is_refused_with_the_one_to_write() {
     let lab = Lab::with_web();
     let folder = lab.folder("links");
     std::os::unix::fs::symlink("/etc", folder.join("link")).unwrap();
-    let link = format!("{}filesystem_policy: {{read_write: [{}/link]}}\n", crate::policy("{}"), folder.display());
+    let link = format!("{}filesystem_policy: {{read_write: [{}/link]}}\n", super::policy("{}"), folder.display());
     refused(&lab.sandbox(&link).run(&COMMAND), &["goes through a symlink", "write /etc"]);
 }
 
@@ -106,26 +108,28 @@ fn usage_errors_end_with_1_and_help_with_0() {
 }
 
 #[test]
-fn without_privilege_the_start_says_what_it_needs() {
+fn without_a_capability_another_user_is_refused_with_the_ways_out() {
     let lab = Lab::with_web();
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
-    let binary = lab::sandbox::binary().display();
-    let run = |drop: &str| {
-        lab.shell(&format!("setpriv {drop} {binary} --policy-data {} -- echo ran; echo $?", policy.display()))
+    let policy = lab.file("policy.yaml", "process: {run_as_user: \"61190\"}\n");
+    let run = |prefix: &str| {
+        lab.shell(&format!("{prefix} {} --policy-data {} -- echo ran; echo $?", lab.binary(), policy.display()))
     };
-    let unprivileged = run("--reuid 61184 --clear-groups --no-new-privs");
-    assert!(unprivileged.contains("CAP_SYS_ADMIN") && unprivileged.ends_with("1\n"), "{unprivileged}");
+    if lab::host::tier() == Tier::Rootless {
+        let printed = run("");
+        assert!(printed.contains("CAP_SETUID") && printed.ends_with("1\n"), "{printed}");
+        assert!(printed.contains("leave `process` out") && printed.contains("run as root"), "{printed}");
+        return;
+    }
     for (capability, named) in [
         ("net_admin", "CAP_NET_ADMIN"),
         ("setuid", "CAP_SETUID"),
         ("setpcap", "CAP_SETPCAP"),
         ("sys_ptrace", "CAP_SYS_PTRACE"),
     ] {
-        let printed = run(&format!("--bounding-set -{capability} --inh-caps -{capability}"));
-        assert!(
-            printed.contains(named) && printed.ends_with("1\n") && !printed.contains("ran\n"),
-            "{capability}: {printed}"
-        );
+        let printed = run(&format!("setpriv --bounding-set -{capability} --inh-caps -{capability}"));
+        let line =
+            format!("process: commands cannot become user 61190, as this run is user 0 in group 0 and lacks {named};");
+        assert!(printed.contains(&line) && printed.ends_with("1\n"), "{capability}: {printed}");
     }
 }
 
@@ -137,8 +141,9 @@ fn every_example_runs_on_a_plain_debian() {
     assert!(examples.len() >= 2, "{examples:?}");
     for example in examples {
         let finished =
-            lab.sandbox(&std::fs::read_to_string(&example).unwrap()).sh("id -un; touch /etc/x || echo refused");
-        assert_eq!(finished.ok(), "nobody\nrefused", "{}", example.display());
+            lab.sandbox(&std::fs::read_to_string(&example).unwrap()).sh("id -u; touch /etc/x || echo refused");
+        let user = if lab::host::tier() == Tier::Root { 65534 } else { lab::host::UID };
+        assert_eq!(finished.ok(), format!("{user}\nrefused"), "{}", example.display());
         assert!(!finished.stderr.contains("OCSF"), "{} warns: {}", example.display(), finished.stderr);
     }
 }
@@ -146,7 +151,7 @@ fn every_example_runs_on_a_plain_debian() {
 /// Returns the messages of `check` for `policy` on `lab`, with its exit code.
 fn check(lab: &Lab, flags: &str, policy: &str) -> String {
     let file = lab.file("checked.yaml", policy);
-    lab.shell(&format!("{} check {flags} {}; echo $?", lab::sandbox::binary().display(), file.display()))
+    lab.shell(&format!("{} check {flags} {}; echo $?", lab.binary(), file.display()))
 }
 
 #[test]
@@ -160,7 +165,7 @@ fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
     }
     std::fs::write(lab.folder("work").join("routes.yaml"), "routes: []\n").unwrap();
     std::fs::create_dir(lab.folder("work").join("logs")).unwrap();
-    let text = format!("{}filesystem_policy: {{read_write: [{work}]}}\n", crate::policy("{}"));
+    let text = format!("{}filesystem_policy: {{read_write: [{work}]}}\n", super::policy("{}"));
     std::fs::write(&policy, &text).unwrap();
     let words = format!(
         "--policy-data {0} --policy-rules {1} --credentials {work}/creds.yaml --inference-routes {work}/routes.yaml --log-dir {work}/logs",
@@ -182,14 +187,14 @@ fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
     }
     assert!(!finished.stderr.contains("run folder"), "{}", finished.stderr);
     std::fs::write(&policy, &text).unwrap();
-    let checked = lab.shell(&format!("{} check {}", lab::sandbox::binary().display(), policy.display()));
+    let checked = lab.shell(&format!("{} check {}", lab.binary(), policy.display()));
     assert!(checked.contains(&expected[0]), "{checked}");
     // Neither an unreachable folder nor one that only root may write, in a sticky folder.
     assert!(!check(&lab, "", &text).contains("may change"));
     let sticky = lab.folder("sticky");
     assert_eq!(lab.shell(&format!("chown 0 {0}; chmod 1777 {0}", sticky.display())), "");
     let kept = lab.file("sticky/policy.yaml", text.replace(&work.to_string(), sticky.to_str().unwrap()));
-    let checked = lab.shell(&format!("{} check {}", lab::sandbox::binary().display(), kept.display()));
+    let checked = lab.shell(&format!("{} check {}", lab.binary(), kept.display()));
     assert!(checked.ends_with(" 0 network policies, 0 warnings\n"), "{checked}");
 }
 
@@ -206,18 +211,22 @@ fn what_is_not_there_and_what_refuses_nothing_is_named_by_check() {
     let lab = Lab::with_web();
     let files = "filesystem_policy: {read_only: [/no/such, /app], read_write: [/no/place, /sandbox]}";
     let found = check(&lab, "", &format!("process: {{run_as_user: nobody-of-that-name}}\n{files}\n"));
-    assert!(found.contains("process: Sandbox user not found: `nobody-of-that-name`"), "{found}");
+    let missing = match lab::host::tier() {
+        Tier::Root => "process: Sandbox user not found: `nobody-of-that-name`",
+        Tier::Rootless => "process: commands cannot become user nobody-of-that-name",
+    };
+    assert!(found.contains(missing), "{found}");
     assert!(found.contains("read_only: /no/such does not exist"), "{found}");
     assert!(found.contains("read_write: /no/place does not exist; a start makes it"), "{found}");
     assert!(found.ends_with("0 network policies, 3 warnings\n0\n"), "{found}");
     let audited = "{a: {endpoints: [{host: x.test, port: 1, protocol: rest, access: read-only}], binaries: [{path: /usr/bin/curl}]}}";
-    let found = check(&lab, "--deny-warnings", &crate::policy(audited));
+    let found = check(&lab, "--deny-warnings", &super::policy(audited));
     assert!(
         found.contains("endpoints[0]: `enforcement` is left out, so the rules refuse nothing at x.test:1"),
         "{found}"
     );
     assert!(found.ends_with("1 network policy, 1 warning\n1\n"), "{found}");
-    let started = lab.sandbox(&crate::policy(audited)).sh("true");
+    let started = lab.sandbox(&super::policy(audited)).sh("true");
     assert!(started.stderr.contains("the rules refuse nothing at x.test:1"), "{started:?}");
 }
 
@@ -227,7 +236,7 @@ fn a_read_only_path_in_a_writable_one_is_said_and_an_error_under_hard_requiremen
     let work = lab.folder("work");
     let inner = lab.folder("work/inner");
     let (work, inner) = (work.display(), inner.display());
-    let listed = format!("{}filesystem_policy:\n  read_only: [{inner}]\n  read_write: [{work}]\n", crate::policy("{}"));
+    let listed = format!("{}filesystem_policy:\n  read_only: [{inner}]\n  read_write: [{work}]\n", super::policy("{}"));
     let alone = listed.replace(&format!("  read_write: [{work}]\n"), "");
     let workdir = ["--workdir", &work.to_string()].map(str::to_owned);
     let workdir: Vec<_> = workdir.iter().map(String::as_str).collect();
@@ -253,17 +262,16 @@ fn a_read_only_path_in_a_writable_one_is_said_and_an_error_under_hard_requiremen
 fn the_examples_and_a_policy_for_ordinary_programs_have_no_warnings() {
     let lab = Lab::with_web();
     let git = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
-    let policy = crate::policy(&format!(
+    let policy = super::policy(&format!(
         "\n  github: {{endpoints: [{{host: github.test, port: 443}}], binaries: [{{path: {git}}}, {{path: /usr/bin/curl}}]}}\n  \
          npm: {{endpoints: [{{host: registry.test, port: 443, protocol: rest, enforcement: enforce, access: read-only}}], \
          binaries: [{{path: /usr/bin/node}}, {{path: {}}}, {{path: '/usr/local/lib/**'}}]}}",
-        crate::python()
+        super::python()
     ));
     let found = check(&lab, "--deny-warnings", &policy);
     assert!(found.ends_with("2 network policies, 0 warnings\n0\n"), "{found}");
     assert_eq!(lab.sandbox(&policy).sh("true").stderr, "");
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/examples");
-    let found =
-        lab.shell(&format!("{} check --deny-warnings {folder}/*.yaml; echo $?", lab::sandbox::binary().display()));
+    let found = lab.shell(&format!("{} check --deny-warnings {folder}/*.yaml; echo $?", lab.binary()));
     assert!(found.ends_with("\n0\n") && !found.contains("warning:"), "{found}");
 }

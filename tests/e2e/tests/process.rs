@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use lab::Lab;
+use lab::only_as_root;
 use lab::sandbox::{Finished, Started};
 use rustix::process::Signal;
 
 fn policy() -> String {
-    crate::policy("{}")
+    super::policy("{}")
 }
 
 /// Returns true if the last line of `finished` reports the end `how`.
@@ -72,7 +73,7 @@ fn the_command_may_come_from_the_environment() {
     let data = lab.file("data.yaml", policy());
     let run = lab.shell(&format!(
         "OPENSHELL_SANDBOX_COMMAND='echo hi  there' {} --policy-data {}",
-        lab::sandbox::binary().display(),
+        lab.binary(),
         data.display()
     ));
     assert_eq!(run, "hi there\n");
@@ -172,7 +173,7 @@ fn it_works_as_pid_1_with_a_containers_capabilities() {
     let script = format!(
         "unshare --pid --fork --mount-proc setpriv --bounding-set {capabilities} --inh-caps {capabilities} \
          {} --policy-data {} -- sh -c 'id -u; exit 3'; echo exit $?",
-        lab::sandbox::binary().display(),
+        lab.binary(),
         data.display()
     );
     assert_eq!(lab.shell(&script), format!("{}\nexit 3\n", lab::host::UID));
@@ -191,7 +192,7 @@ fn ten_thousand_orphans_are_collected() {
 fn streams_may_be_closed_before_and_meanwhile() {
     let lab = Lab::with_web();
     let data = lab.file("policy.yaml", policy());
-    let sandbox = format!("{} --policy-data {} --", lab::sandbox::binary().display(), data.display());
+    let sandbox = format!("{} --policy-data {} --", lab.binary(), data.display());
     for (script, expected) in [
         (format!("{sandbox} cat <&-; echo $?"), "0\n"),
         (format!("{sandbox} sh -c 'exit 3' <&- >&- 2>&-; echo $?"), "3\n"),
@@ -221,10 +222,11 @@ while True:
 
 #[test]
 fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
+    only_as_root!("the limit counts the processes of a user, and the caller's are those of all tests");
     let lab = Lab::with_web();
     // The limit counts the processes of a user, so no other test uses this one.
     let data = lab.file("policy.yaml", "process: {run_as_user: \"61199\"}\n");
-    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), data.display());
+    let sandbox = format!("{} --policy-data {}", lab.binary(), data.display());
     let file = lab.file("bomb.py", BOMB);
     let bomb = format!(
         "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {} 2>/dev/null; echo $?",
@@ -239,7 +241,8 @@ fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
 fn a_supervisor_serves_while_a_fork_bomb_goes_off() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
-    let policy = crate::web().replace(&lab::host::UID.to_string(), "61198");
+    let user = if lab::host::caller() == 0 { 61198 } else { lab::host::UID };
+    let policy = super::web().replace(&lab::host::UID.to_string(), &user.to_string());
     let program = "
 import os, socket, time
 for child in range(20):
@@ -277,9 +280,9 @@ fn a_caller_that_ignores_its_children_gets_the_exit_code_too() {
     let data = lab.file("policy.yaml", policy());
     let caller = format!(
         "import signal, subprocess, sys; \
-         p = subprocess.Popen(['{}', '--policy-data', '{}', '--', 'sh', '-c', 'exit 7'], \
+         p = subprocess.Popen([*'{}'.split(), '--policy-data', '{}', '--', 'sh', '-c', 'exit 7'], \
          preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)); print(p.wait(60))",
-        lab::sandbox::binary().display(),
+        lab.binary(),
         data.display()
     );
     let file = lab.file("caller.py", caller);
@@ -370,9 +373,7 @@ fn a_policy_and_a_time_are_given_in_short() {
     let lab = Lab::with_web();
     let data = lab.file("policy.yaml", policy());
     for flag in ["-p", "--policy", "--policy-data"] {
-        let run = |words: &str| {
-            lab.shell(&format!("{} {flag} {} {words}; echo $?", lab::sandbox::binary().display(), data.display()))
-        };
+        let run = |words: &str| lab.shell(&format!("{} {flag} {} {words}; echo $?", lab.binary(), data.display()));
         assert_eq!(run("-t 5m --grace 1s -- echo ran"), "ran\n0\n");
         assert_eq!(run("-t '1h 30m' -- echo ran"), "ran\n0\n");
         for wrong in ["x", "5 parsecs", "-1s", "400days", "99999999999999999999999"] {

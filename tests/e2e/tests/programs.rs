@@ -39,7 +39,7 @@ fn endpoint(host: &str) -> String {
 
 fn policy(hosts: &[&str], binary: &str) -> String {
     let endpoints: Vec<_> = hosts.iter().map(|host| endpoint(host)).collect();
-    crate::policy(&format!("{{registry: {{endpoints: [{}], binaries: [{{path: {binary}}}]}}}}", endpoints.join(", ")))
+    super::policy(&format!("{{registry: {{endpoints: [{}], binaries: [{{path: {binary}}}]}}}}", endpoints.join(", ")))
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn pip_downloads_what_its_policy_gives_and_is_told_why_not() {
         "/tmp/e2e-pip",
         "six",
     ];
-    let permitted = sandbox(&policy(&hosts, &crate::python()), &words);
+    let permitted = sandbox(&policy(&hosts, &super::python()), &words);
     assert!(permitted.status.success(), "{permitted:?}");
     let removed = std::fs::remove_dir_all("/tmp/e2e-pip");
     assert!(removed.is_ok(), "it downloaded nothing: {permitted:?}");
@@ -108,10 +108,10 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
         command.arg("--policy-data").arg(file).arg("--log-dir").arg(&folder).args(flags).arg("--workdir").arg(&project);
         command.args(["--", "npm", "install", "--no-audit", "--no-fund", "--fetch-retries", "0"]).output().unwrap()
     };
-    let refused = npm(&crate::policy("{}"), &[]);
+    let refused = npm(&super::policy("{}"), &[]);
     assert!(text(&refused.stderr).contains("403 no_network_policies"), "{refused:?}");
     let observed = folder.join("observed.yaml");
-    let passed = npm(&crate::policy("{}"), &["--observe", observed.to_str().unwrap()]);
+    let passed = npm(&super::policy("{}"), &["--observe", observed.to_str().unwrap()]);
     assert!(passed.status.success(), "{passed:?}");
     for made in ["node_modules", "cache"] {
         std::fs::remove_dir_all(project.join(made)).unwrap();
@@ -159,7 +159,7 @@ fn git_clones_what_its_policy_gives_and_is_told_why_not() {
     let remote = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
     let policy = |binary: &str| {
         let endpoint = "{host: web.test, port: 443, allowed_ips: [10.99.0.1]}";
-        crate::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}}}"))
+        super::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}}}"))
     };
     let distrusted = lab.sandbox(&policy(&remote)).sh(git);
     assert!(distrusted.stderr.contains("502") && distrusted.code() != 0, "{distrusted:?}");

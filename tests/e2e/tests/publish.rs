@@ -10,7 +10,7 @@ use rustix::process::Signal;
 fn started<'l>(lab: &'l Lab, arguments: &[&str], script: &str) -> Started<'l> {
     let folder = lab.folder("ready");
     let workdir = ["--workdir", folder.to_str().unwrap()];
-    let started = lab.sandbox(&crate::policy("{}")).args(&[&workdir, arguments].concat()).start(&["sh", "-c", script]);
+    let started = lab.sandbox(&super::policy("{}")).args(&[&workdir, arguments].concat()).start(&["sh", "-c", script]);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !folder.join("ready").exists() {
         assert!(Instant::now() < deadline, "the server did not start");
@@ -125,7 +125,7 @@ fn what_cannot_be_published_stops_the_start_with_one_line() {
         (&["--publish", "192.0.2.1:8000"], "cannot publish at 192.0.2.1:8000"),
         (&["--publish", "8000", "--network", "block"], "--publish needs --network proxy"),
     ] {
-        let finished = lab.sandbox(&crate::policy("{}")).args(arguments).sh("echo ran");
+        let finished = lab.sandbox(&super::policy("{}")).args(arguments).sh("echo ran");
         assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
         assert!(finished.stderr.lines().count() == 1 && finished.stderr.contains(expected), "{}", finished.stderr);
     }
@@ -135,11 +135,11 @@ fn what_cannot_be_published_stops_the_start_with_one_line() {
 fn a_published_port_is_no_way_out() {
     let lab = Lab::with_web();
     // The workload asks for the address at which its own server is published.
-    let policy = crate::policy(&format!(
+    let policy = super::policy(&format!(
         "{{web: {{endpoints: [{{host: 127.0.0.1, port: 8000}}], binaries: [{{path: {}}}]}}}}",
-        crate::python()
+        super::python()
     ));
     let finished =
-        lab.sandbox(&policy).args(&["--publish", "8000"]).python(crate::RAW, &[&crate::connect("127.0.0.1:8000")]);
+        lab.sandbox(&policy).args(&["--publish", "8000"]).python(super::RAW, &[&super::connect("127.0.0.1:8000")]);
     assert!(finished.stdout.starts_with("HTTP/1.1 403 always_blocked_address"), "{}", finished.stdout);
 }

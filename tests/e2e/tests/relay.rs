@@ -2,7 +2,7 @@
 
 use lab::{Finished, Lab};
 
-use crate::origin::{FULL, Origin, policy};
+use super::origin::{FULL, Origin, policy};
 
 /// A Python program: one tunnel, plain or inside TLS, for the requests in its arguments, each `METHOD path [body]`; prints
 /// each response as parsed by http.client.
@@ -22,7 +22,7 @@ for argument in sys.argv[2:]:
 "#;
 
 fn ask(lab: &Lab, how: &str, origin: &Origin, requests: &[&str]) -> Finished {
-    let policy = policy(&[&crate::python()], FULL);
+    let policy = policy(&[&super::python()], FULL);
     lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(CLIENT, &[&[how], requests].concat())
 }
 
@@ -114,7 +114,7 @@ def until(end, data=b''):
 ";
 
 fn tunnel(lab: &Lab, rules: &str, program: &str) -> Finished {
-    let policy = policy(&[&crate::python()], rules);
+    let policy = policy(&[&super::python()], rules);
     lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[])
 }
 
@@ -268,7 +268,7 @@ def listen(tls):
     return len(r.read())
 print(*concurrent.futures.ThreadPoolExecutor().map(listen, (False, True)))
 ";
-    let policy = policy(&[&crate::python()], FULL);
+    let policy = policy(&[&super::python()], FULL);
     let finished = lab
         .sandbox(&policy)
         .args(&["--upstream-ca-file", &origin.authority()])
@@ -331,7 +331,7 @@ start = time.monotonic()
 s.sendall(b'GET /hello HTTP/1.1\r\nHost: web.test:8080\r\n\r\n'); print(until(b'hello')[-5:], time.monotonic() - start < 15)
 for s in all: s.settimeout(60); print(until(b'\r\n').split(b'\r\n')[0].decode())
 ";
-    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
     let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
     let expected = [
         "b'hello' True",
@@ -388,7 +388,7 @@ while b'0\\r\\n\\r\\n' not in data:
     data += more
 print(data.count(b'1\\r\\n'), data.endswith(b'0\\r\\n\\r\\n'))
 ";
-    let policy = policy(&[&crate::python()], FULL).replace("8446]", "8446, 8447]");
+    let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
     let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
     assert_eq!(finished.ok(), "7 True", "{finished:?}");
 }

@@ -46,7 +46,7 @@ impl<'l> Running<'l> {
     /// Starts it with tunnels opened by `program`.
     fn start_as(lab: &'l Lab, program: &str, tunnels: usize) -> Self {
         let echo = lab.echo("10.99.0.1:8080".parse().unwrap());
-        Self { _upstream: Some(echo), ..Self::start_under(lab, &crate::web(), program, tunnels) }
+        Self { _upstream: Some(echo), ..Self::start_under(lab, &super::web(), program, tunnels) }
     }
 
     /// Starts it under `policy`, with tunnels to a running upstream.
@@ -71,7 +71,7 @@ impl<'l> Running<'l> {
     }
 
     fn log(&self) -> String {
-        self.lab.shell("cat /var/log/openshell.*.log")
+        self.lab.log()
     }
 
     /// Reloads `policy`, and waits until the log contains `said`.
@@ -96,7 +96,7 @@ fn a_change_of_something_else_leaves_five_hundred_tunnels_alone() {
     let running = Running::start(&lab, 500);
     let other = "  other: {endpoints: [{host: other.test, port: 443}], binaries: [{path: /usr/bin/curl}]}\n";
     running.reload(
-        &crate::web().replace("network_policies: {", &format!("network_policies: {{{}, ", other.trim())),
+        &super::web().replace("network_policies: {", &format!("network_policies: {{{}, ", other.trim())),
         LOADED,
     );
     let finished = running.finish();
@@ -108,13 +108,13 @@ fn a_change_of_something_else_leaves_five_hundred_tunnels_alone() {
 fn what_is_permitted_no_longer_ends_within_a_second_and_is_logged() {
     let lab = Lab::with_web();
     let running = Running::start(&lab, 20);
-    running.reload(&crate::policy("{}"), LOADED);
+    running.reload(&super::policy("{}"), LOADED);
     let start = Instant::now();
     running.until(|| running.log().matches("[code:policy_changed]").count() == 20);
     assert!(start.elapsed() < Duration::from_secs(5), "a second, and what a busy machine adds");
     let finished = running.finish();
     assert_eq!(finished.ok(), "0 HTTP/1.1 403 no_network_policies");
-    let line = format!("NET:CLOSE [MED] DENIED {}(2) -> web.test:8080", crate::python());
+    let line = format!("NET:CLOSE [MED] DENIED {}(2) -> web.test:8080", super::python());
     assert_eq!(finished.logged(&line).len(), 20, "{}", finished.log);
 }
 
@@ -122,7 +122,7 @@ fn what_is_permitted_no_longer_ends_within_a_second_and_is_logged() {
 fn an_address_that_is_permitted_no_longer_ends_what_is_connected_to_it() {
     let lab = Lab::with_web();
     let running = Running::start(&lab, 1);
-    running.reload(&crate::web().replace("10.99.0.1", "10.99.0.2"), LOADED);
+    running.reload(&super::web().replace("10.99.0.1", "10.99.0.2"), LOADED);
     running.until(|| running.log().contains("[code:policy_changed]"));
     assert_eq!(running.finish().ok(), "0 HTTP/1.1 403 address_not_in_allowed_ips");
 }
@@ -159,7 +159,7 @@ fn what_waits_for_the_next_start_is_named_and_the_rest_is_taken() {
 
 #[test]
 fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
-    let judged = crate::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
+    let judged = super::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
     let lab = Lab::with_web();
     let running = Running::start(&lab, 1);
     running.reload(&judged, LOADED);
@@ -181,10 +181,10 @@ fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
 #[test]
 fn a_stream_that_no_rule_allows_any_more_ends_at_either_door() {
     let lab = Lab::with_web();
-    let origin = crate::origin::Origin::start(&lab);
+    let origin = super::origin::Origin::start(&lab);
     let rules = |path: &str| {
         let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
-        crate::origin::policy(&[&crate::python()], &rules)
+        super::origin::policy(&[&super::python()], &rules)
     };
     let streams = r"
 import os, socket, time

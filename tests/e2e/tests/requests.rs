@@ -3,7 +3,7 @@
 
 use lab::{Finished, Lab, Upstream};
 
-use crate::{connect, web};
+use super::{connect, web};
 
 /// A Python program: for each argument, opens a tunnel to web.test:8080, sends the argument and ends its
 /// output; prints the statuses received, one line a tunnel, and the bytes after the last head if `BODY` is set.
@@ -181,7 +181,7 @@ fn what_is_audited_passes_and_is_logged_with_its_reason() {
 #[test]
 fn a_twin_without_rules_does_not_switch_them_off() {
     let judged = judged("access: read-only").replace("web:", "b:");
-    let twin = judged.replace("{b: ", &format!("{{a: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: [{{path: {}}}]}}, b: ", crate::python()));
+    let twin = judged.replace("{b: ", &format!("{{a: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: [{{path: {}}}]}}, b: ", super::python()));
     assert_ne!(twin, judged);
     check(&twin, &[("POST /a", "403"), ("GET /a", "200")]);
     check(&judged.replace("protocol: rest", "protocol: REST"), &[("POST /a", "403")]);
@@ -203,7 +203,7 @@ fn without_rules_connections_are_relayed_as_what_they_are() {
     for (policy, bytes) in
         [(web(), "\\x00\\x01PING"), (web().replace("port: 8080,", "port: 8080, tls: skip,"), "GET / ")]
     {
-        let finished = lab.sandbox(&policy).python(crate::RAW, &[&connect("web.test:8080"), bytes]);
+        let finished = lab.sandbox(&policy).python(super::RAW, &[&connect("web.test:8080"), bytes]);
         let echoed = finished.ok().rsplit_once("\r\n\r\n").unwrap().1;
         assert_eq!(
             echoed.escape_default().to_string(),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lab::{Finished, Lab};
 
-use crate::inference::{Backend, file, route};
+use super::inference::{Backend, file, route};
 
 /// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while the tests run.
 pub(crate) fn installed(name: &str, words: &str) -> Packages {
@@ -35,7 +35,7 @@ fn run(lab: &Lab, packages: &Packages, words: &[&str]) -> Finished {
 fn run_by(lab: &Lab, packages: &Packages, how: &str, words: &[&str]) -> Finished {
     let routes = format!("routes: [{}]", route(how, ""));
     let folder = packages.0.display();
-    let policy = crate::policy("{}") + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
+    let policy = super::policy("{}") + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
     lab.sandbox(&policy)
         .args(&["--inference-routes", &file(lab, &routes)])
         .env("PYTHONPATH", &folder.to_string())

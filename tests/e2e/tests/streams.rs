@@ -31,9 +31,9 @@ print('peer:', got.decode(), 'code:', run.returncode, 'output:', (output or b'')
 /// Returns the output of [`CALLER`] for a sandbox that runs `words`.
 fn called(lab: &Lab, how: &str, words: &[&str]) -> String {
     let caller = lab.file("caller.py", CALLER);
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+    let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
     lab.shell(&format!("/usr/bin/python3 {} '{how}' {sandbox} -- {}", caller.display(), words.join(" ")))
 }
 
@@ -103,9 +103,9 @@ print('code:', run.returncode, 'output:', (output or b'').decode(), 'errors:', (
 #[test]
 fn a_peer_that_is_gone_before_the_start_keeps_no_command_from_running() {
     let lab = Lab::with_web();
-    let (caller, policy) = (lab.file("reset.py", RESET), lab.file("policy.yaml", crate::policy("{}")));
+    let (caller, policy) = (lab.file("reset.py", RESET), lab.file("policy.yaml", super::policy("{}")));
     let called = |stream: &str, script: &str| {
-        let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+        let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
         lab.shell(&format!("/usr/bin/python3 {} {stream} {sandbox} -- sh -c '{script}'", caller.display()))
     };
     assert_eq!(called("0", "cat; exit 3"), "code: 3 output: last words errors: \n");
@@ -198,12 +198,12 @@ print(text.value.decode())
 #[test]
 fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
     let lab = Lab::with_web();
-    let (caller, policy) = (lab.file("memory.py", MEMORY), lab.file("policy.yaml", crate::policy("{}")));
+    let (caller, policy) = (lab.file("memory.py", MEMORY), lab.file("policy.yaml", super::policy("{}")));
     let by = |sandbox: &str| {
         lab.shell(&format!("/usr/bin/python3 {} {sandbox} sh -c 'printf changed >&0'", caller.display()))
     };
     assert!(by("").contains("changed"), "the twin without a sandbox");
-    let shown = by(&format!("{} --policy-data {} --", lab::sandbox::binary().display(), policy.display()));
+    let shown = by(&format!("{} --policy-data {} --", lab.binary(), policy.display()));
     assert!(shown.ends_with("as it was\n"), "{shown}");
     assert!(shown.contains("could control a process or the kernel by it"), "{shown}");
 }
@@ -211,11 +211,11 @@ fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
 #[test]
 fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
     let lab = Lab::with_web();
-    let (caller, policy) = (lab.file("kinds.py", KINDS), lab.file("policy.yaml", crate::policy("{}")));
+    let (caller, policy) = (lab.file("kinds.py", KINDS), lab.file("policy.yaml", super::policy("{}")));
     let shown = lab.shell(&format!(
         "/usr/bin/python3 {} {} --no-interactive --policy-data {} -- sh -c '[ -t 0 ] && echo terminal; echo ran'",
         caller.display(),
-        lab::sandbox::binary().display(),
+        lab.binary(),
         policy.display()
     ));
     let passed = ["null", "file", "pipe", "slave", "stream", "seqpacket", "memfd", "status"];

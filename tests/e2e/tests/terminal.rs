@@ -1,6 +1,7 @@
 //! A command with the terminal: in its foreground, stopped, continued and ended.
 
 use lab::Lab;
+use lab::host::Tier;
 
 /// Drives a shell on a new terminal: types each `send:` line, waits until each `expect:` text is shown, and
 /// prints `ok`, or the text shown instead. `until:` waits too; a following `absent:`
@@ -41,11 +42,14 @@ fn on_terminal(steps: &[&str]) {
 /// The same on `lab`.
 #[track_caller]
 fn on_terminal_of(lab: &Lab, steps: &[&str]) {
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
-    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let sandbox = format!("{} --policy-data {}", lab.program_path().display(), policy.display());
     let driver = lab.file("driver.py", DRIVER);
     let steps = lab.file("steps", steps.join("\n").replace("BOX", &sandbox));
-    assert_eq!(lab.shell(&format!("/usr/bin/python3 {} {}", driver.display(), steps.display())), "ok\n");
+    assert_eq!(
+        lab.shell(&format!("{} /usr/bin/python3 {} {}", lab.as_caller(), driver.display(), steps.display())),
+        "ok\n"
+    );
 }
 
 #[test]
@@ -61,8 +65,8 @@ fn a_command_that_stops_itself_does_not_outlive_its_time() {
 #[test]
 fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let lab = Lab::with_web();
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
-    let sandbox = format!("{} --policy-data {}", lab::sandbox::binary().display(), policy.display());
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
     // Neither the terminal's first program nor a shell without job control (dash stays as the parent, bash does not).
     for shell in ["/bin/bash", "/bin/dash"] {
         // Also if the session leader has no number: in a PID namespace created for a child.
@@ -75,10 +79,21 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     }
 }
 
+/// Returns the words that run a program in a new PID namespace.
+fn pid_namespace() -> &'static str {
+    match lab::host::tier() {
+        Tier::Root => "unshare --pid --fork --mount-proc --kill-child",
+        Tier::Rootless => "unshare --user --map-current-user --pid --fork --mount-proc --kill-child",
+    }
+}
+
 #[test]
 fn a_terminal_whose_job_began_outside_of_the_pid_namespace_serves_the_command() {
     on_terminal(&[
-        r#"send:unshare --pid --fork --mount-proc --kill-child BOX --interactive -- sh -c 'printf UP; read a && echo GOT""$a; kill -STOP $$; echo we""nt'\n"#,
+        &format!(
+            r#"send:{} BOX --interactive -- sh -c 'printf UP; read a && echo GOT""$a; kill -STOP $$; echo we""nt'\n"#,
+            pid_namespace()
+        ),
         "expect:UP",
         r"send:one\n",
         "expect:GOTone",
@@ -182,8 +197,9 @@ fn in_the_background_the_terminal_is_not_taken() {
 fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let lab = Lab::with_web();
     let work = lab.folder("work");
-    let policy = lab.file("reloaded.yaml", crate::policy("{}"));
+    let policy = lab.file("reloaded.yaml", super::policy("{}"));
     let work = work.display();
+    let helper = helper.replace("LOGS", &lab.logs());
     let helper =
         helper.replace("SUPERVISOR", &format!("$(cat {work}/pid)")).replace("POLICY", policy.to_str().unwrap());
     let helper = format!("until test -e {work}/ready; do :; done\n{helper}\ntouch {work}/go\n");
@@ -193,7 +209,7 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
         format!(
             "timeout --kill-after=1 100 sh {} & echo $$ > {work}/pid; exec {} --policy-data {} --workdir {work} -- sh {}",
             helper.display(),
-            lab::sandbox::binary().display(),
+            lab.program_path().display(),
             policy.display(),
             lab.file("work/command.sh", command).display(),
         ),
@@ -203,8 +219,7 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
 }
 
 /// Waits until the log has `$2` lines with `$1`.
-const LOGGED: &str =
-    r#"logged() { until test "$(cat /var/log/openshell.*.log | grep -c "$1")" -ge "$2"; do :; done; }"#;
+const LOGGED: &str = r#"logged() { until test "$(cat LOGS | grep -c "$1")" -ge "$2"; do :; done; }"#;
 
 #[test]
 fn a_hang_up_that_was_sent_reloads_the_policy_of_an_interactive_command() {
@@ -217,7 +232,7 @@ fn a_hang_up_that_was_sent_reloads_the_policy_of_an_interactive_command() {
 fn a_terminal_that_hangs_up_ends_its_command() {
     let lab = Lab::with_web();
     let work = lab.folder("work");
-    let policy = lab.file("policy.yaml", crate::policy("{}"));
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let program = "
 import os, pty, sys
 pid, terminal = pty.fork()
@@ -231,9 +246,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     let script = "trap 'echo hung up > hung; exit 5' HUP; echo U''P; while :; do sleep 0.05; done";
     let script = lab.file("work/command.sh", script);
     let printed = lab.shell(&format!(
-        "PATH=/usr/bin:/bin /usr/bin/python3 {} {} --policy-data {} --workdir {} -- sh {}",
+        "PATH=/usr/bin:/bin {} /usr/bin/python3 {} {} --policy-data {} --workdir {} -- sh {}",
+        lab.as_caller(),
         program.display(),
-        lab::sandbox::binary().display(),
+        lab.program_path().display(),
         policy.display(),
         work.display(),
         script.display()

@@ -7,7 +7,7 @@ use lab::{Finished, Lab};
 /// Runs a shell script in a writable folder, with further grants of the policy.
 fn run(lab: &Lab, read_only: &str, script: &str) -> Finished {
     let work = lab.folder("work");
-    let policy = format!("{}filesystem_policy: {{read_only: [{read_only}]}}\n", crate::policy("{}"));
+    let policy = format!("{}filesystem_policy: {{read_only: [{read_only}]}}\n", super::policy("{}"));
     let arguments = ["--workdir", work.to_str().unwrap()];
     lab.sandbox(&policy).args(&arguments).sh(&format!("export HOME=$PWD TMPDIR=$PWD; {script}"))
 }
@@ -85,7 +85,10 @@ fn tmux_script_and_ssh_keygen_have_their_terminals_and_keys() {
     assert!(run(&lab, "/usr", "script -qc tty /dev/null").ok().starts_with("/dev/pts/"));
     let keys = "ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -yf key | cut -d' ' -f1 && echo x | ssh-keygen -q -Y sign -f key -n file | head -1";
     // It looks up its user's name, so it needs a user with a name.
-    let finished = lab.sandbox("process: {run_as_user: nobody}").sh(&format!("cd $(mktemp -d) && {keys}; rm -r $PWD"));
+    let uid = lab::host::UID;
+    let passwd = lab.file("passwd", format!("root:x:0:0::/root:/bin/sh\nagent:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", passwd.display())), "");
+    let finished = lab.sandbox("process: {run_as_user: agent}").sh(&format!("cd $(mktemp -d) && {keys}; rm -r $PWD"));
     assert_eq!(finished.ok(), "ssh-ed25519\n-----BEGIN SSH SIGNATURE-----");
 }
 

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 
 use rustix::mount::{MountFlags, MountPropagationFlags};
@@ -15,11 +16,60 @@ use seccompiler::{
 };
 use tempfile::TempDir;
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, binary};
 use crate::upstream::Upstream;
 
 /// User of the tests' workloads, without a passwd entry.
 pub const UID: u32 = 61184;
+
+/// Privilege of the sandboxes of a test program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Started by root.
+    Root,
+    /// Started by [`UID`], without capabilities.
+    Rootless,
+}
+
+/// Returns the tier of the running test program: a name that begins with `rootless` selects [`Tier::Rootless`].
+#[must_use]
+pub fn tier() -> Tier {
+    static TIER: OnceLock<Tier> = OnceLock::new();
+    *TIER.get_or_init(|| {
+        let program = std::env::current_exe().unwrap();
+        let is_rootless = program.file_name().is_some_and(|name| name.as_bytes().starts_with(b"rootless"));
+        if is_rootless { Tier::Rootless } else { Tier::Root }
+    })
+}
+
+/// Returns the user who starts the sandboxes.
+#[must_use]
+pub fn caller() -> u32 {
+    match tier() {
+        Tier::Root => 0,
+        Tier::Rootless => UID,
+    }
+}
+
+/// Ends the calling test unless root starts its sandboxes; the reason says why the claim names root.
+#[macro_export]
+macro_rules! only_as_root {
+    ($why:literal) => {
+        if $crate::host::tier() != $crate::host::Tier::Root {
+            return;
+        }
+    };
+}
+
+/// Ends the calling test unless a user without capabilities starts its sandboxes; the reason says why.
+#[macro_export]
+macro_rules! only_rootless {
+    ($why:literal) => {
+        if $crate::host::tier() != $crate::host::Tier::Rootless {
+            return;
+        }
+    };
+}
 
 /// A system call that a host lacks.
 #[derive(Clone, Debug)]
@@ -31,6 +81,10 @@ pub struct Lacking {
     /// Error number that it answers.
     pub errno: i32,
 }
+
+/// Names of the binary and of the user's state in a lab's folder.
+const BINARY: &str = "openshell-sandbox";
+const STATE: &str = "state";
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -61,6 +115,10 @@ impl Lab {
         let lab = Self { work, folder };
         let addresses: Vec<_> = hosts.iter().map(|(address, _)| (*address).to_owned()).collect();
         let files = lab.folder.path().to_owned();
+        if tier() == Tier::Rootless {
+            drop(lab.folder(STATE));
+            std::fs::write(files.join(BINARY), "").unwrap();
+        }
         lab.inside(move || enter(&files, &addresses));
         lab
     }
@@ -82,6 +140,52 @@ impl Lab {
         receiver.recv().expect("the job in the lab failed; see above")
     }
 
+    /// Returns the words by which a shell script starts the binary under test, in the tier of the test program.
+    #[must_use]
+    pub fn binary(&self) -> String {
+        format!("{} {}", self.as_caller(), self.program_path().display()).trim_start().to_owned()
+    }
+
+    /// Returns the words that make a shell script run a program as the user who starts the sandboxes.
+    #[must_use]
+    pub fn as_caller(&self) -> String {
+        if tier() == Tier::Root {
+            return String::new();
+        }
+        let variables: Vec<_> = self.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("setpriv --reuid {UID} --regid {UID} --clear-groups env {}", variables.join(" "))
+    }
+
+    /// Path of the binary under test, where the user who starts the sandboxes can execute it.
+    #[must_use]
+    pub fn program_path(&self) -> PathBuf {
+        match tier() {
+            Tier::Root => binary().clone(),
+            Tier::Rootless => self.folder.path().join(BINARY),
+        }
+    }
+
+    /// Variables that a login sets for [`UID`].
+    pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
+        let state = self.folder.path().join(STATE).display().to_string();
+        [("XDG_STATE_HOME", state), ("XDG_RUNTIME_DIR", format!("/run/user/{UID}"))]
+    }
+
+    /// Returns the pattern of the log files, for a shell.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        match tier() {
+            Tier::Root => "/var/log/openshell.*.log".to_owned(),
+            Tier::Rootless => self.folder.path().join(STATE).join("openshell/openshell.*.log").display().to_string(),
+        }
+    }
+
+    /// Returns the content of the log files.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.shell(&format!("cat {}", self.logs()))
+    }
+
     /// Creates a folder that is visible on the host and in its sandboxes, owned by the workload's user.
     #[must_use]
     pub fn folder(&self, name: &str) -> PathBuf {
@@ -91,11 +195,12 @@ impl Lab {
         path
     }
 
-    /// Writes a file that every user may read and execute.
+    /// Writes a file that every user may read and execute, owned by the user who starts the sandboxes.
     #[must_use]
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, content).unwrap();
+        give_to_caller(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
@@ -164,6 +269,13 @@ impl Lab {
     }
 }
 
+/// Makes the user who starts the sandboxes the owner of a file.
+pub(crate) fn give_to_caller(path: &Path) {
+    if tier() == Tier::Rootless {
+        std::os::unix::fs::chown(path, Some(UID), Some(UID)).unwrap();
+    }
+}
+
 /// A program that runs on a host until it is dropped.
 #[derive(Debug)]
 pub struct Program(Child);
@@ -191,10 +303,18 @@ fn enter(files: &Path, addresses: &[String]) {
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private).unwrap();
     for folder in ["/run", "/var/log"] {
-        rustix::mount::mount("lab", folder, "tmpfs", MountFlags::empty(), None).unwrap();
+        rustix::mount::mount("lab", folder, "tmpfs", MountFlags::empty(), Some(c"mode=755")).unwrap();
     }
     for file in ["hosts", "resolv.conf"] {
         rustix::mount::mount_bind(files.join(file), Path::new("/etc").join(file)).unwrap();
+    }
+    if tier() == Tier::Rootless {
+        let runtime = format!("/run/user/{UID}");
+        std::fs::create_dir_all(&runtime).unwrap();
+        std::fs::set_permissions(&runtime, PermissionsExt::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&runtime, Some(UID), Some(UID)).unwrap();
+        // The folder of the build may be closed to the user.
+        rustix::mount::mount_bind(binary(), files.join(BINARY)).unwrap();
     }
     let ip = |arguments: &[&str]| {
         let status = Command::new("ip").args(arguments).status().expect("`ip`, of Debian's iproute2");

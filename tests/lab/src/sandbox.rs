@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::host::Lab;
+use crate::host::{Lab, Tier, UID, give_to_caller, tier};
 
 /// Longest wait of a test for a sandbox.
 const PATIENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
@@ -35,6 +36,13 @@ pub fn binary() -> &'static PathBuf {
     })
 }
 
+/// Makes `command` run as the user of the test program's tier.
+pub fn as_caller(command: &mut Command) {
+    if tier() == Tier::Rootless {
+        command.uid(UID).gid(UID);
+    }
+}
+
 /// A sandbox before its start.
 #[derive(Debug)]
 pub struct Sandbox<'l> {
@@ -48,6 +56,7 @@ impl<'l> Sandbox<'l> {
         let file = tempfile::NamedTempFile::new_in(lab.folder("policies")).unwrap();
         let (mut file, path) = file.keep().unwrap();
         file.write_all(policy.as_bytes()).unwrap();
+        give_to_caller(&path);
         let mut sandbox = Self::bare(lab);
         sandbox.command.arg("--policy-data").arg(path);
         sandbox
@@ -56,8 +65,12 @@ impl<'l> Sandbox<'l> {
     /// Returns a run of the binary on `lab` without a policy, with PATH as its only variable.
     #[must_use]
     pub fn bare(lab: &'l Lab) -> Self {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(lab.program_path());
+        as_caller(&mut command);
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").current_dir("/tmp");
+        if tier() == Tier::Rootless {
+            command.envs(lab.variables());
+        }
         Self { lab, command, input: Vec::new() }
     }
 
@@ -169,7 +182,7 @@ impl Started<'_> {
         let status = self.child.wait().unwrap();
         let [output, errors] = self.reading.take().unwrap();
         let text = |reading: JoinHandle<Vec<u8>>| String::from_utf8_lossy(&reading.join().unwrap()).into_owned();
-        let log = self.lab.shell("cat /var/log/openshell.*.log");
+        let log = self.lab.log();
         Finished { status, stdout: text(output), stderr: text(errors), log }
     }
 

@@ -164,11 +164,7 @@ fn run_as(reader: &mut Reader, at: Option<At<'_>>) -> RunAs {
     };
     let user = fields.take("run_as_user").and_then(|at| identity(reader, &at));
     let group = fields.take("run_as_group").and_then(|at| identity(reader, &at));
-    match (user, group) {
-        (None, None) => RunAs::default(),
-        (None, Some(group)) => RunAs { group: Some(group), ..RunAs::default() },
-        (Some(user), group) => RunAs { user, group },
-    }
+    RunAs { user, group }
 }
 
 fn identity(reader: &mut Reader, at: &At<'_>) -> Option<Identity> {

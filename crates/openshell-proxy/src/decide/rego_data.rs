@@ -32,9 +32,9 @@ pub fn static_data(policy: &Policy) -> Value {
         Compatibility::HardRequirement => "hard_requirement",
     };
     let mut process = Map::new();
-    process.insert("run_as_user".to_owned(), identity(&policy.run_as().user));
-    if let Some(group) = &policy.run_as().group {
-        process.insert("run_as_group".to_owned(), identity(group));
+    let run_as = policy.run_as();
+    for (key, named) in [("run_as_user", &run_as.user), ("run_as_group", &run_as.group)] {
+        process.extend(named.iter().map(|named| (key.to_owned(), identity(named))));
     }
     json!({
         "filesystem_policy": {

@@ -100,21 +100,10 @@ struct Stat {
 }
 
 impl Processes {
-    /// Opens the /proc of a sandbox with a PID namespace, through its init; `init` is its PID in the supervisor's
-    /// namespace.
-    ///
-    /// # Errors
-    /// The supervisor lacks access to its init (CAP_SYS_PTRACE).
-    pub fn of_namespace(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory(&format!("/proc/{init}/root/proc"))?, init: 1, hints: Mutex::default() })
-    }
-
-    /// Opens the /proc of a sandbox that shares the supervisor's PID namespace.
-    ///
-    /// # Errors
-    /// /proc cannot be opened.
-    pub fn shared(init: i32) -> io::Result<Self> {
-        Ok(Self { root: open_directory("/proc")?, init, hints: Mutex::default() })
+    /// Takes a directory that is the /proc of the sandbox's PID namespace, in which `init` is the PID of its init.
+    #[must_use]
+    pub fn new(root: OwnedFd, init: i32) -> Self {
+        Self { root, init, hints: Mutex::default() }
     }
 
     /// Finds the processes that hold the socket `inode`: all of them in a small sandbox, else the first one found,
@@ -218,7 +207,24 @@ impl Processes {
             return Ok(Vec::new());
         }
         let owner = Process { pid, start_time: self.stat(pid)?.start_time };
-        Ok(self.held(&owner, inodes, search)?.into_iter().map(|inode| (owner, inode)).collect())
+        let held = match self.held(&owner, inodes, search) {
+            // Processes of other users beside a sandbox with shared PIDs.
+            Err(ProcError::Read { source, .. }) if is_denied(&source) && !self.is_descendant(pid)? => Vec::new(),
+            held => held?,
+        };
+        Ok(held.into_iter().map(|inode| (owner, inode)).collect())
+    }
+
+    /// Returns true if the process descends from init.
+    fn is_descendant(&self, mut pid: i32) -> Result<bool, ProcError> {
+        for _ in 0..=Limits::ANCESTORS {
+            match self.stat(pid)?.parent {
+                parent if parent == self.init => return Ok(true),
+                0 | 1 => return Ok(false),
+                parent => pid = parent,
+            }
+        }
+        Ok(true)
     }
 
     /// Returns true if `process` holds the socket `inode`.
@@ -272,7 +278,13 @@ impl Processes {
     }
 
     fn in_table(&self, pid: i32, table: &str, inodes: &[u32], search: &Search) -> Result<Vec<u32>, ProcError> {
-        let folder = self.open_directory(pid, table)?;
+        let folder = match self.open_directory(pid, table) {
+            // The process made itself undumpable, so this table is for root outside of the user namespace alone.
+            Err(ProcError::Read { source, .. }) if is_denied(&source) => {
+                return self.in_descriptions(pid, &format!("{table}info"), inodes, search);
+            }
+            opened => opened?,
+        };
         let mut held = Vec::new();
         for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
             let entry = entry.map_err(ProcError::reading(pid))?;
@@ -290,6 +302,34 @@ impl Processes {
             if held.len() == inodes.len() {
                 break;
             }
+        }
+        Ok(held)
+    }
+
+    /// As [`Self::in_table`], by the descriptions of the open files: the inode of each, since Linux 5.14. Another file with the
+    /// same number counts as the socket, so that no owner is missed.
+    fn in_descriptions(&self, pid: i32, table: &str, inodes: &[u32], search: &Search) -> Result<Vec<u32>, ProcError> {
+        let folder = self.open_directory(pid, table)?;
+        let mut held = Vec::new();
+        for entry in Dir::read_from(&folder).map_err(ProcError::reading(pid))? {
+            let Some(descriptor) = number(&entry.map_err(ProcError::reading(pid))?) else { continue };
+            search.step()?;
+            let text = match self.read(&format!("{table}/{descriptor}"), 4096) {
+                Err(Errno::NOENT) => continue,
+                read => read.map_err(ProcError::reading(pid))?,
+            };
+            let inode = std::str::from_utf8(&text).ok().and_then(|text| {
+                let line = text.lines().find_map(|line| line.strip_prefix("ino:"))?;
+                line.trim().parse::<u64>().ok()
+            });
+            let inode = inode.ok_or_else(|| ProcError::Read { pid, source: io::ErrorKind::Unsupported.into() })?;
+            held.extend(
+                inodes
+                    .iter()
+                    .copied()
+                    .filter(|wanted| u64::from(*wanted) == inode && !held.contains(wanted))
+                    .collect::<Vec<_>>(),
+            );
         }
         Ok(held)
     }
@@ -393,7 +433,6 @@ fn number(entry: &DirEntry) -> Option<i32> {
     entry.file_name().to_str().ok()?.parse().ok()
 }
 
-fn open_directory(path: &str) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }

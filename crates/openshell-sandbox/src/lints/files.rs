@@ -7,7 +7,8 @@ use std::path::Path;
 use openshell_policy::filesystem::{BASELINE, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::run_as::{self, ProcessIdentity};
+use openshell_supervisor::privilege::Privilege;
+use openshell_supervisor::run_as::{self, ProcessIdentity, User};
 
 /// Returns the warning about the file rules of a policy.
 pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
@@ -21,7 +22,7 @@ pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
 /// Returns a line for the user and each path of `policy` that is missing on this host. A start reports these by itself.
 pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let filesystem = policy.filesystem();
-    let user = run_as::resolve(policy.run_as()).err().map(|error| format!("process: {error}"));
+    let user = user(policy).err().map(|error| format!("process: {error:#}"));
     let is_missing = |path: &&GrantedPath| {
         let path = path.as_path();
         // An image may lack paths of the baseline.
@@ -35,6 +36,12 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let read = read.map(|path| say("read_only", path, "nothing is granted there until it does"));
     let write = write.map(|path| say("read_write", path, "a start makes it"));
     user.into_iter().chain(read).chain(write).collect()
+}
+
+/// Returns the user that commands of `policy` have if this caller starts them.
+pub(crate) fn user(policy: &Policy) -> anyhow::Result<User> {
+    let privilege = Privilege::of_start(true)?;
+    Ok(run_as::resolve(policy.run_as(), &privilege, None)?)
 }
 
 /// Returns a line for each path of `read_only` that the writable `workdir` contains.

@@ -9,8 +9,10 @@ mod sink;
 mod spans;
 mod stderr;
 
+use std::fs::DirBuilder;
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,8 +31,8 @@ use stderr::StandardError;
 
 /// Settings of the log.
 pub(crate) struct Options<'o> {
-    /// Folder of the log files.
-    pub(crate) directory: &'o Path,
+    /// Folders for the log files, in order of preference; missing ones but the first are made.
+    pub(crate) directories: &'o [PathBuf],
     /// The most verbose level that standard error shows.
     pub(crate) level: Level,
     /// Name of the sandbox, the last word of every line.
@@ -51,19 +53,19 @@ struct Log {
     sandbox: String,
 }
 
-/// Sends all events and diagnostics from now on to the log file and to standard error. A folder that cannot be written is
-/// reported, and leaves standard error.
+/// Sends all events and diagnostics from now on to the log file and to standard error, and returns the folder of the log file.
+/// If no folder can be written, that is reported, and leaves standard error.
 ///
 /// # Errors
 /// Logging was started before, or a thread cannot be started.
-pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<()> {
+pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Option<PathBuf>> {
     let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
-    let problem = match LogFile::open(options.directory, print_stderr) {
-        Ok(file) => {
+    let (folder, problem) = match open_first(options.directories) {
+        Ok((file, folder)) => {
             sinks.push(Arc::new(file.start()?));
-            None
+            (Some(folder), None)
         }
-        Err(error) => Some(error),
+        Err(problem) => (None, Some(problem)),
     };
     let stderr = Arc::new(StandardError::new(options.level));
     sinks.push(Arc::clone(&stderr) as _);
@@ -72,11 +74,26 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<()> {
         .map_err(|_| anyhow!("logging was started before"))?;
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
-    if let Some(error) = problem {
-        let folder = options.directory.display();
-        tracing::warn!("no log file: {folder} cannot be written ({error}); lines go to standard error alone");
+    if let Some(problem) = problem {
+        tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
     }
-    Ok(())
+    Ok(folder)
+}
+
+/// Opens the log file in the first of `folders` that can be written; else describes why none can.
+fn open_first(folders: &[PathBuf]) -> Result<(LogFile, PathBuf), String> {
+    let mut problems = Vec::new();
+    for (index, folder) in folders.iter().enumerate() {
+        let made = match index {
+            0 => Ok(()),
+            _ => DirBuilder::new().recursive(true).mode(0o700).create(folder),
+        };
+        match made.and_then(|()| LogFile::open(folder, print_stderr)) {
+            Ok(file) => return Ok((file, folder.clone())),
+            Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),
+        }
+    }
+    Err(problems.join(", "))
 }
 
 /// Prints a message on standard error, even before logging has started.

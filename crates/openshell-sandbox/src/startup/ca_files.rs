@@ -32,6 +32,8 @@ pub(super) struct CaFiles {
     pub(super) authority: Option<Authority>,
     /// Roots for upstreams.
     pub(super) roots: UpstreamRoots,
+    /// Folder of the CA files inside.
+    pub(super) folder: PathBuf,
     /// Mounts of the CA files.
     pub(super) mounts: Vec<Mount>,
     /// True if there is a Java trust store among the files.
@@ -64,16 +66,21 @@ impl CaFiles {
         let has_system = system.is_some();
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let callers = CallerCertificates::read(&config.environment);
-        let place =
-            ensure_held(&config.tls_dir, made).with_context(|| format!("cannot make {}", config.tls_dir.display()));
         let folder = run_dir.path().join("tls");
+        let place = match ensure_held(config.tls_dir(), made) {
+            // The files are used where they are.
+            Err(_) if config.tls_dir.is_none() => Ok(folder.clone()),
+            made => made.with_context(|| format!("cannot make {}", config.tls_dir().display())),
+        };
+        let is_in_run_dir = place.as_ref().is_ok_and(|place| *place == folder);
+        let inside = if is_in_run_dir { folder.clone() } else { config.tls_dir().to_owned() };
         let written = place.and_then(|place| write(place, &folder, &authority, &bundles, &callers));
         let roots = UpstreamRoots::new(bundles);
         Ok(match written {
             Ok(mounts) => {
                 let java = JavaStore { path: folder.join(JAVA_STORE_FILE), has_system, callers: callers.all };
                 let java = has_java(&config.environment).then_some(java);
-                Self { authority: Some(authority), roots, mounts, has_java: false, java }
+                Self { authority: Some(authority), roots, folder: inside, mounts, has_java: false, java }
             }
             Err(error) => {
                 log_unavailable(&format!("{error:#}"));
@@ -188,7 +195,7 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Writes the files into `folder`, and returns their mounts: at `place`, which is `--tls-dir`, and over the system's bundles,
+/// Writes the files into `folder`, and returns their mounts: at `place`, if that is another folder, and over the system's bundles,
 /// which are all that some programs read.
 fn write(
     place: PathBuf,
@@ -212,7 +219,9 @@ fn write(
         systems.map(|place| Mount { source: everything.clone(), target: place, is_needed: false }).collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
-    mounts.push(Mount { source: folder.to_owned(), target: place, is_needed: true });
+    if place != folder {
+        mounts.push(Mount { source: folder.to_owned(), target: place, is_needed: true });
+    }
     Ok(mounts)
 }
 

@@ -11,7 +11,7 @@ use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
-use openshell_supervisor::run_as::User;
+use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::signals::{self, Received, SignalAction};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -46,7 +46,7 @@ impl Confined {
     ) -> anyhow::Result<PendingConfinement> {
         let mounts = std::mem::take(&mut host.tls.mounts);
         let landlock = host.landlock.clone();
-        let granted = if mounts.is_empty() { landlock } else { landlock.reading(&config.tls_dir) };
+        let granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
         let confinement = Confinement {
             private_run: host.private.run,
             home: host.private.home.clone(),
@@ -62,7 +62,7 @@ impl Confined {
     }
 
     /// Logs the restrictions in force, and those that are not.
-    pub(super) fn log(&self, config: &Config, network: &Network) {
+    pub(super) fn log(&self, config: &Config, plan: &Plan, network: &Network) {
         let Self { launcher, enforced, .. } = self;
         let granted = &enforced.landlock;
         let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
@@ -86,9 +86,22 @@ impl Confined {
             (_, None) => "no network".to_owned(),
         };
         let abi = granted.abi;
-        let message =
-            format!("confined: Landlock ABI {abi}, system-call filter, {how}; init is process {}", launcher.init_pid());
+        let who = identity(plan);
+        let message = format!(
+            "confined: Landlock ABI {abi}, system-call filter, {how}, {who}; init is process {}",
+            launcher.init_pid()
+        );
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
+    }
+}
+
+/// Describes the identity of commands: the user, how commands got it, and the groups that they keep.
+fn identity(plan: &Plan) -> String {
+    let user = &plan.user.name;
+    let Some(caller) = plan.privilege.caller() else { return format!("user {user}") };
+    match run_as::group_names(&caller.groups).join(", ").as_str() {
+        "" => format!("the caller {user} in a user namespace"),
+        groups => format!("the caller {user} in a user namespace, who stays in the groups {groups}"),
     }
 }
 
@@ -164,7 +177,7 @@ pub(super) fn environment(
         is_scratch: &is_scratch,
         host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
         proxy: network.proxy().map(SocketAddr::V4),
-        trust: host.tls.authority.as_ref().map(|_| config.tls_dir.as_path()),
+        trust: host.tls.authority.as_ref().map(|_| host.tls.folder.as_path()),
         has_java: host.tls.has_java,
     })
 }

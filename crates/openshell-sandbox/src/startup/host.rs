@@ -39,10 +39,10 @@ impl Host {
     /// # Errors
     /// One of them cannot be made; those made before are removed.
     pub(super) fn create(config: &Config, plan: &Plan) -> anyhow::Result<Self> {
-        let Plan { user, landlock, writable } = plan;
+        let Plan { user, landlock, writable, .. } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
-        let run_dir = RunDir::create(config.run_dir.as_deref())?;
-        let uses = writable().chain([config.tls_dir.as_path()]);
+        let run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
+        let uses = writable().chain([config.tls_dir()]);
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         warn_of_writable_inputs(config, run_dir.path(), user, landlock);
@@ -98,7 +98,8 @@ impl PrivateFolders {
 
 /// Warns of files that the sandbox relies on and the workload can change.
 fn warn_of_writable_inputs(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
-    let folders = [("log folder", config.log_dir.as_path()), ("run folder", run_dir)];
+    let log = config.log_dir.as_deref().map(|folder| ("log folder", folder));
+    let folders = log.into_iter().chain([("run folder", run_dir)]);
     for line in lints::files::writable(config.inputs().chain(folders), &user.identity, landlock) {
         logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
     }

@@ -18,6 +18,7 @@ use openshell_supervisor::harden;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::signals::Received;
@@ -74,6 +75,13 @@ struct Resources {
     _run_dir: RunDir,
 }
 
+/// The parts of a sandbox that are under way before its configuration has been read.
+pub(crate) struct Groundwork {
+    pub(crate) privilege: Privilege,
+    pub(crate) init: Init,
+    pub(crate) network: PendingNetwork,
+}
+
 /// Starts a sandbox up to its command.
 ///
 /// # Errors
@@ -82,13 +90,13 @@ pub(crate) async fn start(
     config: &Config,
     policy: Policy,
     secrets: Secrets,
-    network: PendingNetwork,
-    init: Init,
+    groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
+    let Groundwork { privilege, init, network } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let (files, initial) = Files::open(policy, secrets.credentials, secrets.routes)?;
-    let plan = Plan::make(config, initial.policy.snapshot.policy())?;
+    let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
     // From here on things are made that a signal must not keep from being removed.
     let mut tasks = Tasks::default();
     let mut signals = signals::receive(&mut tasks)?;
@@ -113,7 +121,7 @@ pub(crate) async fn start(
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
     serve::follow(files, requests, &mut tasks);
-    confined.log(config, &network);
+    confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
     let Host { tls, made, run_dir, .. } = host;
     services.serve(in_force, tls, &mut tasks);

@@ -8,6 +8,7 @@ use openshell_policy::filesystem::{Compatibility, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::landlock::Request;
+use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
 use tracing::Level;
 
@@ -17,6 +18,8 @@ use crate::logging;
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {
+    /// Privilege under which the sandbox is made.
+    pub(super) privilege: Privilege,
     /// User of the workload.
     pub(super) user: User,
     /// File rules of the policy.
@@ -30,15 +33,15 @@ impl Plan {
     ///
     /// # Errors
     /// The user does not exist, or the working directory cannot be used.
-    pub(super) fn make(config: &Config, policy: &Policy) -> anyhow::Result<Self> {
-        let user = run_as::resolve(policy.run_as())?;
+    pub(super) fn make(config: &Config, policy: &Policy, privilege: Privilege) -> anyhow::Result<Self> {
+        let user = run_as::resolve(policy.run_as(), &privilege, config.sudo)?;
         check_directory(config)?;
         let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
         check_workdir(config, policy)?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
-        Ok(Self { user, landlock, writable })
+        Ok(Self { privilege, user, landlock, writable })
     }
 }
 

@@ -162,12 +162,9 @@ fn publish(
 
 /// Returns the look-up of callers.
 fn identifier(sockets: Socket, init: &Init) -> anyhow::Result<Identifier> {
-    let processes = match init.shared_pids() {
-        None => Processes::of_namespace(init.pid()),
-        Some(_) => Processes::shared(init.pid()),
-    };
-    let processes = processes
-        .context("cannot look at the sandbox's processes, which tells who is calling; it needs CAP_SYS_PTRACE")?;
+    let (root, init) =
+        init.processes().context("cannot look at the sandbox's processes, which tells who is calling")?;
+    let processes = Processes::new(root, init);
     let identifier = Identifier::new(OwnedFd::from(sockets), netns::INTERFACE, processes);
     identifier.context("cannot set up the look-up of callers")
 }

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
-use openshell_supervisor::run_as;
 
 use crate::cli::CheckArgs;
 use crate::lints;
@@ -69,7 +68,7 @@ fn check_credentials(path: &Path) -> anyhow::Result<usize> {
 /// Returns a line for each part of `policy` that does not suit this host, and each of `files` that its workload may change.
 fn lint_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f Path)>) -> Vec<String> {
     let mut found = lints::files::missing(policy);
-    if let Ok(user) = run_as::resolve(policy.run_as()) {
+    if let Ok(user) = lints::files::user(policy) {
         let grants = Request::new(policy.filesystem(), None);
         found.extend(lints::files::writable(files, &user.identity, &grants));
     }

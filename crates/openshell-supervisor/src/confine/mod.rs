@@ -159,7 +159,7 @@ impl Step {
             Self::Signals => "reset signals",
             Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
-            Self::IdentityProved => "prove the identity: becoming root again was not refused",
+            Self::IdentityProved => "prove the identity: an act of root was not refused",
             Self::FirewallProved => "prove the fence: a connection past the proxy was not refused at once",
         }
     }
@@ -282,7 +282,9 @@ impl Confinement {
         rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
         // Groups before the user, who may no longer change them.
         let groups: Vec<Gid> = self.identity.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-        rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
+        if !self.identity.is_callers {
+            rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
+        }
         let (uid, gid) = (Uid::from_raw(self.identity.uid), Gid::from_raw(self.identity.gid));
         rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
@@ -326,7 +328,12 @@ impl Confinement {
             Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
             Ok(_) => return Err(Errno::EXIST).at(Step::SystemCallFilterProved),
         }
-        match rustix::thread::set_thread_uid(Uid::ROOT) {
+        // Without a mapping of root, another act that takes a capability of the user namespace.
+        let privileged = match self.identity.is_callers {
+            true => rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETPCAP),
+            false => rustix::thread::set_thread_uid(Uid::ROOT),
+        };
+        match privileged {
             Err(Errno::PERM) => {}
             Err(errno) => return Err(errno).at(Step::IdentityProved),
             Ok(()) => return Err(Errno::EXIST).at(Step::IdentityProved),

@@ -27,7 +27,7 @@ fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
         private_run: false,
         home: None,
         keep_visible: None,
-        identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID] },
+        identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         firewall_probe,

@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+use crate::privilege::is_root_mapped;
+use crate::switches;
 use crate::sys::{self, Cloned};
 use ipc::Reply;
 pub use ipc::{Command, NotStarted, Session, Status};
@@ -24,7 +26,8 @@ pub enum InitError {
     #[error("cannot make the socket to the sandbox's init")]
     Socket { source: io::Error },
     #[error(
-        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; run as root with CAP_SYS_ADMIN"
+        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; a container's profile or a limit \
+         (user.max_pid_namespaces, user.max_mnt_namespaces, user.max_ipc_namespaces) forbids it"
     )]
     Clone { source: io::Error },
     #[error("the sandbox's init ended before it was up")]
@@ -44,6 +47,8 @@ pub struct Init {
     pub(crate) pid: Pid,
     /// Pidfd of init.
     pub(crate) pidfd: OwnedFd,
+    /// The /proc that shows the sandbox's processes; `None` until init is up.
+    pub(crate) processes: Option<OwnedFd>,
     /// Reason why the sandbox has no PID namespace of its own, if it has none.
     pub(crate) shared_pids: Option<String>,
 }
@@ -86,11 +91,17 @@ impl PendingInit {
     }
 
     fn up(self) -> Result<Init, InitError> {
-        let Self(init) = self;
+        let Self(mut init) = self;
         match ipc::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
-            Some((Reply::Up, _)) => Ok(init),
+            Some((Reply::Up, descriptors)) => {
+                init.processes = descriptors.into_iter().next();
+                Ok(init)
+            }
             Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
-            Some((Reply::Failed(why), _)) => Err(InitError::Failed(why)),
+            Some((Reply::Failed(why), _)) => {
+                let hint = switches::powerless_user_namespace().filter(|_| !is_root_mapped());
+                Err(InitError::Failed(hint.map_or(why.clone(), |hint| format!("{why}; {hint}"))))
+            }
             Some(_) | None => Err(InitError::Gone),
         }
     }
@@ -107,7 +118,7 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
         }
         Cloned::Parent { pid, pidfd } => {
             drop(theirs);
-            Ok(Forked::Supervisor(PendingInit(Init { socket: ours, pid, pidfd, shared_pids })))
+            Ok(Forked::Supervisor(PendingInit(Init { socket: ours, pid, pidfd, processes: None, shared_pids })))
         }
     }
 }
@@ -133,6 +144,16 @@ impl Init {
     pub fn end(&self) {
         self.kill();
         let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+
+    /// Returns the /proc that shows the sandbox's processes, and init's PID in it.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted.
+    pub fn processes(&self) -> io::Result<(OwnedFd, i32)> {
+        let processes = self.processes.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let pid = if self.shared_pids.is_some() { self.pid() } else { Pid::INIT.as_raw_nonzero().get() };
+        Ok((processes.try_clone()?, pid))
     }
 
     /// Reason why the sandbox has no PID namespace of its own; `None` if it has one.

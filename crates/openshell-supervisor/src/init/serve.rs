@@ -39,7 +39,7 @@ impl Isolation {
 /// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let is_up = match set_up(isolation, socket) {
-        Ok(()) => ipc::send(socket.as_fd(), &Reply::Up, &[]).is_ok(),
+        Ok(processes) => ipc::send(socket.as_fd(), &Reply::Up, &[processes.as_fd()]).is_ok(),
         Err(failed) => {
             // A failure means that the supervisor is gone.
             let _ = ipc::send(socket.as_fd(), &failed.reply(), &[]);
@@ -76,8 +76,8 @@ impl SetUpError {
     }
 }
 
-/// Sets init up, before it sends its first reply.
-fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
+/// Sets init up, before it sends its first reply, and opens its /proc, which shows the sandbox's processes.
+fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError> {
     let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
     // Init dies with the supervisor. With shared PIDs its death would leave its children behind; there it ends when its
     // socket closes.
@@ -100,13 +100,15 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(), SetUpError> {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             rustix::mount::mount("proc", "/proc", "proc", flags, None)
-                .map_err(|errno| SetUpError::MountProc(errno.into()))
+                .map_err(|errno| SetUpError::MountProc(errno.into()))?;
         }
         Isolation::SharedPids => {
             let own = rustix::process::getpid();
-            rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))
+            rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))?;
         }
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))
 }
 
 /// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx

@@ -183,8 +183,10 @@ fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMo
             let options = Some(c"mode=000,size=4k,nr_inodes=4");
             rustix::mount::mount("openshell", by_descriptor(&target), "tmpfs", flags, options)?;
             let folder = open(path, OFlags::PATH | OFlags::DIRECTORY)?;
-            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&folder, "covered", flags, Mode::empty())?;
+            let create = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&folder, "covered", create, Mode::empty())?;
+            // Their owner is the caller in a user namespace, who could change their modes.
+            rustix::mount::mount_remount(by_descriptor(&folder), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
             *placeholders = Some(PlaceholderMounts { folder, file });
         }
     }

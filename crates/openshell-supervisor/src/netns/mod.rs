@@ -23,7 +23,8 @@ pub use thread::{Pending, run_in};
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NetnsError {
     #[error(
-        "cannot create a network namespace, which keeps the workload off the host's network; run as root with CAP_SYS_ADMIN"
+        "cannot create a network namespace, which keeps the workload off the host's network; a container's profile or a limit \
+         (user.max_net_namespaces) forbids it"
     )]
     Create { source: io::Error },
     #[error(

@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn empty_folders_are_removed_and_others_are_named() {
         let place = place();
-        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let [outer, inner, full] = ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
         let mut made = CreatedDirs::new(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
         [&outer, &inner, &full].into_iter().for_each(|folder| make(&mut made, folder));
@@ -254,7 +254,7 @@ mod tests {
     fn what_another_sandbox_uses_is_left_to_that_one() {
         let place = place();
         let folder = place.path().join("shared");
-        let [one, other] = [0, 1].map(|_| RunDir::create(Some(place.path())).unwrap());
+        let [one, other] = [0, 1].map(|_| RunDir::create(Some(place.path()), None).unwrap());
         let mut made = CreatedDirs::new(&one, [folder.as_path()].into_iter()).unwrap();
         make(&mut made, &folder);
         let others = CreatedDirs::new(&other, [folder.as_path()].into_iter()).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     fn a_folder_that_is_held_stays_whatever_run_directory_its_holder_has() {
         let [here, there] = [place(), place()];
         let folder = here.path().join("shared");
-        let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path())).unwrap());
+        let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path()), None).unwrap());
         let [mut made, mut others] =
             [&one, &other].map(|run_dir| CreatedDirs::new(run_dir, std::iter::empty()).unwrap());
         make(&mut made, &folder);
@@ -285,7 +285,7 @@ mod tests {
     fn a_lock_that_others_may_hold_delays_nothing_and_keeps_nothing() {
         let place = place();
         std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let [shown, made_one] = ["shown", "made"].map(|name| place.path().join(name));
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         std::fs::create_dir(&shown).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     fn a_lock_file_that_another_user_made_is_none_and_a_lock_that_root_holds_too_long_is_said() {
         let place = place();
         std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o1777)).unwrap();
-        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         let [folder, file] = ["made", super::LOCK].map(|name| place.path().join(name));
         make(&mut made, &folder);
@@ -350,14 +350,14 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(killed.join("lock"), "").unwrap();
         std::fs::write(killed.join("made"), super::line(&folder)).unwrap();
-        drop(RunDir::create(Some(place.path())).unwrap());
+        drop(RunDir::create(Some(place.path()), None).unwrap());
         assert!(!folder.exists() && !killed.exists());
     }
 
     #[test]
     fn a_symlink_on_the_way_leads_nowhere() {
         let place = place();
-        let run_dir = RunDir::create(Some(place.path())).unwrap();
+        let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let [way, inner, elsewhere] = ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         [&way, &inner].into_iter().for_each(|folder| make(&mut made, folder));

@@ -25,29 +25,43 @@ const FALLBACK: &str = "/tmp";
 pub enum RunDirError {
     #[error("cannot make a run directory in {path}; name another place with --run-dir")]
     Make { path: PathBuf, source: io::Error },
-    #[error("{0} is not a directory that only root may write to; name another place with --run-dir")]
+    #[error("{0} is not a directory that only this user may write to; name another place with --run-dir")]
     NotPrivate(PathBuf),
 }
 
+impl RunDirError {
+    /// Returns true if another default may be usable.
+    fn has_alternative(&self) -> bool {
+        use io::ErrorKind as K;
+        match self {
+            Self::Make { source, .. } => {
+                matches!(source.kind(), K::NotFound | K::PermissionDenied | K::ReadOnlyFilesystem | K::NotADirectory)
+            }
+            // Only root may insist on its own.
+            Self::NotPrivate(_) => !rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
 impl RunDir {
-    /// Creates a run directory in `parent`, or in the first usable default, and removes orphans there.
+    /// Creates a run directory in `parent`, or in the first usable default, and removes orphans there. The defaults are
+    /// /run/openshell, a folder in the user's own `runtime_dir` (the XDG Base Directory Specification's `XDG_RUNTIME_DIR`),
+    /// and /tmp.
     ///
     /// # Errors
-    /// The directory cannot be created, or users other than root may write to its parent.
-    pub fn create(parent: Option<&Path>) -> Result<Self, RunDirError> {
-        let cannot_be_made = |source: &io::Error| {
-            use io::ErrorKind as K;
-            matches!(source.kind(), K::NotFound | K::PermissionDenied | K::ReadOnlyFilesystem)
-        };
-        match parent {
-            Some(parent) => Self::create_in_private(parent),
-            None => match Self::create_in_private(Path::new(DEFAULT)) {
-                Err(RunDirError::Make { source, .. }) if cannot_be_made(&source) => {
-                    Self::create_in(Path::new(FALLBACK))
-                }
-                result => result,
-            },
+    /// The directory cannot be created, or other users may write to its parent.
+    pub fn create(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Result<Self, RunDirError> {
+        if let Some(parent) = parent {
+            return Self::create_in_private(parent);
         }
+        let users = runtime_dir.filter(|folder| folder.is_absolute()).map(|folder| folder.join("openshell"));
+        for parent in [PathBuf::from(DEFAULT)].into_iter().chain(users) {
+            match Self::create_in_private(&parent) {
+                Err(error) if error.has_alternative() => {}
+                result => return result,
+            }
+        }
+        Self::create_in(Path::new(FALLBACK))
     }
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
@@ -55,7 +69,7 @@ impl RunDir {
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
         let parent = std::fs::canonicalize(parent).map_err(failed)?;
         let data = std::fs::metadata(&parent).map_err(failed)?;
-        // Other users may create files in a sticky folder, but not replace those of root.
+        // Other users may create files in a sticky folder, but not replace those of this one.
         let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
             return Err(RunDirError::NotPrivate(parent));
@@ -124,7 +138,7 @@ mod tests {
     }
 
     fn made_in(parent: &Path) -> RunDir {
-        RunDir::create(Some(parent)).unwrap()
+        RunDir::create(Some(parent), None).unwrap()
     }
 
     #[test]
@@ -193,6 +207,6 @@ mod tests {
     fn a_place_that_others_may_write_to_is_refused() {
         let parent = private();
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(RunDir::create(Some(parent.path())), Err(RunDirError::NotPrivate(_))));
+        assert!(matches!(RunDir::create(Some(parent.path()), None), Err(RunDirError::NotPrivate(_))));
     }
 }

@@ -211,6 +211,12 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
+/// Moves the process, which must have one thread, into a new user namespace (unshare(2)).
+pub(crate) fn unshare_user() -> io::Result<()> {
+    // SAFETY: a user namespace shares no descriptor table, which is the one thing that makes unshare unsafe.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(Into::into)
+}
+
 /// Threads to install a filter for; threads that they start inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
