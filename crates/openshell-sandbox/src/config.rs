@@ -20,7 +20,7 @@ use crate::sources::route_file::{self, RouteSet};
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: PolicyFiles,
-    /// Files with secrets, each with its kind.
+    /// Files with secrets, each with its kind, those included that other files name.
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Taken by the start.
     pub(crate) secrets: Secrets,
@@ -135,10 +135,19 @@ impl Config {
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
         let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
-        let secret_files = [("credentials file", &args.credentials), ("inference routes file", &routes)];
-        let secret_files = secret_files.into_iter().filter_map(|(what, path)| Some((what, path.clone()?))).collect();
+        let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
         let credentials = args.credentials.map(|file| OpenedCredentials::open(file, &mut environment)).transpose()?;
+        let named = credentials.iter().flat_map(OpenedCredentials::files).map(|file| ("file of a credential", file));
+        let keys = routes.iter().flat_map(|routes| &routes.files).map(|file| ("file of a model's key", file.as_path()));
+        let secret_files =
+            [("credentials file", named_credentials.as_deref()), ("inference routes file", named_routes.as_deref())]
+                .into_iter()
+                .filter_map(|(what, path)| Some((what, path?)))
+                .chain(named)
+                .chain(keys)
+                .map(|(what, path)| (what, path.to_owned()))
+                .collect();
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
@@ -177,10 +186,9 @@ impl Config {
     }
 
     /// Returns the input files of the run, each with its kind.
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&str, &Path)> {
-        let rules = self.policy.rules.as_deref().map(|rules| ("policy rules", rules));
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let secrets = self.secret_files.iter().map(|(what, path)| (*what, path.as_path()));
-        [("policy", self.policy.data.as_path())].into_iter().chain(rules).chain(secrets)
+        self.policy.paths().chain(secrets)
     }
 }
 

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::privilege::is_caller_root;
 use crate::trusted_symlinks::{self, resolve_with_links};
 
 /// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or fatal, by the
@@ -55,6 +56,26 @@ pub(crate) struct Resolved<'g> {
 }
 
 impl Resolved<'_> {
+    /// Returns the resolved path.
+    pub(crate) fn target(&self) -> Option<&Path> {
+        self.path.as_ref().ok().map(|(path, _)| path.as_path())
+    }
+
+    /// Returns true if the policy itself lists the path.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.grant.listed
+    }
+
+    /// Returns true if files beneath the path may be written and replaced.
+    pub(crate) fn grants_writing(&self) -> bool {
+        self.grant.access == PathAccess::ReadWrite
+    }
+
+    /// Returns true if files beneath the path may be read.
+    pub(crate) fn grants_reading(&self) -> bool {
+        matches!(self.grant.access, PathAccess::Read | PathAccess::ReadExecute | PathAccess::ReadWrite)
+    }
+
     /// Returns the paths that must stay visible for the grant; none for a directory that may only be listed, as its
     /// names are enough.
     pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
@@ -72,7 +93,7 @@ impl Resolved<'_> {
 }
 
 /// Requested rights.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     grants: Vec<Grant>,
     hard_requirement: bool,
@@ -174,7 +195,18 @@ impl Request {
     pub(crate) fn resolve(&self) -> Vec<Resolved<'_>> {
         let path = |grant: &Grant| match (grant.access, grant.listed) {
             (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
-            _ => resolve_with_links(&grant.path),
+            _ => resolve_with_links(&grant.path).and_then(|(path, links)| {
+                // In a user namespace in which root is nobody, the workload's own symlinks are root's outside.
+                match links.iter().find(|link| is_caller_root() && self.grants_writing(link)) {
+                    Some(link) => {
+                        let (link, target) = (link.display(), path.display());
+                        Err(io::Error::other(format!(
+                            "{link} is a symlink in a folder that the workload may write to; list {target} instead"
+                        )))
+                    }
+                    None => Ok((path, links)),
+                }
+            }),
         };
         self.grants.iter().map(|grant| Resolved { grant, path: path(grant) }).collect()
     }
@@ -189,6 +221,13 @@ impl Request {
     #[must_use]
     pub fn grants_reading(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
+    }
+
+    /// Returns true if there is a grant of `path` itself: one of the policy, or one to write.
+    #[must_use]
+    pub fn grants_itself(&self, path: &Path, writing: bool) -> bool {
+        let is_meant = |grant: &Grant| if writing { grant.access == PathAccess::ReadWrite } else { grant.listed };
+        self.grants.iter().any(|grant| grant.path == path && is_meant(grant))
     }
 
     /// Returns true if the policy lists `path` or a path beneath it. False for the root, beneath which every path lies.
@@ -265,6 +304,16 @@ fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
     let fd = trusted_symlinks::open(path, OFlags::PATH)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     Ok((fd, kind == FileType::Directory))
+}
+
+/// Restricts signals of the calling thread, and of all that it starts, to processes that it starts.
+///
+/// # Errors
+/// The kernel cannot restrict signals (ABI 6), or refuses the ruleset.
+pub(crate) fn scope_signals() -> io::Result<()> {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal);
+    let restricted = ruleset.and_then(Ruleset::create).and_then(RulesetCreated::restrict_self);
+    restricted.map(drop).map_err(io::Error::other)
 }
 
 fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
 use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
+use crate::landlock;
+use crate::protected::Protection;
 
 /// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
@@ -188,6 +190,12 @@ impl Launcher {
     pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
         let request = Request::EndAfter(time);
         ipc::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
+    }
+
+    /// Returns the protection of the files that the supervisor reads again, under the file rules `landlock`.
+    #[must_use]
+    pub fn protection(&self, enforced: &Enforced, landlock: landlock::Request) -> Protection {
+        Protection { init: self.init.pid(), mounted: enforced.protected.clone(), landlock }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.

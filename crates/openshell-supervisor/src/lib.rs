@@ -13,9 +13,11 @@ pub mod run_dir;
 
 pub mod landlock;
 mod masked_paths;
+mod mounts;
 pub mod netlink;
 pub mod netns;
 pub mod private_run;
+pub mod protected;
 pub mod seccomp;
 pub mod streams;
 pub mod trusted_symlinks;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use crate::mounts::{Shown, bind};
 use crate::privilege::is_root_mapped;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks;
@@ -100,7 +101,7 @@ fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> 
         FileType::Directory => std::fs::create_dir(path)?,
         _ => drop(std::fs::File::create_new(path)?),
     }
-    Ok(rustix::mount::mount_bind_recursive(format!("/proc/self/fd/{}", fd.as_raw_fd()), path)?)
+    bind(fd, path, Shown::AsItIs)
 }
 
 /// Mounts an empty tmpfs as home at `place`. No other sandbox sees it, and it ends with this one. The kernel limits it

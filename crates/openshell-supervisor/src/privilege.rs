@@ -162,6 +162,11 @@ pub(crate) fn is_root_mapped() -> bool {
     *IS_MAPPED
 }
 
+/// Returns true in a user namespace in which the caller, root outside, is [`NOBODY`].
+pub(crate) fn is_caller_root() -> bool {
+    !is_root_mapped() && geteuid().as_raw() == NOBODY
+}
+
 /// Returns the number that a caller's user or group has in the user namespace.
 pub(crate) fn inside(id: u32) -> u32 {
     if id == 0 { NOBODY } else { id }

@@ -4,6 +4,7 @@
 //! policy had listed it. In a user namespace without a mapping of root, all users but the caller look alike, and symlinks of
 //! any of them are followed.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -26,8 +27,18 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(resolve_with_links(path)?.0)
 }
 
+/// Returns the symlinks on the way to `path`, trusted or not.
+pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(follow(path, |_, _| true)?.1)
+}
+
 /// As [`resolve`]; also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    follow(path, |link, folder| is_root(link.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0)
+}
+
+/// Follows the symlinks of `path` that `is_trusted` by their own metadata and that of their folders.
+fn follow(path: &Path, is_trusted: impl Fn(&Metadata, &Metadata) -> bool) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     // Most paths have no symlink: one call instead of one for each component.
     if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
         match rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
@@ -55,9 +66,7 @@ pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBu
             return Err(io::Error::other("it goes through too many symlinks"));
         }
         let target = std::fs::read_link(&next)?;
-        let folder = std::fs::metadata(&resolved)?;
-        let is_root_owned = is_root(data.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0;
-        if !is_root_owned {
+        if !is_trusted(&data, &std::fs::metadata(&resolved)?) {
             let (link, target) = (next.display(), resolved.join(&target));
             let target = target.display();
             return Err(io::Error::other(format!(

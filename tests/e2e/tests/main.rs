@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
 mod clients;
+mod containers;
 mod credentials;
 mod explain;
 mod files;
@@ -19,6 +20,7 @@ mod origin;
 mod policy;
 mod process;
 mod programs;
+mod protected;
 mod publish;
 mod relay;
 mod reload;

@@ -155,58 +155,6 @@ fn check(lab: &Lab, flags: &str, policy: &str) -> String {
 }
 
 #[test]
-fn a_file_of_the_sandbox_that_the_workload_may_change_is_named() {
-    let lab = Lab::with_web();
-    let work = lab.folder("work");
-    let (work, policy) = (work.display(), lab.file("work/policy.yaml", ""));
-    for name in ["creds.yaml", "routes.yaml"] {
-        let file = lab.file(&format!("work/{name}"), "credentials: {}\n");
-        std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    }
-    std::fs::write(lab.folder("work").join("routes.yaml"), "routes: []\n").unwrap();
-    std::fs::create_dir(lab.folder("work").join("logs")).unwrap();
-    let text = format!("{}filesystem_policy: {{read_write: [{work}]}}\n", super::policy("{}"));
-    std::fs::write(&policy, &text).unwrap();
-    let words = format!(
-        "--policy-data {0} --policy-rules {1} --credentials {work}/creds.yaml --inference-routes {work}/routes.yaml --log-dir {work}/logs",
-        policy.display(),
-        rules(&lab, &format!("{work}/rules.rego")),
-    );
-    let words: Vec<_> = words.split(' ').collect();
-    let finished = Sandbox::bare(&lab).args(&words).sh("echo changed: > policy.yaml; mv policy.yaml x");
-    let named = |what: &str, file: &str| format!("the workload may change the {what} {work}/{file};");
-    let expected = [
-        named("policy", "policy.yaml"),
-        named("policy rules", "rules.rego"),
-        named("credentials file", "creds.yaml"),
-        named("inference routes file", "routes.yaml"),
-        named("log folder", "logs"),
-    ];
-    for line in &expected {
-        assert!(finished.stderr.contains(line), "{line}: {}", finished.stderr);
-    }
-    assert!(!finished.stderr.contains("run folder"), "{}", finished.stderr);
-    std::fs::write(&policy, &text).unwrap();
-    let checked = lab.shell(&format!("{} check {}", lab.binary(), policy.display()));
-    assert!(checked.contains(&expected[0]), "{checked}");
-    // Neither an unreachable folder nor one that only root may write, in a sticky folder.
-    assert!(!check(&lab, "", &text).contains("may change"));
-    let sticky = lab.folder("sticky");
-    assert_eq!(lab.shell(&format!("chown 0 {0}; chmod 1777 {0}", sticky.display())), "");
-    let kept = lab.file("sticky/policy.yaml", text.replace(&work.to_string(), sticky.to_str().unwrap()));
-    let checked = lab.shell(&format!("{} check {}", lab.binary(), kept.display()));
-    assert!(checked.ends_with(" 0 network policies, 0 warnings\n"), "{checked}");
-}
-
-/// Writes the built-in rules with a further comment to `path`.
-fn rules(lab: &Lab, path: &str) -> String {
-    let built_in = include_str!("../../../data/sandbox-policy.rego");
-    std::fs::write(path, format!("# Not the built-in ones.\n{built_in}")).unwrap();
-    assert_eq!(lab.shell(&format!("chmod 644 {path}")), "");
-    path.to_owned()
-}
-
-#[test]
 fn what_is_not_there_and_what_refuses_nothing_is_named_by_check() {
     let lab = Lab::with_web();
     let files = "filesystem_policy: {read_only: [/no/such, /app], read_write: [/no/place, /sandbox]}";

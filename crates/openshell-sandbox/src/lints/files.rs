@@ -1,14 +1,11 @@
-//! Files that a sandbox relies on and its workload can change, and missing paths of a policy.
+//! Missing paths of a policy, and paths that are granted twice.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use openshell_policy::filesystem::{BASELINE, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
-use openshell_supervisor::landlock::Request;
 use openshell_supervisor::privilege::Privilege;
-use openshell_supervisor::run_as::{self, ProcessIdentity, User};
+use openshell_supervisor::run_as::{self, User};
 
 /// Returns the warning about the file rules of a policy.
 pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
@@ -52,47 +49,4 @@ pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<Strin
         format!("filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants writing there")
     };
     covered.map(line).collect()
-}
-
-/// Returns a line for each of `files`, pairs of kind and path, that a workload of `user` can change or replace under `grants`.
-pub(crate) fn writable<'f>(
-    files: impl IntoIterator<Item = (&'f str, &'f Path)>,
-    user: &ProcessIdentity,
-    grants: &Request,
-) -> Vec<String> {
-    let written = files.into_iter().filter(|(_, path)| {
-        let paths = [std::path::absolute(path), std::fs::canonicalize(path)];
-        paths.iter().flatten().any(|path| is_writable(path, user, grants))
-    });
-    let line = |(what, path): (&str, &Path)| {
-        let path = path.display();
-        format!(
-            "the workload may change the {what} {path}; keep it outside of `read_write`, or where its user may not write"
-        )
-    };
-    written.map(line).collect()
-}
-
-/// Returns true if the file can be written, or replaced by way of one of its ancestors.
-fn is_writable(path: &Path, user: &ProcessIdentity, grants: &Request) -> bool {
-    let is_own = grants.grants_writing(path) && std::fs::metadata(path).is_ok_and(|data| may_write(&data, user));
-    let is_replaceable = |(child, parent): (&Path, &Path)| {
-        let (Ok(child), Ok(folder)) = (std::fs::symlink_metadata(child), std::fs::metadata(parent)) else {
-            return false;
-        };
-        let is_kept = folder.mode() & 0o1000 != 0 && ![child.uid(), folder.uid()].contains(&user.uid);
-        grants.grants_writing(parent) && may_write(&folder, user) && !is_kept
-    };
-    is_own || path.ancestors().zip(path.ancestors().skip(1)).any(is_replaceable)
-}
-
-fn may_write(data: &Metadata, user: &ProcessIdentity) -> bool {
-    let bit = if data.uid() == user.uid {
-        0o200
-    } else if data.gid() == user.gid || user.groups.contains(&data.gid()) {
-        0o020
-    } else {
-        0o002
-    };
-    data.mode() & bit != 0
 }

@@ -5,7 +5,7 @@ mod output_file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +40,12 @@ struct Observed {
 }
 
 impl RunReports {
-    /// Opens the files that `config` names. `resolver` resolves the hosts that were refused.
+    /// Opens the files that `config` names.
     ///
     /// # Errors
     /// A file cannot be written, is an input of the run, or was not written by an earlier run.
-    pub(crate) fn prepare(config: &Config, started: &Policy, resolver: Arc<Resolver>) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(config: &Config, started: &Policy) -> anyhow::Result<Self> {
+        let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
             let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
             output.iter().try_for_each(|output| output.check_inputs(flag, config))?;
@@ -71,6 +72,17 @@ impl RunReports {
             None => None,
         };
         Ok(Self { resolver, proposals, observed, started: started.clone() })
+    }
+
+    /// Returns the resolver of the run, which also looks up the hosts that were refused.
+    pub(crate) fn resolver(&self) -> Arc<Resolver> {
+        Arc::clone(&self.resolver)
+    }
+
+    /// Returns the paths of the files, each with its kind.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let proposals = self.proposals.iter().map(|output| ("file of --proposals", output.path()));
+        proposals.chain(self.observed.iter().map(|observed| ("file of --observe", observed.output.path())))
     }
 
     /// Returns the collection of observations, if the run is observed.

@@ -12,6 +12,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::environment::{self, Environment};
+use openshell_supervisor::protected::Protection;
 
 use crate::logging;
 use crate::sources::input::Phase;
@@ -70,6 +71,11 @@ impl OpenedCredentials {
         Ok(Self { file: CredentialFile { path, variables }, parsed })
     }
 
+    /// Returns the files that hold secrets.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.parsed.files()
+    }
+
     /// Looks up the secrets.
     ///
     /// # Errors
@@ -80,13 +86,28 @@ impl OpenedCredentials {
     }
 }
 
+impl ParsedCredentials {
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        self.specs.iter().filter_map(|spec| match &spec.source {
+            SecretSource::File(path) => Some(path.as_path()),
+            SecretSource::Variable(_) | SecretSource::Value(_) => None,
+        })
+    }
+}
+
 impl CredentialFile {
     /// Reads the file again, and looks up the secrets.
     ///
     /// # Errors
-    /// The file cannot be read or is invalid, with every violation; or a secret is missing or invalid.
-    pub(crate) fn reload(&self) -> anyhow::Result<CredentialSet> {
-        self.resolve(parse(&self.path, Phase::Reload)?, Phase::Reload)
+    /// The file cannot be read or is invalid, with every violation; a secret is missing or invalid, or in a file that the
+    /// workload can read.
+    pub(crate) fn reload(&self, protection: &Protection) -> anyhow::Result<CredentialSet> {
+        let parsed = parse(&self.path, Phase::Reload)?;
+        if let Some(file) = parsed.files().find(|file| !protection.hides(file)) {
+            let (own, file) = (self.path.display(), file.display());
+            bail!("{own} names {file}, which the policy lets the workload read; move it, or start again");
+        }
+        self.resolve(parsed, Phase::Reload)
     }
 
     fn resolve(&self, parsed: ParsedCredentials, phase: Phase) -> anyhow::Result<CredentialSet> {

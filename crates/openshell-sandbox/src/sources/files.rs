@@ -1,8 +1,10 @@
 //! The input files as the first source: read at the start, and again for each SIGHUP.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::protected::Protection;
 use tokio::sync::Notify;
 
 use crate::logging;
@@ -15,6 +17,8 @@ use crate::sources::update::{Answer, Initial, Source, Update};
 /// The files that are read again. Routes are read at the start alone.
 pub(crate) struct Files {
     paths: Arc<Paths>,
+    /// The protection of the files from the workload, once it runs.
+    protection: Arc<OnceLock<Protection>>,
     wanted: Arc<Notify>,
     /// The generation in force.
     generation: u64,
@@ -46,8 +50,19 @@ impl Files {
         version.report.log("policy loaded");
         let (file, credentials) = credentials.map(OpenedCredentials::resolve).transpose()?.unzip();
         let paths = Arc::new(Paths { policy, credentials: file });
-        let files = Self { paths, wanted: Arc::default(), generation: version.snapshot.generation() };
+        let files = Self {
+            paths,
+            protection: Arc::default(),
+            wanted: Arc::default(),
+            generation: version.snapshot.generation(),
+        };
         Ok((files, Initial { policy: version, credentials, routes }))
+    }
+
+    /// Has files read again only as long as `protection` keeps the workload from changing them.
+    pub(crate) fn protect(&self, protection: Protection) {
+        // A sandbox is confined once.
+        let _ = self.protection.set(protection);
     }
 
     /// Returns the handle that has the files read again. Requests during a reload are served by one reload after it.
@@ -63,9 +78,11 @@ impl Files {
 }
 
 impl Paths {
-    fn read(&self) -> Result<Update, ReadError> {
+    fn read(&self, protection: Option<&Protection>) -> Result<Update, ReadError> {
         let failed = |part| move |error| ReadError { part, error };
-        let credentials = self.credentials.as_ref().map(CredentialFile::reload).transpose();
+        let protection = protection.context("the sandbox is not confined yet").map_err(failed("Policy"))?;
+        protection.verify().map_err(anyhow::Error::from).map_err(failed("Policy"))?;
+        let credentials = self.credentials.as_ref().map(|file| file.reload(protection)).transpose();
         let credentials = credentials.map_err(failed("Credentials"))?;
         let policy = self.policy.read(Phase::Reload).map_err(failed("Policy"))?;
         Ok(Update { policy, credentials, routes: None })
@@ -76,9 +93,9 @@ impl Source for Files {
     async fn next(&mut self) -> Update {
         loop {
             self.wanted.notified().await;
-            let paths = Arc::clone(&self.paths);
+            let (paths, protection) = (Arc::clone(&self.paths), Arc::clone(&self.protection));
             // Reading takes time, for which no connection has to wait.
-            match tokio::task::spawn_blocking(move || paths.read()).await {
+            match tokio::task::spawn_blocking(move || paths.read(protection.get())).await {
                 Ok(Ok(update)) => return update,
                 Ok(Err(error)) => self.log_failure(&error),
                 Err(error) => tracing::error!("reading the policy again failed: {error}"),

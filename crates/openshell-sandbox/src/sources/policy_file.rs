@@ -78,6 +78,12 @@ pub(crate) struct PolicyReport {
 }
 
 impl PolicyFiles {
+    /// Returns the files, each with its kind.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
+        [("policy", self.data.as_path())].into_iter().chain(rules)
+    }
+
     /// Reads the files.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The inference route file: routes with their keys.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::inference::{KeySource, RouteSpec};
@@ -20,6 +20,8 @@ use crate::sources::secret_file;
 pub(crate) struct RouteSet {
     pub(crate) table: RouteTable,
     pub(crate) variables: Vec<String>,
+    /// The files that hold keys.
+    pub(crate) files: Vec<PathBuf>,
     pub(crate) report: RouteReport,
 }
 
@@ -51,11 +53,13 @@ pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<Rou
     if !is_private && file.routes.iter().any(|route| matches!(route.key, KeySource::Value(_))) {
         return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
-    let (mut routes, mut variables, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut routes, mut variables, mut files, mut faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for mut spec in file.routes {
         let name = spec.name.clone();
-        if let KeySource::Variable(variable) = &spec.key {
-            variables.push(variable.clone());
+        match &spec.key {
+            KeySource::Variable(variable) => variables.push(variable.clone()),
+            KeySource::File(file) => files.push(file.clone()),
+            KeySource::None | KeySource::Value(_) => {}
         }
         match key(&mut spec, environment).and_then(|key| Ok(Route::new(spec, key)?)) {
             Ok(route) => routes.push(route),
@@ -67,7 +71,7 @@ pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<Rou
     }
     let summary = format!("inference routes loaded from {}: {} routes", path.display(), routes.len());
     let table = RouteTable::new(routes, file.max_request_bytes);
-    Ok(RouteSet { table, variables, report: RouteReport { summary } })
+    Ok(RouteSet { table, variables, files, report: RouteReport { summary } })
 }
 
 fn key(spec: &mut RouteSpec, environment: &Environment) -> anyhow::Result<Option<Secret>> {

@@ -10,6 +10,7 @@ use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::{Inference, RouteTable};
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::protected::Protection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::activation::InForce;
@@ -130,6 +131,7 @@ async fn routes_are_replaced_where_the_sandbox_has_some() {
 async fn requests_for_a_reload_that_come_together_are_one_update() {
     let folder = Folder::new("coalesced");
     let (mut files, initial) = Files::open(Policy::load(folder.policy(VALID)), None, None).unwrap();
+    files.protect(Protection::default());
     assert_eq!(initial.policy.snapshot.generation(), 1);
     let wanted = files.reload();
     (0..3).for_each(|_| wanted.notify_one());

@@ -11,14 +11,17 @@ use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
+use openshell_supervisor::protected::{ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::signals::{self, Received, SignalAction};
+use rustix::fs::Access;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
+use crate::run_reports::RunReports;
 use crate::sources::credential_file::CredentialSet;
 use crate::startup::ca_files;
 use crate::startup::host::Host;
@@ -42,6 +45,7 @@ impl Confined {
         config: &Config,
         plan: &Plan,
         host: &mut Host,
+        protected: Vec<ProtectedPath>,
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
         let mounts = std::mem::take(&mut host.tls.mounts);
@@ -52,13 +56,21 @@ impl Confined {
             home: host.private.home.clone(),
             landlock: granted.clone(),
             mounts,
+            cover: protected.iter().any(|path| path.holds_secret).then(|| host.cover.clone()),
+            protected,
             keep_visible: config.workdir.clone(),
             identity: plan.user.identity.clone(),
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
+            is_init_exposed: false,
             firewall_probe: None,
         };
         Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted })
+    }
+
+    /// Returns the protection of the files that are read again.
+    pub(super) fn protection(&self) -> Protection {
+        self.launcher.protection(&self.enforced, self.granted.clone())
     }
 
     /// Logs the restrictions in force, and those that are not.
@@ -93,6 +105,43 @@ impl Confined {
         );
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
     }
+}
+
+/// Files of the host with passwords, which root and members of the group shadow may read.
+const PASSWORD_FILES: &[&str] = &["/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-"];
+
+/// Returns the files and folders of the run that the workload must not change, or not read, whatever the policy grants.
+///
+/// # Errors
+/// The workload could make one of their paths lead elsewhere, or the policy grants one of the folders itself.
+pub(super) fn protected(
+    config: &Config,
+    plan: &Plan,
+    host: &Host,
+    reports: &RunReports,
+) -> anyhow::Result<Vec<ProtectedPath>> {
+    let program = std::env::current_exe().ok();
+    let changes =
+        config.policy.paths().chain(config.upstream_ca_file.as_deref().map(|path| ("--upstream-ca-file", path)));
+    let changes = changes
+        .chain(reports.paths())
+        .chain([("run folder (--run-dir)", host.run_dir.protected(plan.user.identity.is_callers))]);
+    let changes = changes.chain(program.as_deref().map(|path| ("program of the sandbox", path)));
+    // Root's files are safe in a folder that the policy grants and Unix permissions close.
+    let is_granted = |path: &Path| host.landlock.grants_itself(path, true);
+    let log_dir = config.log_dir.as_deref().filter(|path| !is_granted(path) || plan.may_change_in(path));
+    let changes =
+        changes.chain(log_dir.map(|path| ("log folder (--log-dir)", path))).map(|(what, path)| (what, path, false));
+    let secrets = config.secret_files.iter().map(|(what, path)| (*what, path.as_path(), true));
+    // Root without capabilities, and members of the group shadow, have files in /etc in reach that the baseline grants.
+    let is_readable = |path: &Path| plan.user.identity.is_callers && rustix::fs::access(path, Access::READ_OK).is_ok();
+    let is_meant = |path: &Path| host.landlock.grants_itself(path, false);
+    let hosts = PASSWORD_FILES.iter().map(Path::new).filter(|path| is_readable(path) && !is_meant(path));
+    let secrets = secrets.chain(hosts.map(|path| ("host's password file", path, true)));
+    let find = |(what, path, holds_secret): (&str, &Path, bool)| {
+        Ok(ProtectedPath::find(what, path, holds_secret, &host.landlock)?)
+    };
+    changes.chain(secrets).filter_map(|path| find(path).transpose()).collect()
 }
 
 /// Describes the identity of commands: the user, how commands got it, and the groups that they keep.

@@ -1,19 +1,21 @@
 //! Makes everything that a sandbox has on the host, beside its processes.
 
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
+use openshell_supervisor::privilege::{NOBODY, Privilege};
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::{environment, filesystem, private_run};
 
 use crate::config::Config;
-use crate::lints;
 use crate::logging;
 use crate::startup::ca_files::CaFiles;
 use crate::startup::plan::Plan;
@@ -30,6 +32,8 @@ pub(super) struct Host {
     pub(super) home: PathBuf,
     /// The Landlock self-test.
     pub(super) proof: LandlockProof,
+    /// An empty file without permissions, to be mounted on others.
+    pub(super) cover: PathBuf,
 }
 
 impl Host {
@@ -45,7 +49,6 @@ impl Host {
         let uses = writable().chain([config.tls_dir()]);
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
-        warn_of_writable_inputs(config, run_dir.path(), user, landlock);
         let tls = CaFiles::create(config, &run_dir, &mut made)?;
         let private = PrivateFolders::create(user, landlock, &run_dir)?;
         let landlock = match &private.home {
@@ -53,8 +56,11 @@ impl Host {
             None => landlock.clone(),
         };
         let proof = landlock_proof(&private, &run_dir, &landlock)?;
+        let cover = run_dir.path().join("cover");
+        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&cover).map(drop);
+        is_made.with_context(|| format!("cannot write {}", cover.display()))?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, made, run_dir, landlock, home, proof })
+        Ok(Self { private, tls, made, run_dir, landlock, home, proof, cover })
     }
 }
 
@@ -65,7 +71,8 @@ fn landlock_proof(private: &PrivateFolders, run_dir: &RunDir, landlock: &Request
     }
     let path = run_dir.path().join("proof");
     std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(match landlock.grants_writing(&path) {
+    // What is granted is protected by mounts, before Landlock.
+    Ok(match landlock.grants_reading(&path) {
         false => LandlockProof::File(path),
         true => LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes()),
     })
@@ -96,19 +103,21 @@ impl PrivateFolders {
     }
 }
 
-/// Warns of files that the sandbox relies on and the workload can change.
-fn warn_of_writable_inputs(config: &Config, run_dir: &Path, user: &User, landlock: &Request) {
-    let log = config.log_dir.as_deref().map(|folder| ("log folder", folder));
-    let folders = log.into_iter().chain([("run folder", run_dir)]);
-    for line in lints::files::writable(config.inputs().chain(folders), &user.identity, landlock) {
-        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
-    }
-}
-
 /// Logs properties of the host that weaken the sandbox.
-pub(super) fn log_limits(init: &Init) {
+pub(super) fn log_limits(init: &Init, privilege: &Privilege) {
+    log_root(privilege);
     log_shared_pids(init);
     log_core_socket();
+}
+
+fn log_root(privilege: &Privilege) {
+    if privilege.caller().is_some_and(|caller| caller.uid == 0) {
+        let message = format!(
+            "the command is root outside, and {NOBODY} inside: Unix permissions give it root's files, and only the file rules keep \
+             it from those that the policy does not grant; start as another user, or with the capabilities of root"
+        );
+        logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
+    }
 }
 
 fn log_shared_pids(init: &Init) {

@@ -102,14 +102,16 @@ pub(crate) async fn start(
     let mut signals = signals::receive(&mut tasks)?;
     let mut host = Host::create(config, &plan)?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
-    host::log_limits(&init);
+    host::log_limits(&init, &plan.privilege);
+    let policy = initial.policy.snapshot.policy();
+    let run_reports = RunReports::prepare(config, policy)?;
+    let protected = confine::protected(config, &plan, &host, &run_reports)?;
     // Masks take as long as the network, the proxy and the rest.
-    let confinement = Confined::start(config, &plan, &mut host, init)?;
+    let confinement = Confined::start(config, &plan, &mut host, protected, init)?;
     host.tls.write_java_store();
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
     confinement.enter(&network);
-    let policy = initial.policy.snapshot.policy();
-    let prepared = RunServices::prepare(config, policy, sockets, &network, confinement.init(), &mut tasks);
+    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init(), &mut tasks);
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
@@ -120,6 +122,7 @@ pub(crate) async fn start(
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
+    files.protect(confined.protection());
     serve::follow(files, requests, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());

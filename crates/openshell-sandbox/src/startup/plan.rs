@@ -1,6 +1,7 @@
 //! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the host.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -36,6 +37,7 @@ impl Plan {
     pub(super) fn make(config: &Config, policy: &Policy, privilege: Privilege) -> anyhow::Result<Self> {
         let user = run_as::resolve(policy.run_as(), &privilege, config.sudo)?;
         check_directory(config)?;
+        check_groups(&privilege, &user, policy)?;
         let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
         check_workdir(config, policy)?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
@@ -43,6 +45,38 @@ impl Plan {
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
         Ok(Self { privilege, user, landlock, writable })
     }
+}
+
+impl Plan {
+    /// Returns true if the workload's user can change files of the supervisor in `folder`: it is the supervisor's user, or may
+    /// write there and no sticky bit keeps files of others.
+    pub(super) fn may_change_in(&self, folder: &Path) -> bool {
+        let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
+        self.user.identity.is_callers || (self.user.identity.may_write(folder) && !is_sticky)
+    }
+}
+
+/// Groups whose members can become root, or read what only root should.
+const POWERFUL_GROUPS: &[&str] = &["docker", "lxd", "libvirt", "kvm", "disk", "shadow", "adm", "sudo", "wheel"];
+
+/// Warns of groups of the user that are worth more than the user; under `hard_requirement` they are an error.
+fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::Result<()> {
+    let (groups, remedy) = match privilege.caller() {
+        Some(caller) => (
+            [caller.groups.as_slice(), &[caller.gid]].concat(),
+            "nobody without CAP_SETGID can leave a group: start as a user outside of it, or as root with another user",
+        ),
+        None => (user.identity.groups.clone(), "name a user outside of it in `process`"),
+    };
+    let names = run_as::group_names(&groups);
+    for group in names.iter().filter(|name| POWERFUL_GROUPS.contains(&name.as_str())) {
+        let line = format!("the command is in the group {group}, whose members have more rights than a user; {remedy}");
+        if policy.filesystem().compatibility == Compatibility::HardRequirement {
+            bail!("{line}; `landlock.compatibility` is hard_requirement");
+        }
+        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
+    }
+    Ok(())
 }
 
 /// Requires that a named working directory exists: made from a typo, it would be an empty folder on the host.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use openshell_policy::event::Audit;
-use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
@@ -54,13 +53,13 @@ pub(super) struct RunServices {
 }
 
 impl RunServices {
-    /// Takes the proxy's sockets, opens the files that a run writes, and starts to report refused packets.
+    /// Takes the proxy's sockets, and starts to report refused packets.
     ///
     /// # Errors
-    /// A thread cannot be started, callers cannot be looked up, or a file cannot be written.
+    /// A thread cannot be started, or callers cannot be looked up.
     pub(super) fn prepare(
         config: &Config,
-        policy: &Policy,
+        run_reports: RunReports,
         sockets: Option<ProxySockets>,
         network: &Network,
         init: &Init,
@@ -68,8 +67,7 @@ impl RunServices {
     ) -> anyhow::Result<Self> {
         let refusals = Arc::new(Refusals::default());
         let audit = audit::receivers(&refusals);
-        let resolver = Arc::new(Resolver::from_system()?);
-        let run_reports = RunReports::prepare(config, policy, Arc::clone(&resolver))?;
+        let resolver = run_reports.resolver();
         let mut services =
             Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
         if let Some(ProxySockets { listener, socket_query, packet_log }) = sockets {

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
+use openshell_supervisor::protected::ProtectedPath;
 
 use crate::cli::CheckArgs;
 use crate::lints;
@@ -44,7 +44,12 @@ fn check_policy(files: &PolicyFiles, credentials: Option<&Path>) -> anyhow::Resu
         ("policy rules", files.rules.as_deref()),
         ("credentials file", credentials),
     ];
-    let on_host = lint_host(policy, inputs.into_iter().filter_map(|(kind, path)| Some((kind, path?))));
+    let mut on_host = lints::files::missing(policy);
+    let landlock = Request::new(policy.filesystem(), None);
+    let find = |(what, path): (&str, Option<&Path>)| {
+        ProtectedPath::find(what, path?, what == "credentials file", &landlock).err()
+    };
+    on_host.extend(inputs.into_iter().filter_map(find).map(|error| error.to_string()));
     let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
     let warnings: Vec<_> = version.report.warnings.iter().cloned().chain(on_host).collect();
     warnings.iter().chain(&version.report.notes).for_each(|line| print_line(line));
@@ -63,16 +68,6 @@ fn check_credentials(path: &Path) -> anyhow::Result<usize> {
     let credentials = counted(specs.len() as u64, "credential", "credentials");
     print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(warnings.len())));
     Ok(warnings.len())
-}
-
-/// Returns a line for each part of `policy` that does not suit this host, and each of `files` that its workload may change.
-fn lint_host<'f>(policy: &Policy, files: impl Iterator<Item = (&'f str, &'f Path)>) -> Vec<String> {
-    let mut found = lints::files::missing(policy);
-    if let Ok(user) = lints::files::user(policy) {
-        let grants = Request::new(policy.filesystem(), None);
-        found.extend(lints::files::writable(files, &user.identity, &grants));
-    }
-    found
 }
 
 fn counted_warnings(count: usize) -> String {

@@ -8,17 +8,20 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::landlock::{CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
+use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
+use crate::mounts::{Shown, bind};
 use crate::private_run;
+use crate::protected::{ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::rules::{Sockets, rows};
-use crate::trusted_symlinks::resolve;
+use crate::trusted_symlinks::{open, resolve};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +34,10 @@ pub struct Confinement {
     pub private_run: bool,
     /// Mount point of a private home, if the sandbox needs one.
     pub home: Option<PathBuf>,
+    /// Files and folders to protect from the workload.
+    pub protected: Vec<ProtectedPath>,
+    /// An empty file that nobody may read, mounted on protected files that hold secrets.
+    pub cover: Option<PathBuf>,
     /// A path that is not masked although it is not granted.
     pub keep_visible: Option<PathBuf>,
     /// User and groups of commands.
@@ -39,6 +46,8 @@ pub struct Confinement {
     pub sockets: Sockets,
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
+    /// True if commands could signal init, as they have its user and see its PID; init finds that out.
+    pub is_init_exposed: bool,
     /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall, and
     /// until init has its network.
     pub firewall_probe: Option<SocketAddrV4>,
@@ -53,7 +62,7 @@ pub(crate) struct Network {
     pub(crate) firewall_probe: Option<SocketAddrV4>,
 }
 
-/// A bind mount of a file or folder of the supervisor over another.
+/// A read-only bind mount of a file or folder of the supervisor over another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Mounted file or folder.
@@ -84,6 +93,8 @@ pub struct Enforced {
     pub not_masked: Vec<String>,
     /// Description of a needed mount that failed.
     pub not_mounted: Option<String>,
+    /// Mount points that protect files of the supervisor.
+    pub protected: Vec<PathBuf>,
 }
 
 /// Failure of a step that applies to all commands.
@@ -103,7 +114,14 @@ pub enum ApplyError {
     )]
     NotMasked(String),
     #[error(transparent)]
+    Protected(ProtectError),
+    #[error(transparent)]
     Landlock(LandlockError),
+    #[error(
+        "the sandbox shares the supervisor's process numbers and has its user, so the workload could kill its supervisor: this \
+         kernel's Landlock cannot restrict signals (ABI 6, Linux 6.12); run as root, or where a new /proc can be mounted"
+    )]
+    Signals,
     #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
     LandlockNotProved(String),
     #[error("cannot try whether Landlock is in force: {0}")]
@@ -130,6 +148,7 @@ pub enum Step {
     IdentityVerified,
     WorkingDirectory,
     NoNewPrivileges,
+    SignalScope,
     Signals,
     SystemCallFilter,
     SystemCallFilterProved,
@@ -156,6 +175,7 @@ impl Step {
             Self::IdentityVerified => "verify the identity that was taken",
             Self::WorkingDirectory => "enter the working directory",
             Self::NoNewPrivileges => "set no_new_privs",
+            Self::SignalScope => "restrict signals to the command's own processes (Landlock)",
             Self::Signals => "reset signals",
             Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
@@ -183,6 +203,8 @@ impl Confinement {
     ) -> Result<(Enforced, Filter), ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
+        // Opened before the private /run hides it.
+        let cover = self.cover.as_deref().and_then(|path| open(path, OFlags::PATH).ok());
         // Mounts come before paths are resolved, as grants apply to the files behind them.
         let not_mounted = self.mount();
         let mut granted = self.landlock.resolve();
@@ -193,6 +215,8 @@ impl Confinement {
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
+        let protected =
+            protect(&self.protected, &granted, self.identity.uid, cover.as_ref()).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
         if let Some(namespace) = &namespace {
             enter(namespace).map_err(|source| ApplyError::Network { source })?;
@@ -201,19 +225,24 @@ impl Confinement {
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
+        self.is_init_exposed = self.identity.is_callers && !rustix::process::getpid().is_init();
+        if self.is_init_exposed && !landlock.scopes {
+            return Err(ApplyError::Signals);
+        }
         let not_proved = self.prove_landlock(&landlock)?;
         self.firewall_probe = firewall_probe;
-        Ok((Enforced { landlock, not_proved, not_masked, not_mounted }, filter))
+        Ok((Enforced { landlock, not_proved, not_masked, not_mounted, protected }, filter))
     }
 
     fn mount(&self) -> Option<String> {
         let mut failed = None;
         for Mount { source, target, is_needed } in &self.mounts {
-            let mounted = rustix::mount::mount_bind(source, target);
-            if let Err(errno) = mounted
+            let mounted =
+                open(source, OFlags::PATH).map_err(Into::into).and_then(|from| bind(&from, target, Shown::ReadOnly));
+            if let Err(error) = mounted
                 && *is_needed
             {
-                failed = Some(format!("cannot show {} in the sandbox: {errno}", target.display()));
+                failed = Some(format!("cannot show {} in the sandbox: {error}", target.display()));
             }
         }
         failed
@@ -295,6 +324,10 @@ impl Confinement {
         // As the workload's user, who may not enter every directory.
         enter_first(directories).at(S::WorkingDirectory)?;
         rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
+        if self.is_init_exposed {
+            // Init is outside of this domain, and so is every other command.
+            landlock::scope_signals().at(S::SignalScope)?;
+        }
         crate::sys::reset_signals().at(S::Signals)?;
         // The last restriction, as it refuses what the others need.
         filter.install().at(S::SystemCallFilter)?;

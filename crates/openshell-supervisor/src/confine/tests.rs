@@ -23,6 +23,8 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
     Confinement {
         mounts: Vec::new(),
+        protected: Vec::new(),
+        cover: None,
         landlock: Request::new(&Filesystem::default(), None),
         private_run: false,
         home: None,
@@ -30,6 +32,7 @@ fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
         identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
         landlock_proof: LandlockProof::File("/nowhere".into()),
+        is_init_exposed: false,
         firewall_probe,
     }
 }

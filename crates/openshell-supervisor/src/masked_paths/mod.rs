@@ -11,14 +11,15 @@ mod shared_sockets;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::MountFlags;
 
+use crate::mounts::{bind_as_it_is, by_descriptor};
 use crate::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
 
@@ -176,8 +177,8 @@ fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMo
         opened => opened?,
     };
     match (placeholders, kind) {
-        (Some(placeholders), FileType::Directory) => bind(&placeholders.folder, &target)?,
-        (Some(placeholders), _) => bind(&placeholders.file, &target)?,
+        (Some(placeholders), FileType::Directory) => bind_as_it_is(&placeholders.folder, &target)?,
+        (Some(placeholders), _) => bind_as_it_is(&placeholders.file, &target)?,
         (placeholders @ None, _) => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             let options = Some(c"mode=000,size=4k,nr_inodes=4");
@@ -191,25 +192,6 @@ fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMo
         }
     }
     Ok(())
-}
-
-/// Mounts `source` on `target`. Paths in /proc, which mount(2) needs, take several times as long to look up.
-fn bind(source: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    let moved = rustix::mount::open_tree(source, "", flags).and_then(|tree| {
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(tree, "", target, "", flags)
-    });
-    match moved {
-        // A container's filter may know the older call alone.
-        Err(Errno::NOSYS | Errno::PERM) => rustix::mount::mount_bind(by_descriptor(source), by_descriptor(target)),
-        result => result,
-    }
-}
-
-/// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
-fn by_descriptor(fd: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 #[cfg(test)]

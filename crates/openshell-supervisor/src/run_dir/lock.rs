@@ -38,6 +38,14 @@ impl RunDir {
         Ok(Self { path, _lock: lock })
     }
 
+    /// Returns the folder to protect from a workload: beside other run directories the caller's own could put a false one,
+    /// unless everybody may write there.
+    #[must_use]
+    pub fn protected(&self, is_callers: bool) -> &Path {
+        let is_private = |parent: &&Path| std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 == 0);
+        self.path.parent().filter(|_| is_callers).filter(is_private).unwrap_or(&self.path)
+    }
+
     /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -61,7 +61,8 @@ impl RunDir {
                 result => return result,
             }
         }
-        Self::create_in(Path::new(FALLBACK))
+        let fallback = std::fs::canonicalize(FALLBACK).unwrap_or_else(|_| PathBuf::from(FALLBACK));
+        Self::create_in(&fallback)
     }
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
@@ -117,7 +118,9 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
             // Held until the directory is gone, so that no other start removes it too.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             // Directories that are not empty remain.
-            let _ = created_dirs::remove_recorded(path);
+            if is_trusted(path) {
+                let _ = created_dirs::remove_recorded(path);
+            }
             remove(path)
         }
         // A supervisor killed before it locked leaves an empty directory; any other one without a lock is not a run
@@ -125,6 +128,13 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
         Err(error) => Err(error),
     }
+}
+
+/// Returns true if no workload can have made the run directory `path`: another user's could not have, nor the caller's in a
+/// folder that is protected from it.
+fn is_trusted(path: &Path) -> bool {
+    let is_shared = |parent: &Path| std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 != 0);
+    rustix::process::geteuid().is_root() || !path.parent().is_some_and(is_shared)
 }
 
 #[cfg(test)]

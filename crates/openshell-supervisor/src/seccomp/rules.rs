@@ -343,6 +343,13 @@ const WORKLOAD: &[Row] = &[
         "as setrlimit",
         "core dumps, which are off whatever is set"
     ),
+    row!(
+        SYS_prlimit64,
+        &[unequal(0, 0), unequal(1, libc::RLIMIT_CORE as i32), not_null(2)],
+        NotPermitted,
+        "sets limits of other processes of the user, the supervisor's among them if it is the caller's",
+        "prlimit --pid"
+    ),
     row!(SYS_syslog, &[], NotPermitted, "the kernel's log tells of the host, its addresses included", "dmesg"),
     row!(
         SYS_socket,

@@ -211,6 +211,23 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
+/// Makes the detached mount `tree` read-only, but not the mounts in it (mount_setattr(2), Linux 5.12).
+pub(crate) fn set_mount_read_only(tree: &OwnedFd) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the path is an empty, NUL-terminated string, and the kernel reads as many bytes of the structure as it is told.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Moves the process, which must have one thread, into a new user namespace (unshare(2)).
 pub(crate) fn unshare_user() -> io::Result<()> {
     // SAFETY: a user namespace shares no descriptor table, which is the one thing that makes unshare unsafe.

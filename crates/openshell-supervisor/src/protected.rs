@@ -1,0 +1,235 @@
+//! Files and folders that the supervisor relies on, in folders that the policy grants: the workload can neither change nor
+//! replace them, nor read those that hold secrets.
+//!
+//! Each is covered by a mount: by itself, read-only, or by an empty file. A mount goes with its file, so every folder between
+//! a writable grant and a protected path is a mount point too, as no mount point can be renamed or removed (rename(2), EBUSY).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::landlock::{Request, Resolved};
+use crate::mounts::{Shown, bind};
+use crate::trusted_symlinks::{links, open};
+
+/// A file or folder that the supervisor relies on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtectedPath {
+    /// Its purpose, for messages.
+    pub what: String,
+    /// Its path, without symlinks.
+    pub path: PathBuf,
+    /// True if the workload must not read it.
+    pub holds_secret: bool,
+}
+
+/// A path that cannot be protected.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum ProtectError {
+    #[error(
+        "the policy grants {path}, and that is the {what}, which the workload must not {act}; take that line out of \
+         filesystem_policy, or move the {what}"
+    )]
+    Granted { what: String, path: PathBuf, act: &'static str },
+    #[error(
+        "the {what} {path} is named by way of the symlink {link}, which the workload may replace, as the policy grants writing \
+         there; name {target}, or move it"
+    )]
+    Symlink { what: String, path: PathBuf, link: PathBuf, target: PathBuf },
+    #[error(
+        "the {what} {path} lies in {grant}, which the policy grants, and cannot be kept from the workload; move it"
+    )]
+    Mount { what: String, path: PathBuf, grant: PathBuf, source: io::Error },
+    #[error("the {what} {path} lies in {grant}, which the policy grants, and was not kept from the workload; move it")]
+    NotProved { what: String, path: PathBuf, grant: PathBuf },
+}
+
+impl ProtectedPath {
+    /// Describes the file or folder at `path`; `None` if there is none, or another kind of file such as a pipe.
+    ///
+    /// # Errors
+    /// The workload could make `path` lead elsewhere under the rights of `landlock`, or these grant it by itself.
+    pub fn find(what: &str, path: &Path, holds_secret: bool, landlock: &Request) -> Result<Option<Self>, ProtectError> {
+        let (Ok(path), Ok(real)) = (std::path::absolute(path), std::fs::canonicalize(path)) else { return Ok(None) };
+        let (what, act) = (what.to_owned(), if holds_secret { "read" } else { "change" });
+        if landlock.grants_itself(&real, !holds_secret) {
+            return Err(ProtectError::Granted { what, path: real, act });
+        }
+        let is_kept = std::fs::metadata(&real).is_ok_and(|data| data.is_file() || data.is_dir());
+        let is_changeable = |link: &PathBuf| link.parent().is_some_and(|folder| landlock.grants_writing(folder));
+        match links(&path).unwrap_or_default().into_iter().find(is_changeable).filter(|_| is_kept) {
+            Some(link) => Err(ProtectError::Symlink { what, path, link, target: real }),
+            None => Ok(is_kept.then_some(Self { what, path: real, holds_secret })),
+        }
+    }
+}
+
+/// Grants of a policy, as far as they matter to protected paths.
+#[derive(Debug)]
+struct Grants {
+    writing: BTreeSet<PathBuf>,
+    reading: BTreeSet<PathBuf>,
+    /// Paths that the policy itself lists.
+    listed: BTreeSet<PathBuf>,
+}
+
+/// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach them; `cover` is an empty file.
+/// To be called in a private mount namespace. Returns the paths that are mount points now.
+///
+/// # Errors
+/// A path cannot be protected.
+pub(crate) fn protect(
+    paths: &[ProtectedPath],
+    granted: &[Resolved<'_>],
+    uid: u32,
+    cover: Option<&OwnedFd>,
+) -> Result<Vec<PathBuf>, ProtectError> {
+    let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
+        granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
+    };
+    let grants = Grants {
+        writing: of(&|grant| grant.grants_writing()),
+        reading: of(&|grant| grant.grants_reading()),
+        listed: of(&|grant| grant.is_listed()),
+    };
+    let mut mounted = BTreeSet::new();
+    for path in paths {
+        grants.protect(path, uid, cover, &mut mounted)?;
+    }
+    Ok(mounted.into_iter().collect())
+}
+
+impl Grants {
+    fn protect(
+        &self,
+        protected: &ProtectedPath,
+        uid: u32,
+        cover: Option<&OwnedFd>,
+        mounted: &mut BTreeSet<PathBuf>,
+    ) -> Result<(), ProtectError> {
+        let ProtectedPath { what, path, holds_secret } = protected;
+        let above = |grants: &BTreeSet<PathBuf>| grants.iter().find(|grant| path.starts_with(grant)).cloned();
+        // The shortest one comes first.
+        let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else { return Ok(()) };
+        let data = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            data => data,
+        };
+        // Files of others that may only be read have modes that the workload cannot change.
+        let is_own = data.as_ref().is_ok_and(|data| data.uid() == uid);
+        if !holds_secret && writable.is_none() && !is_own {
+            return Ok(());
+        }
+        let (act, forbidden) = if *holds_secret { ("read", &self.listed) } else { ("change", &self.writing) };
+        if forbidden.contains(path) {
+            return Err(ProtectError::Granted { what: what.clone(), path: path.clone(), act });
+        }
+        let failed =
+            |source| ProtectError::Mount { what: what.clone(), path: path.clone(), grant: grant.clone(), source };
+        let before = data.map_err(failed)?;
+        let folders = writable.iter().flat_map(|top| path.ancestors().skip(1).take_while(move |folder| folder != top));
+        let inner = self.writing.iter().filter(|inside| inside.starts_with(path)).map(PathBuf::as_path);
+        let mut pinned: Vec<_> = folders.chain(inner).collect();
+        // Folders before those in them.
+        pinned.sort_unstable();
+        for folder in pinned {
+            if mounted.insert(folder.to_owned()) {
+                pin(folder, Shown::AsItIs).map_err(failed)?;
+            }
+        }
+        match (holds_secret, cover) {
+            (true, Some(cover)) => bind(cover, path, Shown::ReadOnly).map_err(failed)?,
+            (true, None) => return Err(failed(io::ErrorKind::NotFound.into())),
+            (false, _) => pin(path, Shown::ReadOnly).map_err(failed)?,
+        }
+        mounted.insert(path.clone());
+        let is_covered = || -> io::Result<bool> {
+            let (now, mount) = (std::fs::symlink_metadata(path)?, rustix::fs::statvfs(path.as_path())?);
+            let is_other = (now.dev(), now.ino()) != (before.dev(), before.ino());
+            Ok(is_other == *holds_secret && mount.f_flag.contains(StatVfsMountFlags::RDONLY))
+        };
+        match is_covered().map_err(failed)? {
+            true => Ok(()),
+            false => Err(ProtectError::NotProved { what: what.clone(), path: path.clone(), grant: grant.clone() }),
+        }
+    }
+}
+
+/// Mounts `path` on itself. A grant that does not exist needs no mount.
+fn pin(path: &Path, shown: Shown) -> io::Result<()> {
+    match open(path, OFlags::PATH) {
+        Err(Errno::NOENT) => Ok(()),
+        opened => bind(&opened?, path, shown),
+    }
+}
+
+/// The protection in force, for files that are read while the workload runs. The default is that of a policy without grants.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    /// PID of init in the supervisor's namespace.
+    pub(crate) init: i32,
+    /// Mount points in the sandbox that protect a path.
+    pub(crate) mounted: Vec<PathBuf>,
+    /// The file rules.
+    pub(crate) landlock: Request,
+}
+
+impl Protection {
+    /// Verifies that every mount is still there. The kernel removes a mount whose file is renamed or replaced outside of the
+    /// sandbox, and what is then at its path is the workload's to change.
+    ///
+    /// # Errors
+    /// The first path that is no longer protected; or the mounts cannot be listed.
+    pub fn verify(&self) -> io::Result<()> {
+        if self.mounted.is_empty() {
+            return Ok(());
+        }
+        let table = std::fs::read(format!("/proc/{}/mountinfo", self.init))?;
+        // The fifth field is the mount point, with special characters in octal (proc_pid_mountinfo(5)).
+        let places = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+        let places: BTreeSet<_> = places.map(unescaped).collect();
+        let lost = self.mounted.iter().find(|path| !places.contains(path.as_os_str().as_bytes()));
+        lost.map_or(Ok(()), |path| {
+            let path = path.display();
+            Err(io::Error::other(format!(
+                "{path} was replaced while the workload may write there, so the workload may have changed it; start again, and \
+                 keep it outside of what the policy grants"
+            )))
+        })
+    }
+
+    /// Returns true if the workload cannot read the file at `path`.
+    #[must_use]
+    pub fn hides(&self, path: &Path) -> bool {
+        let Ok(path) = std::fs::canonicalize(path) else { return true };
+        self.mounted.contains(&path) || !self.landlock.grants_reading(&path)
+    }
+}
+
+/// Replaces each backslash with three octal digits by the byte that they stand for.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
