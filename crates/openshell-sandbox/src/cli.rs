@@ -13,7 +13,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
-Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT (each has --help).
+Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
+openshell-sandbox doctor [POLICY] (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for any error before it ran.
@@ -255,6 +256,20 @@ pub(crate) struct ExplainArgs {
     pub(crate) path: Option<String>,
 }
 
+/// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
+#[derive(Debug, Parser)]
+#[command(name = "doctor", bin_name = "openshell-sandbox doctor", max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 if a sandbox under the policy would start; 1 if not.")]
+pub(crate) struct DoctorArgs {
+    /// Policy data (YAML) [default: a policy that grants nothing]
+    #[arg(value_name = "POLICY")]
+    pub(crate) policy: Option<PathBuf>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A parsed command line.
 pub(crate) enum Invocation {
     /// Run a command.
@@ -263,6 +278,8 @@ pub(crate) enum Invocation {
     Check(CheckArgs),
     /// Explain a decision.
     Explain(ExplainArgs),
+    /// Check the host.
+    Doctor(DoctorArgs),
     /// Help, the version or a usage error was printed; no action remains.
     Printed(ExitCode),
 }
@@ -274,6 +291,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
     let invocation = match words.get(1).and_then(|word| word.to_str()) {
         Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
         Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
+        Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
         _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
     };
     match invocation {
@@ -284,6 +302,14 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
             Invocation::Printed(ExitCode::from(u8::from(error.use_stderr())))
         }
     }
+}
+
+/// Parses the command line of a run that a subcommand makes.
+///
+/// # Errors
+/// `words` are no such command line.
+pub(crate) fn run_args<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Args, clap::Error> {
+    parse_as(words.into_iter().map(OsString::from))
 }
 
 fn parse_as<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {

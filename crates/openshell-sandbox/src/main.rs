@@ -30,13 +30,14 @@ use crate::config::Config;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{check, explain};
+use crate::subcommands::{check, doctor, explain};
 
 fn main() -> ExitCode {
     let args = match cli::parse(std::env::args_os()) {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),
         Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Doctor(args) => return doctor::doctor(&args),
         Invocation::Printed(code) => return code,
     };
     // Before any thread, and before any secret is read.

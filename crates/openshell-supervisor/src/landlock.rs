@@ -298,6 +298,16 @@ impl Request {
     }
 }
 
+/// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None` without Landlock. A thread
+/// of its own is restricted for that.
+pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
+    let nothing = Request { grants: Vec::new(), hard_requirement: false };
+    let none = CompensatingMechanisms { masked_sockets: false, scopes: false };
+    let enforced = std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), none)).join()).ok()?.ok()?;
+    let lacking = rights_beyond(ABI::from(enforced.abi), none);
+    Some((enforced.abi, lacking))
+}
+
 /// Opens a granted path; returns true in the second place for a directory. A read-write path was checked for symlinks
 /// when it was prepared, and is checked again here: another sandbox of the same user could have created one since.
 fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {

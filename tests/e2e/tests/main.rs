@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
+mod caller;
 mod clients;
 mod containers;
 mod credentials;
@@ -28,6 +29,7 @@ mod requests;
 mod sdks;
 mod streams;
 mod terminal;
+mod tiers;
 mod tls;
 mod tools;
 

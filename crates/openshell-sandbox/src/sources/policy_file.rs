@@ -53,6 +53,14 @@ impl Policy {
         let version = files.read(Phase::Start).and_then(|document| document.compile(1));
         Self { files, version }
     }
+
+    /// Returns a policy that grants nothing but the baseline, and no network.
+    pub(crate) fn restrictive() -> Self {
+        let data = "network_policies: {}\n".to_owned();
+        let document =
+            PolicyDocument { origin: "the restrictive default".to_owned(), data, rules: None, began: Instant::now() };
+        Self { files: PolicyFiles { data: PathBuf::from("/dev/null"), rules: None }, version: document.compile(1) }
+    }
 }
 
 /// A generation of the policy, and the log lines about it.

@@ -1,4 +1,5 @@
-//! Subcommands that read a policy and run nothing.
+//! Subcommands, which run no command of the caller.
 
 pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod explain;

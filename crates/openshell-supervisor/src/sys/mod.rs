@@ -261,6 +261,13 @@ pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads
     }
 }
 
+/// Returns true if the kernel has SECCOMP_RET_USER_NOTIF (seccomp(2), `SECCOMP_GET_ACTION_AVAIL`).
+pub(crate) fn has_seccomp_notifications() -> bool {
+    let action = libc::SECCOMP_RET_USER_NOTIF;
+    // SAFETY: the kernel reads one u32 at the address of `action`.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
 /// Makes a system call by number, for tests of the filter; returns its result or the error number.
 #[cfg(test)]
 pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 6]) -> Result<libc::c_long, i32> {
