@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -192,10 +193,13 @@ impl Launcher {
         ipc::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
     }
 
-    /// Returns the protection of the files that the supervisor reads again, under the file rules `landlock`.
+    /// Returns the protection of the files that the supervisor reads again, under the file rules `landlock`;
+    /// `secrets` are the protected files that hold secrets.
     #[must_use]
-    pub fn protection(&self, enforced: &Enforced, landlock: landlock::Request) -> Protection {
-        Protection { init: self.init.pid(), mounted: enforced.protected.clone(), landlock }
+    pub fn protection(&self, enforced: &Enforced, secrets: &[PathBuf], landlock: landlock::Request) -> Protection {
+        let mounted = enforced.protected.clone();
+        let secrets = secrets.iter().filter(|path| mounted.contains(path)).cloned().collect();
+        Protection { init: self.init.pid(), mounted, secrets, landlock }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.

@@ -5,6 +5,7 @@
 //! a writable grant and a protected path is a mount point too, as no mount point can be renamed or removed (rename(2), EBUSY).
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -178,6 +179,8 @@ pub struct Protection {
     pub(crate) init: i32,
     /// Mount points in the sandbox that protect a path.
     pub(crate) mounted: Vec<PathBuf>,
+    /// Those that hide a secret.
+    pub(crate) secrets: Vec<PathBuf>,
     /// The file rules.
     pub(crate) landlock: Request,
 }
@@ -189,19 +192,44 @@ impl Protection {
     /// # Errors
     /// The first path that is no longer protected; or the mounts cannot be listed.
     pub fn verify(&self) -> io::Result<()> {
-        if self.mounted.is_empty() {
+        self.verify_mounts(&self.mounted)
+    }
+
+    /// Verifies that the mounts over files with secrets are still there, as [`Self::verify`] does all.
+    ///
+    /// # Errors
+    /// The first secret that the workload may read; or the mounts cannot be listed.
+    pub fn verify_secrets(&self) -> io::Result<()> {
+        self.verify_mounts(&self.secrets)
+    }
+
+    /// Opens the table of the sandbox's mounts if it has a mount over a secret. The file has an exceptional condition after
+    /// each change (proc_pid_mounts(5)).
+    ///
+    /// # Errors
+    /// The table cannot be opened.
+    pub fn mounts_of_secrets(&self) -> io::Result<Option<File>> {
+        (!self.secrets.is_empty()).then(|| File::open(self.table())).transpose()
+    }
+
+    fn table(&self) -> String {
+        format!("/proc/{}/mountinfo", self.init)
+    }
+
+    fn verify_mounts(&self, mounts: &[PathBuf]) -> io::Result<()> {
+        if mounts.is_empty() {
             return Ok(());
         }
-        let table = std::fs::read(format!("/proc/{}/mountinfo", self.init))?;
+        let table = std::fs::read(self.table())?;
         // The fifth field is the mount point, with special characters in octal (proc_pid_mountinfo(5)).
         let places = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
         let places: BTreeSet<_> = places.map(unescaped).collect();
-        let lost = self.mounted.iter().find(|path| !places.contains(path.as_os_str().as_bytes()));
+        let lost = mounts.iter().find(|path| !places.contains(path.as_os_str().as_bytes()));
         lost.map_or(Ok(()), |path| {
             let path = path.display();
             Err(io::Error::other(format!(
-                "{path} was replaced while the workload may write there, so the workload may have changed it; start again, and \
-                 keep it outside of what the policy grants"
+                "{path} was replaced, so the workload has access to what is there now; start again, and keep it outside of what the \
+                 policy grants"
             )))
         })
     }

@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::client::{Tls, dial};
+use super::client::{Tls, dial};
 
 /// Address of the server.
 pub(crate) const TARGET: &str = "10.99.0.1:8444";

@@ -20,7 +20,7 @@ use lab::host::{Program, UID};
 /// Pairs of a row; the median of their ratios counts.
 const PAIRS: usize = 9;
 
-fn main() {
+pub(crate) fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("client") => client::run(&words[1..]),
@@ -158,19 +158,21 @@ fn run(lab: &Lab, command: &str) -> f64 {
         let words: Vec<_> = command.split(' ').collect();
         let start = Instant::now();
         for _ in 0..20 {
-            assert!(Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).status().unwrap().success());
+            let mut command = Command::new(words[0]);
+            lab::sandbox::as_caller(&mut command);
+            assert!(command.args(&words[1..]).stderr(Stdio::null()).status().unwrap().success());
         }
         start.elapsed().as_secs_f64() / 20.0
     })
 }
 
-fn sandboxed(policy: &Path, command: &str) -> String {
-    format!("{} --policy-data {} -- {command}", lab::sandbox::binary().display(), policy.display())
+fn sandboxed(lab: &Lab, policy: &Path, command: &str) -> String {
+    format!("{} --policy-data {} -- {command}", lab.program_path().display(), policy.display())
 }
 
 fn start(name: &str, policy: &str) {
     let lab = Lab::with_web();
-    let ours = sandboxed(&lab.file("policy.yaml", policy), "/bin/true");
+    let ours = sandboxed(&lab, &lab.file("policy.yaml", policy), "/bin/true");
     let bwrap = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true";
     pairs(name, MILLI, || run(&lab, bwrap), || run(&lab, &ours));
 }
@@ -190,7 +192,7 @@ struct Crowd(Vec<Child>);
 impl Crowd {
     fn start(lab: &Lab, policy: &Path, count: usize) -> Self {
         let start = |_| {
-            let mut command = Command::new(lab::sandbox::binary());
+            let mut command = lab.command();
             command.arg("--policy-data").arg(policy).args(["--", &this(), "client", "waiting", "1"]);
             command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
             lab.inside(move || command.spawn().unwrap())
@@ -216,7 +218,7 @@ impl Drop for Crowd {
 fn crowd(name: &str) {
     let (lab, _server) = host();
     let policy = lab.file("policy.yaml", policy(10));
-    let ours = sandboxed(&policy, "/bin/true");
+    let ours = sandboxed(&lab, &policy, "/bin/true");
     let alone = || run(&lab, &ours);
     let first: Vec<_> = (0..PAIRS).map(|_| alone()).collect();
     let _crowd = Crowd::start(&lab, &policy, 299);
@@ -408,7 +410,7 @@ fn model_memory(_: &str) {
     let (lab, _server) = host();
     for (name, base) in [("a short answer", "2"), ("an answer of 1 GiB", "1073741824")] {
         let file = lab.file("policy.yaml", policy(10));
-        let mut command = Command::new(lab::sandbox::binary());
+        let mut command = lab.command();
         command.arg("--policy-data").arg(file).arg("--inference-routes").arg(routes(&lab, base)).arg("--").arg(this());
         command.args(["client", "model-bytes", base]).env_clear().env("PATH", "/usr/bin:/bin");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -456,7 +458,7 @@ fn memory(_: &str) {
     let (lab, _server) = host();
     let resident = |task: &[&str]| {
         let policy = lab.file("policy.yaml", policy(10));
-        let mut command = Command::new(lab::sandbox::binary());
+        let mut command = lab.command();
         command.arg("--policy-data").arg(policy).arg("--").arg(this()).arg("client").args(task);
         command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
@@ -483,7 +485,7 @@ fn reload(name: &str) {
     let (lab, _server) = host();
     let policy = lab.file("policy.yaml", policy(1000));
     let steady = |reloads: usize| {
-        let mut command = Command::new(lab::sandbox::binary());
+        let mut command = lab.command();
         command.arg("--policy-data").arg(&policy).arg("--").arg(this()).args(["client", "steady"]);
         command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());

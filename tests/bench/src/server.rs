@@ -11,8 +11,8 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::client::{TARGET, TLS_TARGET, now};
-use crate::http2;
+use super::client::{TARGET, TLS_TARGET, now};
+use super::http2;
 
 /// Address of the relay.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";

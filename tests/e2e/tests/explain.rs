@@ -82,7 +82,12 @@ fn an_output_that_was_replaced_during_the_run_is_said() {
     let folder = lab.folder("own");
     let file = folder.join("observed.yaml");
     let arguments = ["--observe", file.to_str().unwrap(), "--workdir", folder.to_str().unwrap()];
-    let finished = lab.sandbox(&base()).args(&arguments).sh("rm -f observed.yaml; echo forged > observed.yaml");
+    let inside = "rm -f observed.yaml; echo forged > observed.yaml; touch ready; until test -e go; do :; done";
+    let running = lab.sandbox(&base()).args(&arguments).start(&["sh", "-c", inside]);
+    let outside = "until test -e ready; do :; done; rm observed.yaml; echo forged > observed.yaml; touch go";
+    assert_eq!(lab.shell(&format!("cd {}; {outside}", folder.display())), "");
+    let finished = running.wait();
+    assert!(finished.stderr.contains("Device or resource busy"), "not by the workload: {finished:?}");
     assert!(finished.stderr.contains("was replaced during the run"), "{finished:?}");
 }
 

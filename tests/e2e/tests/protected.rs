@@ -180,8 +180,25 @@ fn a_policy_that_is_edited_in_place_is_read_again_and_one_that_was_replaced_is_n
     let lab = Lab::with_web();
     let project = Project::new(&lab);
     let log = reloaded(&lab, &project, "cp conf/deep/policy.yaml new && mv new conf/deep/policy.yaml");
-    assert!(log.contains("conf/deep/policy.yaml was replaced while the workload may write there"), "{log}");
+    assert!(log.contains("conf/deep/policy.yaml was replaced, so the workload has access"), "{log}");
     assert!(log.contains("keeping last-known-good policy [generation:1"), "{log}");
+}
+
+#[test]
+fn a_secret_that_is_replaced_outside_ends_the_run() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab);
+    let ready = project.path("ready");
+    let running = project.sandbox(&lab).start(&["sh", "-c", &format!("touch {ready}; while :; do sleep 0.05; done")]);
+    let replace =
+        format!("until test -e {ready}; do :; done; cd {}; cp -p token new && mv new token", project.path(""));
+    assert_eq!(lab.shell(&replace), "");
+    let finished = running.wait();
+    assert_eq!(finished.code(), 1, "{finished:?}");
+    assert!(
+        finished.stderr.contains("a secret is no longer hidden") && finished.stderr.contains("token was replaced"),
+        "{finished:?}"
+    );
 }
 
 #[test]

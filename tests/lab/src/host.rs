@@ -16,7 +16,7 @@ use seccompiler::{
 };
 use tempfile::TempDir;
 
-use crate::sandbox::{Sandbox, binary};
+use crate::sandbox::{Sandbox, as_caller, binary};
 use crate::upstream::Upstream;
 
 /// User of the tests' workloads, without a passwd entry.
@@ -169,6 +169,14 @@ impl Lab {
     pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
         let state = self.folder.path().join(STATE).display().to_string();
         [("XDG_STATE_HOME", state), ("XDG_RUNTIME_DIR", format!("/run/user/{UID}"))]
+    }
+
+    /// Returns a run of the binary under test by the user who starts the sandboxes.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(self.program_path());
+        as_caller(&mut command);
+        command
     }
 
     /// Returns the pattern of the log files, for a shell.

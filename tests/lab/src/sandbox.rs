@@ -65,8 +65,7 @@ impl<'l> Sandbox<'l> {
     /// Returns a run of the binary on `lab` without a policy, with PATH as its only variable.
     #[must_use]
     pub fn bare(lab: &'l Lab) -> Self {
-        let mut command = Command::new(lab.program_path());
-        as_caller(&mut command);
+        let mut command = lab.command();
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").current_dir("/tmp");
         if tier() == Tier::Rootless {
             command.envs(lab.variables());

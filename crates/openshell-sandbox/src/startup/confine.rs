@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use openshell_policy::words::{ConfigState, Severity};
@@ -34,6 +34,8 @@ pub(super) struct Confined {
     /// The file rules in force.
     pub(super) granted: Request,
     enforced: Enforced,
+    /// Files with secrets that the workload must not read.
+    secrets: Vec<PathBuf>,
 }
 
 impl Confined {
@@ -51,6 +53,7 @@ impl Confined {
         let mounts = std::mem::take(&mut host.tls.mounts);
         let landlock = host.landlock.clone();
         let granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
+        let secrets = protected.iter().filter(|path| path.holds_secret).map(|path| path.path.clone()).collect();
         let confinement = Confinement {
             private_run: host.private.run,
             home: host.private.home.clone(),
@@ -65,12 +68,12 @@ impl Confined {
             is_init_exposed: false,
             firewall_probe: None,
         };
-        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted })
+        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets })
     }
 
     /// Returns the protection of the files that are read again.
     pub(super) fn protection(&self) -> Protection {
-        self.launcher.protection(&self.enforced, self.granted.clone())
+        self.launcher.protection(&self.enforced, &self.secrets, self.granted.clone())
     }
 
     /// Logs the restrictions in force, and those that are not.
@@ -158,6 +161,7 @@ fn identity(plan: &Plan) -> String {
 pub(super) struct PendingConfinement {
     confining: Confining,
     granted: Request,
+    secrets: Vec<PathBuf>,
 }
 
 impl PendingConfinement {
@@ -181,7 +185,7 @@ impl PendingConfinement {
         host: &mut Host,
         signals: &mut mpsc::Receiver<Received>,
     ) -> anyhow::Result<Confined> {
-        let Self { confining, granted } = self;
+        let Self { confining, granted, secrets } = self;
         #[expect(
             deprecated,
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
@@ -203,7 +207,7 @@ impl PendingConfinement {
             ca_files::log_unavailable(why);
             host.tls.authority = None;
         }
-        Ok(Confined { launcher, granted, enforced })
+        Ok(Confined { launcher, granted, enforced, secrets })
     }
 }
 

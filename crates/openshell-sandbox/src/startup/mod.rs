@@ -122,7 +122,9 @@ pub(crate) async fn start(
     let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
-    files.protect(confined.protection());
+    let protection = confined.protection();
+    serve::watch(protection.clone(), &mut tasks)?;
+    files.protect(protection);
     serve::follow(files, requests, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());

@@ -24,6 +24,9 @@ use openshell_proxy::workers::Workers;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{self, firewall};
+use openshell_supervisor::protected::Protection;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::audit;
@@ -135,6 +138,35 @@ pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Re
 /// Starts the task that requests the updates of `source`.
 pub(super) fn follow(source: impl Source, requests: mpsc::Sender<Request>, tasks: &mut Tasks) {
     tasks.spawn("policy source", update::forward(source, requests));
+}
+
+/// Watches the mounts over files with secrets. When one is gone, as its file was replaced outside, the sandbox ends: the workload
+/// could read what is there now.
+///
+/// # Errors
+/// The mounts cannot be watched.
+pub(super) fn watch(protection: Protection, tasks: &mut Tasks) -> anyhow::Result<()> {
+    let Some(table) = protection.mounts_of_secrets()? else { return Ok(()) };
+    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which a File's does not")]
+    let changes = AsyncFd::with_interest(table, Interest::PRIORITY)?;
+    tasks.spawn("watch over files with secrets", async move {
+        loop {
+            match protection.verify_secrets() {
+                // Init has ended.
+                Err(error) if error.raw_os_error().is_some() => return pending().await,
+                Err(error) => {
+                    let message = format!("a secret is no longer hidden: {error}");
+                    return logging::config_event(ConfigState::Failed, Severity::High, &message);
+                }
+                Ok(()) => {}
+            }
+            match changes.ready(Interest::PRIORITY).await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(error) => return tracing::error!("the mounts of the sandbox cannot be watched: {error}"),
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Listens outside for a server inside.

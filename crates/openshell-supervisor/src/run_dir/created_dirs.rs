@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 
-use crate::run_dir::lock::{RunDir, is_ours};
+use crate::run_dir::lock::{RunDir, is_ours, is_shared};
 use crate::trusted_symlinks;
 
 /// Files in a run directory that list the created and the used paths, each followed by a NUL.
@@ -130,7 +130,7 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
 
 /// The run directories in `parent` except `own`, each with the paths that its sandbox uses.
 fn others(parent: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
-    let Ok(entries) = std::fs::read_dir(parent) else { return Vec::new() };
+    let Some(entries) = std::fs::read_dir(parent).ok().filter(|_| !is_shared(parent)) else { return Vec::new() };
     let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let others = others.filter(|path| path != own && is_ours(path));
     others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
@@ -184,9 +184,13 @@ impl Drop for Lock {
     }
 }
 
-/// Locks `parent`, a parent of run directories, against other sandboxes.
+/// Locks `parent`, a parent of run directories, against other sandboxes. In a shared one nothing is locked, as workloads could
+/// hold the lock.
 fn lock(parent: &Path) -> io::Result<Lock> {
     let folder = File::open(parent)?;
+    if is_shared(parent) {
+        return Ok(Lock { _held: folder, file: None });
+    }
     if is_root_only(&folder.metadata()?) {
         wait_for(&folder, FlockOperation::NonBlockingLockExclusive)?;
         return Ok(Lock { _held: folder, file: None });

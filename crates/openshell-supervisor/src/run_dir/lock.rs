@@ -42,8 +42,7 @@ impl RunDir {
     /// unless everybody may write there.
     #[must_use]
     pub fn protected(&self, is_callers: bool) -> &Path {
-        let is_private = |parent: &&Path| std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 == 0);
-        self.path.parent().filter(|_| is_callers).filter(is_private).unwrap_or(&self.path)
+        self.path.parent().filter(|parent| is_callers && !is_shared(parent)).unwrap_or(&self.path)
     }
 
     /// Path of the directory.
@@ -58,6 +57,13 @@ impl Drop for RunDir {
         // The next start removes what is left.
         let _ = remove(&self.path);
     }
+}
+
+/// Returns true if workloads may have made what is in `parent`, and own it as this user does: no run directory there but one's own
+/// is looked at.
+pub(crate) fn is_shared(parent: &Path) -> bool {
+    let is_open = std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 != 0);
+    is_open && !rustix::process::geteuid().is_root()
 }
 
 /// Returns true if `path` is a directory of this user with the name of a run directory.

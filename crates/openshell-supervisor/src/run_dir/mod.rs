@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 pub use lock::RunDir;
-use lock::{LOCK, is_ours, remove};
+use lock::{LOCK, is_ours, is_shared, remove};
 
 /// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
@@ -80,7 +80,9 @@ impl RunDir {
 
     fn create_in(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
-        remove_orphans(parent).map_err(failed)?;
+        if !is_shared(parent) {
+            remove_orphans(parent).map_err(failed)?;
+        }
         loop {
             // Another start may take a directory for an orphan until it is locked; then the next attempt creates
             // another.
@@ -118,9 +120,7 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
             // Held until the directory is gone, so that no other start removes it too.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             // Directories that are not empty remain.
-            if is_trusted(path) {
-                let _ = created_dirs::remove_recorded(path);
-            }
+            let _ = created_dirs::remove_recorded(path);
             remove(path)
         }
         // A supervisor killed before it locked leaves an empty directory; any other one without a lock is not a run
@@ -128,13 +128,6 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
         Err(error) => Err(error),
     }
-}
-
-/// Returns true if no workload can have made the run directory `path`: another user's could not have, nor the caller's in a
-/// folder that is protected from it.
-fn is_trusted(path: &Path) -> bool {
-    let is_shared = |parent: &Path| std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 != 0);
-    rustix::process::geteuid().is_root() || !path.parent().is_some_and(is_shared)
 }
 
 #[cfg(test)]
