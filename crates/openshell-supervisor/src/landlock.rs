@@ -223,6 +223,14 @@ impl Request {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
+    /// Returns true if a grant, behind whatever symlinks, covers `path`, which has none.
+    pub(crate) fn reaches(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| {
+            let real = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
+            grant.access != PathAccess::List && path.starts_with(real)
+        })
+    }
+
     /// Returns true if there is a grant of `path` itself: one of the policy, or one to write.
     #[must_use]
     pub fn grants_itself(&self, path: &Path, writing: bool) -> bool {

@@ -199,7 +199,8 @@ impl Launcher {
     pub fn protection(&self, enforced: &Enforced, secrets: &[PathBuf], landlock: landlock::Request) -> Protection {
         let mounted = enforced.protected.clone();
         let secrets = secrets.iter().filter(|path| mounted.contains(path)).cloned().collect();
-        Protection { init: self.init.pid(), mounted, secrets, landlock }
+        let program = std::env::current_exe().ok();
+        Protection { init: self.init.pid(), mounted, secrets, program, landlock }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.

@@ -5,7 +5,7 @@
 //! a writable grant and a protected path is a mount point too, as no mount point can be renamed or removed (rename(2), EBUSY).
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::landlock::{Request, Resolved};
+use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 use crate::mounts::{Shown, bind};
 use crate::trusted_symlinks::{links, open};
 
@@ -45,6 +46,11 @@ pub enum ProtectError {
          there; name {target}, or move it"
     )]
     Symlink { what: String, path: PathBuf, link: PathBuf, target: PathBuf },
+    #[error(
+        "the {what} {path} lies in {grant}, which the policy grants, and has further names (hard links), under which the workload \
+         could reach it; copy it, or move it"
+    )]
+    Linked { what: String, path: PathBuf, grant: PathBuf },
     #[error(
         "the {what} {path} lies in {grant}, which the policy grants, and cannot be kept from the workload; move it"
     )]
@@ -101,6 +107,7 @@ pub(crate) fn protect(
         reading: of(&|grant| grant.grants_reading()),
         listed: of(&|grant| grant.is_listed()),
     };
+    grants.keep_read_only(granted, uid)?;
     let mut mounted = BTreeSet::new();
     for path in paths {
         grants.protect(path, uid, cover, &mut mounted)?;
@@ -109,6 +116,39 @@ pub(crate) fn protect(
 }
 
 impl Grants {
+    /// Mounts each granted folder of the workload's user that may only be read on itself, read-only: the file rules do not keep
+    /// an owner from changing modes, times and attributes.
+    fn keep_read_only(&self, granted: &[Resolved<'_>], uid: u32) -> Result<(), ProtectError> {
+        let is_inside = |grants: &BTreeSet<PathBuf>, path: &Path| path.ancestors().any(|above| grants.contains(above));
+        let mut pinned = BTreeSet::new();
+        let only_read = granted.iter().filter(|grant| grant.grants_reading()).filter_map(Resolved::target);
+        for path in only_read.filter(|path| *path != Path::new("/") && !is_inside(&self.writing, path)) {
+            let failed = |source| {
+                let (what, path) = ("read-only folder".to_owned(), path.to_owned());
+                ProtectError::Mount { what, grant: path.clone(), path, source }
+            };
+            let opened = match open(path, OFlags::PATH) {
+                Err(Errno::NOENT | Errno::ACCESS) => continue,
+                opened => opened.map_err(|errno| failed(errno.into()))?,
+            };
+            // Where the workload is the caller, its files may lie deeper too.
+            let is_callers = uid == rustix::process::geteuid().as_raw() && self.listed.contains(path);
+            let is_own = is_callers || rustix::fs::fstat(&opened).is_ok_and(|data| data.st_uid == uid);
+            let is_kernels = rustix::fs::fstatfs(&opened)
+                .is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system.f_type.cast_unsigned()));
+            if !is_own || is_kernels || is_inside(&pinned, path) {
+                continue;
+            }
+            // Writable folders in it stay writable as mounts of their own.
+            for inner in self.writing.iter().filter(|inner| inner.starts_with(path)) {
+                pin(inner, Shown::AsItIs).map_err(failed)?;
+            }
+            pin(path, Shown::ReadOnly).map_err(failed)?;
+            pinned.insert(path.to_owned());
+        }
+        Ok(())
+    }
+
     fn protect(
         &self,
         protected: &ProtectedPath,
@@ -121,7 +161,8 @@ impl Grants {
         // The shortest one comes first.
         let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else { return Ok(()) };
         let data = match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // Where the workload may write it could make one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && writable.is_none() => return Ok(()),
             data => data,
         };
         // Files of others that may only be read have modes that the workload cannot change.
@@ -136,6 +177,9 @@ impl Grants {
         let failed =
             |source| ProtectError::Mount { what: what.clone(), path: path.clone(), grant: grant.clone(), source };
         let before = data.map_err(failed)?;
+        if is_linked(&before) && what != PROGRAM {
+            return Err(ProtectError::Linked { what: what.clone(), path: path.clone(), grant });
+        }
         let folders = writable.iter().flat_map(|top| path.ancestors().skip(1).take_while(move |folder| folder != top));
         let inner = self.writing.iter().filter(|inside| inside.starts_with(path)).map(PathBuf::as_path);
         let mut pinned: Vec<_> = folders.chain(inner).collect();
@@ -164,6 +208,14 @@ impl Grants {
     }
 }
 
+/// Kind of the supervisor's own program, whose file no process can write to while it runs, under whatever name.
+pub const PROGRAM: &str = "program of the sandbox";
+
+/// Returns true for a file with several names, which a mount over one of them does not protect.
+fn is_linked(data: &Metadata) -> bool {
+    data.is_file() && data.nlink() > 1
+}
+
 /// Mounts `path` on itself. A grant that does not exist needs no mount.
 fn pin(path: &Path, shown: Shown) -> io::Result<()> {
     match open(path, OFlags::PATH) {
@@ -181,6 +233,8 @@ pub struct Protection {
     pub(crate) mounted: Vec<PathBuf>,
     /// Those that hide a secret.
     pub(crate) secrets: Vec<PathBuf>,
+    /// The supervisor's own program.
+    pub(crate) program: Option<PathBuf>,
     /// The file rules.
     pub(crate) landlock: Request,
 }
@@ -224,11 +278,15 @@ impl Protection {
         // The fifth field is the mount point, with special characters in octal (proc_pid_mountinfo(5)).
         let places = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
         let places: BTreeSet<_> = places.map(unescaped).collect();
-        let lost = mounts.iter().find(|path| !places.contains(path.as_os_str().as_bytes()));
+        let is_kept = |path: &PathBuf| {
+            let has_one_name = std::fs::symlink_metadata(path).is_ok_and(|data| !is_linked(&data));
+            places.contains(path.as_os_str().as_bytes()) && (has_one_name || self.program.as_ref() == Some(path))
+        };
+        let lost = mounts.iter().find(|path| !is_kept(path));
         lost.map_or(Ok(()), |path| {
             let path = path.display();
             Err(io::Error::other(format!(
-                "{path} was replaced, so the workload has access to what is there now; start again, and keep it outside of what the \
+                "{path} was replaced or linked, so the workload has access to what is there now; start again, and keep it outside of what the \
                  policy grants"
             )))
         })
@@ -238,7 +296,7 @@ impl Protection {
     #[must_use]
     pub fn hides(&self, path: &Path) -> bool {
         let Ok(path) = std::fs::canonicalize(path) else { return true };
-        self.mounted.contains(&path) || !self.landlock.grants_reading(&path)
+        self.secrets.contains(&path) || !self.landlock.reaches(&path)
     }
 }
 

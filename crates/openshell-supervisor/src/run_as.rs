@@ -25,6 +25,12 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
+    /// Returns true if the supervisor, the calling process, has this user.
+    #[must_use]
+    pub fn is_supervisors(&self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw()
+    }
+
     /// Returns true if owner, group and mode let the user enter the folder `path` and all of its ancestors.
     fn may_enter(&self, path: &Path) -> bool {
         path.ancestors().all(|folder| self.has_mode(folder, 0o1))

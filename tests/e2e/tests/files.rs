@@ -146,10 +146,12 @@ fn files_move_between_granted_trees_and_into_no_other() {
 fn what_may_only_be_read_cannot_be_truncated() {
     let lab = Lab::with_web();
     let folder = lab.folder("truncate");
+    // Root's, so that it is no mount of its own for a user of root's choice.
+    std::os::unix::fs::chown(&folder, Some(0), Some(0)).unwrap();
     let file = folder.join("file");
     let program = format!(
         "import os\npath = {:?}\nfor attempt in (lambda: os.truncate(path, 0), lambda: open(path, 'w'), lambda: open(path, 'r+'), \
-         lambda: os.open(path, os.O_RDONLY | os.O_TRUNC)):\n  try: attempt(); print('done')\n  except PermissionError: print('refused')",
+         lambda: os.open(path, os.O_RDONLY | os.O_TRUNC)):\n  try: attempt(); print('done')\n  except OSError: print('refused')",
         file
     );
     for (list, expected) in

@@ -180,8 +180,36 @@ fn a_policy_that_is_edited_in_place_is_read_again_and_one_that_was_replaced_is_n
     let lab = Lab::with_web();
     let project = Project::new(&lab);
     let log = reloaded(&lab, &project, "cp conf/deep/policy.yaml new && mv new conf/deep/policy.yaml");
-    assert!(log.contains("conf/deep/policy.yaml was replaced, so the workload has access"), "{log}");
+    assert!(log.contains("conf/deep/policy.yaml was replaced or linked, so the workload has access"), "{log}");
     assert!(log.contains("keeping last-known-good policy [generation:1"), "{log}");
+}
+
+#[test]
+fn a_file_with_a_second_name_stops_the_start() {
+    let lab = Lab::with_web();
+    for name in ["conf/deep/policy.yaml", "token"] {
+        let project = Project::new(&lab);
+        assert_eq!(lab.shell(&format!("ln {} {}", project.path(name), project.path("second"))), "");
+        let refused = project.sandbox(&lab).sh("echo ran");
+        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+        assert!(refused.stderr.contains("has further names (hard links)"), "{refused:?}");
+        std::fs::remove_dir_all(&project.folder).unwrap();
+    }
+}
+
+#[test]
+fn modes_and_times_of_what_may_only_be_read_stay_and_folders_in_it_are_written() {
+    let lab = Lab::with_web();
+    let tree = lab.folder("tree");
+    let tree = tree.display();
+    assert_eq!(lab.shell(&format!("mkdir {tree}/own; echo x > {tree}/file; chown -R {UID}:{UID} {tree}")), "");
+    let policy =
+        format!("{}filesystem_policy: {{read_only: [{tree}], read_write: [{tree}/own]}}\n", super::policy("{}"));
+    let script = format!(
+        "cd {tree}; cat file; chmod 4777 file && echo mode; touch -d 2000-01-01 file && echo time; chmod 777 . && echo folder; \
+         echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 own/d && cat own/d/y"
+    );
+    assert_eq!(lab.sandbox(&policy).sh(&script).ok(), "x\ny");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -11,7 +12,7 @@ use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
-use openshell_supervisor::protected::{ProtectedPath, Protection};
+use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::signals::{self, Received, SignalAction};
 use rustix::fs::Access;
@@ -128,8 +129,12 @@ pub(super) fn protected(
         config.policy.paths().chain(config.upstream_ca_file.as_deref().map(|path| ("--upstream-ca-file", path)));
     let changes = changes
         .chain(reports.paths())
-        .chain([("run folder (--run-dir)", host.run_dir.protected(plan.user.identity.is_callers))]);
-    let changes = changes.chain(program.as_deref().map(|path| ("program of the sandbox", path)));
+        .chain([("run folder (--run-dir)", host.run_dir.protected(plan.user.identity.is_supervisors()))]);
+    let changes = changes.chain(program.as_deref().map(|path| (PROGRAM, path)));
+    // The places of other starts of the same user.
+    let places = config.runtime_dir.as_deref().filter(|_| plan.user.identity.is_supervisors());
+    let places = places.map(|folder| folder.join("openshell")).filter(|place| !host.run_dir.path().starts_with(place));
+    let changes = changes.chain(places.as_deref().map(|place| ("run folder of other sandboxes", place)));
     // Root's files are safe in a folder that the policy grants and Unix permissions close.
     let is_granted = |path: &Path| host.landlock.grants_itself(path, true);
     let log_dir = config.log_dir.as_deref().filter(|path| !is_granted(path) || plan.may_change_in(path));
@@ -137,14 +142,39 @@ pub(super) fn protected(
         changes.chain(log_dir.map(|path| ("log folder (--log-dir)", path))).map(|(what, path)| (what, path, false));
     let secrets = config.secret_files.iter().map(|(what, path)| (*what, path.as_path(), true));
     // Root without capabilities, and members of the group shadow, have files in /etc in reach that the baseline grants.
-    let is_readable = |path: &Path| plan.user.identity.is_callers && rustix::fs::access(path, Access::READ_OK).is_ok();
+    let hosts = match plan.privilege.caller() {
+        Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc")),
+        Some(_) => PASSWORD_FILES.iter().map(PathBuf::from).collect(),
+        None => Vec::new(),
+    };
+    let is_readable = |path: &Path| rustix::fs::access(path, Access::READ_OK).is_ok();
     let is_meant = |path: &Path| host.landlock.grants_itself(path, false);
-    let hosts = PASSWORD_FILES.iter().map(Path::new).filter(|path| is_readable(path) && !is_meant(path));
-    let secrets = secrets.chain(hosts.map(|path| ("host's password file", path, true)));
+    let hosts = hosts.iter().map(PathBuf::as_path).filter(|path| is_readable(path) && !is_meant(path));
+    let secrets = secrets.chain(hosts.map(|path| ("host's file with secrets", path, true)));
     let find = |(what, path, holds_secret): (&str, &Path, bool)| {
         Ok(ProtectedPath::find(what, path, holds_secret, &host.landlock)?)
     };
     changes.chain(secrets).filter_map(|path| find(path).transpose()).collect()
+}
+
+/// Entries of /etc that are looked at.
+const CLOSED_ENTRIES: usize = 20_000;
+
+/// Returns the files in `folder` that not everybody may read, or that lie in a folder that not everybody may enter.
+fn closed_files(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut left, mut seen) = (Vec::new(), vec![(folder.to_owned(), false)], 0);
+    while let Some((folder, is_closed)) = left.pop().filter(|_| seen < CLOSED_ENTRIES) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            seen += 1;
+            let Ok(data) = entry.metadata() else { continue };
+            if data.is_dir() {
+                left.push((entry.path(), is_closed || data.mode() & 0o001 == 0));
+            } else if data.is_file() && (is_closed || data.mode() & 0o004 == 0) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
 }
 
 /// Describes the identity of commands: the user, how commands got it, and the groups that they keep.

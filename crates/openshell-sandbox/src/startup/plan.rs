@@ -52,7 +52,7 @@ impl Plan {
     /// write there and no sticky bit keeps files of others.
     pub(super) fn may_change_in(&self, folder: &Path) -> bool {
         let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
-        self.user.identity.is_callers || (self.user.identity.may_write(folder) && !is_sticky)
+        self.user.identity.is_supervisors() || (self.user.identity.may_write(folder) && !is_sticky)
     }
 }
 

@@ -25,6 +25,7 @@ use openshell_supervisor::init::Init;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{self, firewall};
 use openshell_supervisor::protected::Protection;
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -153,7 +154,14 @@ pub(super) fn watch(protection: Protection, tasks: &mut Tasks) -> anyhow::Result
         loop {
             match protection.verify_secrets() {
                 // Init has ended.
-                Err(error) if error.raw_os_error().is_some() => return pending().await,
+                Err(error)
+                    if [Errno::NOENT, Errno::SRCH]
+                        .map(Errno::raw_os_error)
+                        .map(Some)
+                        .contains(&error.raw_os_error()) =>
+                {
+                    return pending().await;
+                }
                 Err(error) => {
                     let message = format!("a secret is no longer hidden: {error}");
                     return logging::config_event(ConfigState::Failed, Severity::High, &message);

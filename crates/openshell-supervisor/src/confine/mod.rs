@@ -225,7 +225,7 @@ impl Confinement {
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
         let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
-        self.is_init_exposed = self.identity.is_callers && !rustix::process::getpid().is_init();
+        self.is_init_exposed = self.identity.is_supervisors() && !rustix::process::getpid().is_init();
         if self.is_init_exposed && !landlock.scopes {
             return Err(ApplyError::Signals);
         }

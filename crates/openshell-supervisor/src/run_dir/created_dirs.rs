@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -17,12 +17,15 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 
-use crate::run_dir::lock::{RunDir, is_ours, is_shared};
+use crate::run_dir::lock::{RunDir, is_ours, is_shared, open_regular};
 use crate::trusted_symlinks;
 
 /// Files in a run directory that list the created and the used paths, each followed by a NUL.
 const MADE: &str = "made";
 const USES: &str = "uses";
+
+/// Longest list that is read, in bytes: as many paths as a policy may list.
+const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
 /// File to lock in a parent directory that users other than root can open; it exists while it is locked.
 const LOCK: &str = ".openshell-lock";
@@ -138,7 +141,7 @@ fn others(parent: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
 
 /// Records `folder` in `run_dir`, whose sandbox has to remove it.
 fn record(run_dir: &Path, folder: &Path) -> io::Result<()> {
-    let mut file = File::options().create(true).append(true).open(run_dir.join(MADE))?;
+    let mut file = open_regular(&run_dir.join(MADE), File::options().create(true).append(true))?;
     file.write_all(&line(folder))
 }
 
@@ -147,7 +150,10 @@ fn line(path: &Path) -> Vec<u8> {
 }
 
 fn paths(file: &Path) -> Vec<PathBuf> {
-    let list = std::fs::read(file).unwrap_or_default();
+    let mut list = Vec::new();
+    let opened = open_regular(file, File::options().read(true));
+    // A list that cannot be read names nothing.
+    let _ = opened.and_then(|opened| opened.take(LIST_BYTES).read_to_end(&mut list));
     let lines = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
     lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
 }

@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
+
+use crate::privilege::is_caller_root;
 
 /// Prefix of every run directory's name; 16 hexadecimal digits follow.
 const PREFIX: &str = "openshell-";
@@ -59,10 +61,18 @@ impl Drop for RunDir {
     }
 }
 
+/// Opens a regular file of a run directory, without a wait and through no symlink.
+pub(super) fn open_regular(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
 /// Returns true if workloads may have made what is in `parent`, and own it as this user does: no run directory there but one's own
 /// is looked at.
 pub(crate) fn is_shared(parent: &Path) -> bool {
-    let is_open = std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o002 != 0);
+    // For root in a user namespace all other users look like itself.
+    let is_open = is_caller_root() || std::fs::metadata(parent).is_ok_and(|data| data.mode() & 0o022 != 0);
     is_open && !rustix::process::geteuid().is_root()
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 pub use lock::RunDir;
-use lock::{LOCK, is_ours, is_shared, remove};
+use lock::{LOCK, is_ours, is_shared, open_regular, remove};
 
 /// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
@@ -115,7 +115,7 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
 
 /// Removes a run directory unless its lock is held.
 fn remove_orphan(path: &Path) -> io::Result<()> {
-    match File::open(path.join(LOCK)) {
+    match open_regular(&path.join(LOCK), File::options().read(true)) {
         Ok(lock) => {
             // Held until the directory is gone, so that no other start removes it too.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
