@@ -46,6 +46,8 @@ pub enum ProtectError {
          there; name {target}, or move it"
     )]
     Symlink { what: String, path: PathBuf, link: PathBuf, target: PathBuf },
+    #[error("the {what} {path} cannot be looked at, so it cannot be kept from the workload; name another path")]
+    Inspect { what: String, path: PathBuf, source: io::Error },
     #[error(
         "the {what} {path} lies in {grant}, which the policy grants, and has further names (hard links), under which the workload \
          could reach it; copy it, or move it"
@@ -65,18 +67,30 @@ impl ProtectedPath {
     /// # Errors
     /// The workload could make `path` lead elsewhere under the rights of `landlock`, or these grant it by itself.
     pub fn find(what: &str, path: &Path, holds_secret: bool, landlock: &Request) -> Result<Option<Self>, ProtectError> {
-        let (Ok(path), Ok(real)) = (std::path::absolute(path), std::fs::canonicalize(path)) else { return Ok(None) };
+        let inspect = |source| ProtectError::Inspect { what: what.to_owned(), path: path.to_owned(), source };
+        let real = match std::fs::canonicalize(path) {
+            // What this process cannot reach the workload cannot either.
+            Err(error) if is_out_of_reach(&error) => return Ok(None),
+            real => real.map_err(inspect)?,
+        };
+        let path = std::path::absolute(path).map_err(inspect)?;
+        let links = links(&path).map_err(inspect)?;
         let (what, act) = (what.to_owned(), if holds_secret { "read" } else { "change" });
         if landlock.grants_itself(&real, !holds_secret) {
             return Err(ProtectError::Granted { what, path: real, act });
         }
         let is_kept = std::fs::metadata(&real).is_ok_and(|data| data.is_file() || data.is_dir());
         let is_changeable = |link: &PathBuf| link.parent().is_some_and(|folder| landlock.grants_writing(folder));
-        match links(&path).unwrap_or_default().into_iter().find(is_changeable).filter(|_| is_kept) {
+        match links.into_iter().find(is_changeable).filter(|_| is_kept) {
             Some(link) => Err(ProtectError::Symlink { what, path, link, target: real }),
             None => Ok(is_kept.then_some(Self { what, path: real, holds_secret })),
         }
     }
+}
+
+/// Returns true if there is no file, or none that this process may reach.
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory)
 }
 
 /// Grants of a policy, as far as they matter to protected paths.
@@ -295,8 +309,10 @@ impl Protection {
     /// Returns true if the workload cannot read the file at `path`.
     #[must_use]
     pub fn hides(&self, path: &Path) -> bool {
-        let Ok(path) = std::fs::canonicalize(path) else { return true };
-        self.secrets.contains(&path) || !self.landlock.reaches(&path)
+        match std::fs::canonicalize(path) {
+            Ok(path) => self.secrets.contains(&path) || !self.landlock.reaches(&path),
+            Err(error) => is_out_of_reach(&error),
+        }
     }
 }
 

@@ -143,7 +143,7 @@ pub(super) fn protected(
     let secrets = config.secret_files.iter().map(|(what, path)| (*what, path.as_path(), true));
     // Root without capabilities, and members of the group shadow, have files in /etc in reach that the baseline grants.
     let hosts = match plan.privilege.caller() {
-        Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc")),
+        Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc"))?,
         Some(_) => PASSWORD_FILES.iter().map(PathBuf::from).collect(),
         None => Vec::new(),
     };
@@ -161,9 +161,19 @@ pub(super) fn protected(
 const CLOSED_ENTRIES: usize = 20_000;
 
 /// Returns the files in `folder` that not everybody may read, or that lie in a folder that not everybody may enter.
-fn closed_files(folder: &Path) -> Vec<PathBuf> {
+///
+/// # Errors
+/// There are more than [`CLOSED_ENTRIES`] entries, so that some could be missed.
+fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (mut found, mut left, mut seen) = (Vec::new(), vec![(folder.to_owned(), false)], 0);
-    while let Some((folder, is_closed)) = left.pop().filter(|_| seen < CLOSED_ENTRIES) {
+    while let Some((folder, is_closed)) = left.pop() {
+        if seen > CLOSED_ENTRIES {
+            bail!(
+                "{} has more than {CLOSED_ENTRIES} entries, too many to find root's files in it, which this run, root outside, would \
+                 show the command; start as another user",
+                folder.display()
+            );
+        }
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             seen += 1;
             let Ok(data) = entry.metadata() else { continue };
@@ -174,7 +184,7 @@ fn closed_files(folder: &Path) -> Vec<PathBuf> {
             }
         }
     }
-    found
+    Ok(found)
 }
 
 /// Describes the identity of commands: the user, how commands got it, and the groups that they keep.
