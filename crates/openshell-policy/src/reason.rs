@@ -184,8 +184,6 @@ reasons! {
         "{request} not permitted by policy";
     CallerChanged "caller_changed" Identity 403 "policy_denied" DENIED Denial Ends
         "{request} not permitted by policy";
-    CallerAmbiguous "caller_ambiguous" Identity 403 "policy_denied" DENIED Denial Ends
-        "{request} not permitted by policy";
     InternalAddress "internal_address" Ssrf 403 "ssrf_denied" DENIED Denial Ends
         "{method} {target} blocked: internal address";
     AddressNotInAllowedIps "address_not_in_allowed_ips" Ssrf 403 "ssrf_denied" DENIED Denial Ends

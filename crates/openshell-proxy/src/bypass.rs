@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::identify::Identifier;
+use crate::identify::{Identified, Witness};
 use crate::peer::Caller;
 
 /// A netlink socket in the sandbox's namespace that receives the packets of a log group (nfnetlink_log).
@@ -23,18 +23,19 @@ use crate::peer::Caller;
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
     probe: Option<SocketAddrV4>,
-    identifier: Arc<Identifier>,
+    witness: Arc<dyn Witness>,
     audit: Arc<dyn Audit>,
 }
 
 /// The reported facts of a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
-    from: IpAddr,
     to: IpAddr,
     /// Source and destination ports, for protocols that have them.
     ports: Option<[u16; 2]>,
     protocol: Protocol,
+    /// Mark of its socket; 0 for a socket that was not connected.
+    mark: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,21 +71,11 @@ impl Attempt {
             (Protocol::Other(_), _) => "only TCP through the sandbox proxy leaves the sandbox",
         }
     }
-
-    /// Both ends of a UDP socket, which may still exist. A TCP socket is reset before it can be looked up.
-    fn udp(&self) -> Option<[SocketAddrV4; 2]> {
-        match (self.from, self.to, self.ports?, self.protocol) {
-            (IpAddr::V4(from), IpAddr::V4(to), [source, destination], Protocol::Udp) => {
-                Some([SocketAddrV4::new(from, source), SocketAddrV4::new(to, destination)])
-            }
-            _ => None,
-        }
-    }
 }
 
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace.
-    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `identifier` finds the
+    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `witness` tells the
     /// sending program, and `audit` takes the reports. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -93,7 +84,7 @@ impl Monitor {
         socket: OwnedFd,
         group: u16,
         probe: Option<SocketAddrV4>,
-        identifier: Arc<Identifier>,
+        witness: Arc<dyn Witness>,
         audit: Arc<dyn Audit>,
     ) -> io::Result<Self> {
         rustix::net::send(&socket, &bind_request(group), SendFlags::empty())?;
@@ -112,7 +103,7 @@ impl Monitor {
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, probe, identifier, audit })
+        Ok(Self { socket, probe, witness, audit })
     }
 
     /// Reports packets until `stop` completes, then those that are queued. The firewall limits their rate.
@@ -126,7 +117,7 @@ impl Monitor {
                 _ = &mut stop => return,
             };
             match received {
-                Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()).await,
+                Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()),
                 // Packets were lost because the queue was full; later ones are still worth reporting.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => {
@@ -144,22 +135,16 @@ impl Monitor {
         self.socket.async_io(Interest::READABLE, receive).await
     }
 
-    async fn report_all(&self, messages: &[u8]) {
-        for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)).collect::<Vec<_>>() {
-            let caller = self.caller(attempt).await;
-            report(&*self.audit, &attempt, caller.as_ref());
+    fn report_all(&self, messages: &[u8]) {
+        for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)) {
+            let sender = self.witness.sender(attempt.mark).and_then(Result::ok);
+            report(&*self.audit, &attempt, sender.as_ref().map(Identified::caller));
         }
     }
 
     fn is_proof(&self, attempt: &Attempt) -> bool {
         let port = attempt.ports.map(|[_, port]| port);
         self.probe.is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
-    }
-
-    /// The program behind an attempt, if its socket still exists.
-    async fn caller(&self, attempt: Attempt) -> Option<Caller> {
-        let ([from, to], identifier) = (attempt.udp()?, Arc::clone(&self.identifier));
-        tokio::task::spawn_blocking(move || identifier.sender(from, to)).await.ok()?
     }
 }
 
@@ -215,6 +200,7 @@ const NFGENMSG: usize = 4;
 const MSG_PACKET: u16 = 4 << 8;
 const MSG_CONFIG: u16 = 4 << 8 | 1;
 const REQUEST_ACK: u16 = 1 | 4;
+const NFULA_MARK: u16 = 2;
 const NFULA_PAYLOAD: u16 = 9;
 
 /// Builds the messages that bind to a group: packets cut to 128 bytes, each reported at once.
@@ -248,19 +234,20 @@ fn attempts(mut bytes: &[u8]) -> impl Iterator<Item = Attempt> {
             let message = bytes.get(NETLINK_HEADER..length)?;
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
             let attributes = message.get(NFGENMSG..).filter(|_| kind == MSG_PACKET);
-            if let Some(attempt) = attributes.and_then(payload).and_then(parse) {
-                return Some(attempt);
+            if let Some(attempt) = attributes.and_then(|all| parse(attribute(all, NFULA_PAYLOAD)?)) {
+                let mark = attributes.and_then(|all| attribute(all, NFULA_MARK)?.first_chunk::<4>());
+                return Some(Attempt { mark: mark.map_or(0, |mark| u32::from_be_bytes(*mark)), ..attempt });
             }
         }
         None
     })
 }
 
-fn payload(mut attributes: &[u8]) -> Option<&[u8]> {
+fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let Some(header) = attributes.first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let value = attributes.get(4..length)?;
-        if u16::from_ne_bytes([header[2], header[3]]) & 0x3fff == NFULA_PAYLOAD {
+        if u16::from_ne_bytes([header[2], header[3]]) & 0x3fff == kind {
             return Some(value);
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -270,15 +257,15 @@ fn payload(mut attributes: &[u8]) -> Option<&[u8]> {
 
 /// Parses the head of an IP packet (RFC 791, RFC 8200), and the ports of TCP and UDP.
 fn parse(packet: &[u8]) -> Option<Attempt> {
-    let (from, to, number, transport) = match packet.first()? >> 4 {
+    let (to, number, transport) = match packet.first()? >> 4 {
         4 => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
             let header = usize::from(packet.first()? & 0x0f) * 4;
-            (address(12)?, address(16)?, *packet.get(9)?, packet.get(header..)?)
+            (address(16)?, *packet.get(9)?, packet.get(header..)?)
         }
         6 => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
-            (address(8)?, address(24)?, *packet.get(6)?, packet.get(40..)?)
+            (address(24)?, *packet.get(6)?, packet.get(40..)?)
         }
         _ => return None,
     };
@@ -289,7 +276,7 @@ fn parse(packet: &[u8]) -> Option<Attempt> {
     };
     let ports = transport.first_chunk::<4>().filter(|_| !matches!(protocol, Protocol::Other(_)));
     let ports = ports.map(|ports| [u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])]);
-    Some(Attempt { from, to, ports, protocol })
+    Some(Attempt { to, ports, protocol, mark: 0 })
 }
 
 #[cfg(test)]
@@ -307,8 +294,8 @@ mod tests {
     fn packets_are_read_and_their_hints_differ() {
         let of = |protocol, port| parse(&v4(protocol, port)).unwrap();
         let tcp = of(6, 443);
-        let (from, to) = ("10.200.0.2".parse().unwrap(), "198.51.100.77".parse().unwrap());
-        assert_eq!(tcp, Attempt { from, to, ports: Some([0x8000, 443]), protocol: Protocol::Tcp });
+        let to = "198.51.100.77".parse().unwrap();
+        assert_eq!(tcp, Attempt { mark: 0, to, ports: Some([0x8000, 443]), protocol: Protocol::Tcp });
         let hints = [tcp.hint(), of(17, 53).hint(), of(17, 123).hint(), of(1, 0).hint()];
         assert!(hints.iter().enumerate().all(|(n, hint)| !hints[..n].contains(hint)), "{hints:?}");
         assert_eq!(of(132, 9).ports, None, "ports of other protocols are not looked for");

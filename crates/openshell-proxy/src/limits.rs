@@ -10,6 +10,8 @@ impl Limits {
     /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two descriptors each. Judged
     /// connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
+    /// Descriptors that no connection takes: those that are needed for a moment, to see who makes the next one, are among them.
+    pub const SPARE_DESCRIPTORS: u64 = 16;
     /// Connections at once to one published port: a browser's, many times over.
     pub const PUBLISHED_CONNECTIONS: usize = 512;
     /// Sockets opened inside at once for all published ports, each by two threads for a moment.
@@ -128,20 +130,13 @@ impl Limits {
     pub const KEEPALIVE: Duration = Duration::from_secs(60);
     /// Programs with a fingerprint. None is ever forgotten, or trust on first use would not hold.
     pub const FINGERPRINTS: usize = 4_096;
+    /// Programs in use at once, each with a descriptor until its connections are accepted and judged.
+    pub const EXECUTABLES: usize = 1_024;
     /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-    /// Descriptors that are read to find one caller: half a second's worth, and more than a small sandbox's programs
-    /// have open.
-    pub const SEARCHED_DESCRIPTORS: usize = 250_000;
-    /// Descriptors that are read by one rescan for further owners.
-    pub const RESCAN_DESCRIPTORS: usize = 20_000_000;
-    /// Time for one rescan, which no connection waits for.
-    pub const RESCAN_DEADLINE: Duration = Duration::from_secs(60);
-    /// Time to find the program behind a rejected packet, for its report.
-    pub const REPORT_DEADLINE: Duration = Duration::from_secs(1);
-    /// Connections that are identified and judged at once; more would only compete for the processors.
-    pub const IDENTIFYING: usize = 32;
-    /// Time to identify a caller and judge its connection, the wait for a slot included.
+    /// Connections whose programs are read, or that are judged, at once; more would only compete for the processors.
+    pub const JUDGING: usize = 32;
+    /// Time to judge a connection, the wait for a slot included.
     pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
     /// Cached decisions of one policy generation, if they have [`Self::DECISION_BYTES`] each.
     pub const DECISIONS: usize = 16_384;
@@ -149,12 +144,6 @@ impl Limits {
     pub const DECISION_BYTES: usize = 1024;
     /// Bytes of a reason that are kept.
     pub const REASON_BYTES: usize = 4 * 1024;
-    /// Processes of a sandbox up to which all are searched before a caller is known; some 10 us each.
-    pub const SEARCHED_PROCESSES: usize = 128;
-    /// Recent owners of sockets that are searched first in larger sandboxes, and as many of the newest processes.
-    pub const RECENT_CALLERS: usize = 32;
-    /// Divisor of the time that rescans may take: one part in this many.
-    pub const RESCAN_DIVISOR: u32 = 5;
     /// Ancestors of a caller, up to the command that init started.
     pub const ANCESTORS: usize = 64;
     /// Absolute paths among the arguments of a caller and its ancestors, for the reason text.

@@ -2,17 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::sockopt;
+use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, debug_span};
 
+use crate::denial::refusal::Refusal;
 use crate::ingress;
 use crate::limits::Limits;
-use crate::peer::Flow;
 use crate::pipeline;
 use crate::proxy::Proxy;
 use crate::socket::prepare;
@@ -38,11 +42,9 @@ pub trait Service: Send + Sync + 'static {
 impl Service for Proxy {
     const CONNECTIONS: usize = Limits::CONNECTIONS;
 
-    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr, server: SocketAddr) {
-        // The proxy listens at an IPv4 address.
-        let (SocketAddr::V4(peer), SocketAddr::V4(server)) = (peer, server) else { return };
-        let flow = Flow { client: peer, server };
-        pipeline::serve(self, client, flow).instrument(debug_span!("connection", client = %peer)).await;
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr, _: SocketAddr) {
+        let identity = self.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        pipeline::serve(self, client, identity).instrument(debug_span!("connection", client = %peer)).await;
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
@@ -55,6 +57,8 @@ impl Service for Proxy {
 pub struct Listener {
     socket: TcpListener,
     workers: Arc<Workers>,
+    /// Descriptors beyond which no connection is accepted; `None` without a limit.
+    descriptors: Option<u32>,
 }
 
 impl Listener {
@@ -63,7 +67,10 @@ impl Listener {
     /// # Errors
     /// The socket is not one that the calling runtime can wait for.
     pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
-        Ok(Self { socket: TcpListener::from_std(socket)?, workers })
+        let limit = rustix::process::getrlimit(Resource::Nofile).current;
+        let descriptors =
+            limit.map(|limit| limit.saturating_sub(Limits::SPARE_DESCRIPTORS).try_into().unwrap_or(u32::MAX));
+        Ok(Self { socket: TcpListener::from_std(socket)?, workers, descriptors })
     }
 
     /// As [`Self::new`], for connections of the workload.
@@ -92,7 +99,7 @@ impl Listener {
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
-                accepted = self.socket.accept() => accepted,
+                accepted = self.accept() => accepted,
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {
@@ -131,6 +138,24 @@ impl Listener {
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
         // Aborted connections report so when they are dropped.
         connections.shutdown().await;
+    }
+
+    /// Accepts a connection, unless the descriptors are used up that connections may have.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        while self.has_few_descriptors()? {
+            let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
+            if rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
+                return Err(Errno::MFILE.into());
+            }
+            tokio::time::sleep(Limits::ACCEPT_BACKOFF).await;
+        }
+        self.socket.accept().await
+    }
+
+    fn has_few_descriptors(&self) -> io::Result<bool> {
+        // The kernel gives out the lowest number that is free.
+        let next = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
+        Ok(self.descriptors.is_some_and(|most| next.as_raw_fd().cast_unsigned() >= most))
     }
 
     /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.

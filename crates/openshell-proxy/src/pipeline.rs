@@ -19,13 +19,13 @@ use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::detect::{Detected, Protocol, detect};
 use crate::egress::Dialed;
+use crate::identify::Identity;
 use crate::inference::serve::Models;
 use crate::ingress;
 use crate::ingress::door::{Connected, ModelsClient, Opened};
 use crate::io::lingering::Linger;
 use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
-use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
 use crate::relay::http1::{self, report_refused, report_revoked};
@@ -39,12 +39,13 @@ use crate::target::Scheme;
 use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
 
-/// Serves one client: answers its requests, and relays a permitted connection until it ends.
-pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, flow: Flow) {
+/// Serves one client, which is `identity`: answers its requests, and relays a permitted connection until it ends.
+pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity) {
     // Boxed, so that the memory for reading heads is freed before the relay, which may last for hours.
-    let Some(Connected { client, surplus, opened }) = Box::pin(ingress::serve(&proxy, client, flow)).await else {
+    let Some(Connected { client, surplus, opened }) = Box::pin(ingress::serve(&proxy, client, &identity)).await else {
         return;
     };
+    drop(identity);
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
         Opened::Models(models) => return Box::pin(serve_models(&proxy, client, surplus, models)).await,
@@ -244,7 +245,7 @@ where
 {
     let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
     let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
-    let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     let answer = reply::raw(&refusal, record.subject());
     record.finish(Outcome::Refused(&refusal));
     // The client may be gone already.

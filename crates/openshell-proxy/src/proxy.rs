@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::identify::Witness;
 use crate::inference::route::Inference;
 use crate::relay::services::Services;
 use crate::tls::interceptor::Interceptor;
@@ -11,6 +12,8 @@ use crate::tls::interceptor::Interceptor;
 pub struct Proxy {
     /// Handles of exchanges.
     pub services: Arc<Services>,
+    /// Tells who makes connections.
+    pub witness: Arc<dyn Witness>,
     /// TLS interception.
     pub interceptor: Interceptor,
     /// Inference; `None` if it is not configured.

@@ -11,7 +11,7 @@ use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, Fi
 
 use crate::decide::message::Judged;
 use crate::denial::refusal::{Refusal, Subject};
-use crate::peer::{Caller, Callers};
+use crate::peer::Caller;
 use crate::placeholder::redacted;
 use crate::target::{Scheme, Target};
 
@@ -124,11 +124,11 @@ impl Record {
         self
     }
 
-    /// Creates the record of an open connection of `callers` to `target` that is judged again.
+    /// Creates the record of an open connection of `caller` to `target` that is judged again.
     #[must_use]
-    pub fn of(audit: &Arc<dyn Audit>, callers: &Callers, target: Target) -> Self {
+    pub fn of(audit: &Arc<dyn Audit>, caller: &Caller, target: Target) -> Self {
         let mut record = Self::new(audit, format!("CONNECT {target}"), Some(target));
-        record.called_by(callers.first().clone());
+        record.called_by(caller.clone());
         record
     }
 
@@ -443,7 +443,7 @@ mod tests {
     use super::{Outcome, Record};
     use crate::decide::message::Judged;
     use crate::denial::refusal::Refusal;
-    use crate::peer::{Caller, Callers, Program};
+    use crate::peer::{Caller, Program};
     use crate::target::{Scheme, Target};
 
     /// Keeps a line of each event.
@@ -478,7 +478,7 @@ mod tests {
 
     fn connection(audit: &Arc<dyn Audit>) -> Record {
         let program = Program { executable: "/usr/bin/curl".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
-        Record::of(audit, &Callers::new(vec![Caller { pid: 7, program: program.into() }]).unwrap(), target())
+        Record::of(audit, &Caller { pid: 7, program: program.into() }, target())
     }
 
     /// The lines of the events that `report` makes.

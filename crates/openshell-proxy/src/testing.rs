@@ -1,7 +1,8 @@
 //! Parts of a proxy for unit tests of its stages: a policy of their own, no network, and an audit that remembers.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::net::UnixStream;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use hyper::Request;
@@ -21,9 +22,9 @@ use crate::authorize::revocation::RevocationWatch;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
 use crate::egress::Egress;
-use crate::identify::{Identifier, Processes};
+use crate::identify::{Identifier, Identity, Processes, Witness};
 use crate::inference::route::Route;
-use crate::peer::{Caller, Callers, Program};
+use crate::peer::{Caller, Program};
 use crate::proxy::Proxy;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
@@ -103,9 +104,30 @@ denying_policy := ["no text"]
 }
 
 /// The program of every test.
-pub(crate) fn callers() -> Callers {
+pub(crate) fn caller() -> Caller {
     let program = Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![] };
-    Callers::new(vec![Caller { pid: 7, program: program.into() }]).unwrap()
+    Caller { pid: 7, program: program.into() }
+}
+
+/// The identity of the test's own process.
+pub(crate) fn identity() -> Identity {
+    let own = std::process::id().cast_signed();
+    let parent = std::os::unix::process::parent_id().cast_signed();
+    Identifier::new(Processes::new(File::open("/proc").unwrap().into(), parent)).identify(own)
+}
+
+/// A witness that has seen nobody.
+#[derive(Debug)]
+struct Blind;
+
+impl Witness for Blind {
+    fn caller(&self, _: BorrowedFd<'_>) -> Option<Identity> {
+        None
+    }
+
+    fn sender(&self, _: u32) -> Option<Identity> {
+        None
+    }
 }
 
 /// `host:port` as a target.
@@ -122,10 +144,9 @@ pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
 
 /// As [`services`], under `snapshot` and with `audit`.
 pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Services> {
-    let processes = Processes::new(std::fs::File::open("/proc").unwrap().into(), 1);
-    let (sock_diag, _) = UnixStream::pair().unwrap();
+    let processes = Processes::new(File::open("/proc").unwrap().into(), 1);
     let policy = Arc::new(PolicyStore::new(snapshot));
-    let identifier = Arc::new(Identifier::new(sock_diag.into(), 0, processes).unwrap());
+    let identifier = Arc::new(Identifier::new(processes));
     Arc::new(Services {
         authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
         egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Default::default()),
@@ -138,12 +159,12 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
 /// A proxy of `services` without CA or models.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
     let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
-    Arc::new(Proxy { services, interceptor, inference: None })
+    Arc::new(Proxy { services, witness: Arc::new(Blind), interceptor, inference: None })
 }
 
 /// Leave of curl to reach `host:port`.
 pub(crate) fn authorization(services: &Services, to: &str) -> Authorization {
-    Authorization::assumed(&services.authorizer, callers(), &target(to)).unwrap()
+    Authorization::assumed(&services.authorizer, caller(), &target(to)).unwrap()
 }
 
 /// The watch over a connection of curl to `host:port`, at [`UPSTREAM`].

@@ -10,9 +10,9 @@ use crate::netns::{Linked, NetnsError};
 use crate::privilege::{NEEDED, Privilege};
 use crate::run_as;
 use crate::seccomp::filter::Filter;
+use crate::seccomp::notify;
 use crate::seccomp::rules::{Sockets, rows};
 use crate::switches::SWITCHES;
-use crate::sys;
 
 /// A check and its result.
 #[derive(Clone, Debug)]
@@ -178,13 +178,18 @@ fn seccomp() -> Check {
 }
 
 fn notifications() -> Check {
-    match sys::has_seccomp_notifications() {
-        true => Check::ok("seccomp notifications", "SECCOMP_RET_USER_NOTIF"),
-        false => Check::missing(
+    let install = || {
+        rustix::thread::set_no_new_privs(true)?;
+        notify::install()
+    };
+    let installed = std::thread::scope(|scope| scope.spawn(install).join());
+    match installed.unwrap_or_else(|_| Err(std::io::Error::other("the thread failed"))) {
+        Ok(_) => Check::ok("seccomp notifications", "connects can be handed to the supervisor"),
+        Err(error) => Check::missing(
             "seccomp notifications",
-            "no SECCOMP_RET_USER_NOTIF",
-            "nothing yet: callers are found by a search",
-            "boot Linux 5.0 or newer",
+            error,
+            "nothing starts with --network proxy: they tell who is calling",
+            "boot Linux 5.14 or newer, or a container profile without a listener of its own",
         ),
     }
 }
@@ -200,8 +205,8 @@ fn descriptors_of_others() -> Check {
         Err(errno) => Check::missing(
             "pidfd_getfd",
             errno,
-            "nothing yet: callers are found by a search",
-            "boot Linux 5.6 or newer, or a container profile that permits it",
+            "nothing starts with --network proxy: it tells who is calling",
+            "boot Linux 5.14 or newer, or a container profile that permits it",
         ),
     }
 }
@@ -211,15 +216,15 @@ fn descriptors_of_others() -> Check {
 pub fn of_network(port: u16) -> Vec<Check> {
     let made = Linked::create(port)
         .and_then(|pending| pending.finish().unwrap_or_else(|source| Err(NetnsError::Thread { source })));
-    let names = ["network namespace", "veth", "nf_tables", "INET_DIAG", "NFLOG"];
+    let names = ["network namespace", "veth", "nf_tables", "NFLOG"];
     let costs = "nothing starts with --network proxy";
     match made {
         Ok(linked) => {
-            let mut checks: Vec<_> = names[..4].iter().map(|name| Check::ok(*name, "made as for a sandbox")).collect();
+            let mut checks: Vec<_> = names[..3].iter().map(|name| Check::ok(*name, "made as for a sandbox")).collect();
             checks.push(match linked.packet_log {
-                Ok(_) => Check::ok(names[4], "the group of refused packets can be opened"),
+                Ok(_) => Check::ok(names[3], "the group of refused packets can be opened"),
                 Err(error) => Check::missing(
-                    names[4],
+                    names[3],
                     error,
                     "attempts past the proxy are refused and not reported",
                     "load nfnetlink_log",
@@ -236,7 +241,6 @@ pub fn of_network(port: u16) -> Vec<Check> {
                 | NetnsError::Listen { .. }
                 | NetnsError::Probe { .. } => 1,
                 NetnsError::Firewall { .. } => 2,
-                NetnsError::SocketQuery { .. } => 3,
             };
             let mut checks: Vec<_> =
                 names[..index].iter().map(|name| Check::ok(*name, "made as for a sandbox")).collect();

@@ -13,6 +13,7 @@ use crate::init::Init;
 use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
 use crate::landlock;
 use crate::protected::Protection;
+use crate::witness::Connects;
 
 /// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
@@ -128,23 +129,25 @@ impl Confining {
         &self.init
     }
 
-    /// Waits until init is confined.
+    /// Waits until init is confined. If there is an egress firewall, every connect of the sandbox waits for a witness of the
+    /// returned connects.
     ///
     /// # Errors
     /// A mechanism is missing or could not be proved, named in the message; or init is gone.
-    pub fn finish(self) -> Result<(Launcher, Enforced), LaunchError> {
+    pub fn finish(self) -> Result<(Launcher, Enforced, Option<Connects>), LaunchError> {
         let reply = ipc::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
-        let enforced = match reply {
-            Some((Reply::Confined(enforced), _)) => enforced,
+        let (enforced, descriptors) = match reply {
+            Some((Reply::Confined(enforced), descriptors)) => (enforced, descriptors),
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };
+        let connects = descriptors.into_iter().next().map(|listener| Connects { listener });
         let launcher = Launcher { init: Arc::new(self.init), registry: Arc::default() };
         let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
         let listen = move || listen(&init, &registry);
         let thread = std::thread::Builder::new().name("launcher".to_owned()).spawn(listen);
         thread.map_err(|source| LaunchError::Thread { source })?;
-        Ok((launcher, enforced))
+        Ok((launcher, enforced, connects))
     }
 }
 

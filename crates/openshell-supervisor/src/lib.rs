@@ -31,5 +31,6 @@ pub mod job;
 pub mod launch;
 pub mod reaper;
 pub mod signals;
+pub mod witness;
 
 mod sys;

@@ -13,8 +13,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 pub enum Protocol {
     /// Links, addresses, routes.
     Route,
-    /// Socket queries (sock_diag(7)).
-    SockDiag,
     /// nftables and packet logs.
     Netfilter,
 }
@@ -122,7 +120,6 @@ impl Socket {
         let number = match protocol {
             // NETLINK_ROUTE is 0, the default protocol.
             Protocol::Route => None,
-            Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
             Protocol::Netfilter => Some(rustix::net::netlink::NETFILTER),
         };
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)?;

@@ -152,7 +152,8 @@ fn doctor_says_what_there_is_and_whether_a_policy_would_start_and_leaves_nothing
         "network namespace",
         "veth",
         "nf_tables",
-        "INET_DIAG",
+        "seccomp notifications",
+        "pidfd_getfd",
         "NFLOG",
         "clock",
     ] {

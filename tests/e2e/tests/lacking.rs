@@ -42,7 +42,7 @@ fn a_kernel_without_nftables() {
 #[test]
 fn a_kernel_without_system_call_filters() {
     let seccomp = [call(libc::SYS_seccomp, libc::ENOSYS)];
-    refused(seccomp.to_vec(), &["system-call filter", "CONFIG_SECCOMP_FILTER"]);
+    refused(seccomp.to_vec(), &["seccomp", "CONFIG_SECCOMP_FILTER"]);
 }
 
 #[test]
@@ -79,11 +79,8 @@ fn a_supervisor_without_netlink_routes() {
 }
 
 #[test]
-fn a_kernel_without_socket_queries() {
-    let socket = Lacking {
-        call: libc::SYS_socket,
-        arguments: vec![(0, libc::AF_NETLINK as u64), (2, libc::NETLINK_SOCK_DIAG as u64)],
-        errno: libc::EPROTONOSUPPORT,
-    };
-    refused(vec![socket], &["who is calling", "INET_DIAG"]);
+fn a_kernel_without_notifications_of_system_calls() {
+    // SECCOMP_FILTER_FLAG_NEW_LISTENER, with and without WAIT_KILLABLE_RECV.
+    let listener = |flags: u64| Lacking { call: libc::SYS_seccomp, arguments: vec![(1, flags)], errno: libc::EINVAL };
+    refused(vec![listener(0x28), listener(0x08)], &["who connects", "user notification", "--network block"]);
 }

@@ -32,6 +32,7 @@ mod terminal;
 mod tiers;
 mod tls;
 mod tools;
+mod witness;
 
 /// Returns a policy for the tests' user with the given `network_policies`.
 fn policy(network: &str) -> String {

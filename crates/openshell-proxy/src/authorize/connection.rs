@@ -1,4 +1,4 @@
-//! An authorized connection: its programs and addresses, the permit in force for it, and the activities that need one.
+//! An authorized connection: its program and addresses, the permit in force for it, and the activities that need one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,20 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::authorize::authorizer::{Authorizer, Mode};
+use crate::authorize::authorizer::Authorizer;
 use crate::decide::action::Message;
 use crate::decide::message;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
-use crate::identify::rescan::Owners;
-use crate::peer::Callers;
+use crate::peer::Caller;
 use crate::resolve::guard;
 use crate::target::Target;
 
-/// A permitted connection, which is judged again whenever the policy or its owners change.
+/// A permitted connection, which is judged again whenever the policy changes.
 #[derive(Debug)]
 pub struct Connection {
-    callers: Mutex<Callers>,
+    caller: Caller,
     target: Target,
     /// Addresses of its upstream connections.
     addresses: Mutex<Vec<IpAddr>>,
@@ -60,11 +59,11 @@ struct Activities {
 }
 
 impl Connection {
-    /// Creates a connection of `callers` to the target of `permit`, at `address`.
+    /// Creates a connection of `caller` to the target of `permit`, at `address`.
     #[must_use]
-    pub fn new(callers: Callers, permit: Arc<Permit>, address: IpAddr) -> Self {
+    pub fn new(caller: Caller, permit: Arc<Permit>, address: IpAddr) -> Self {
         Self {
-            callers: Mutex::new(callers),
+            caller,
             target: permit.target().clone(),
             addresses: Mutex::new(vec![address]),
             permit: Mutex::new(permit),
@@ -73,10 +72,10 @@ impl Connection {
         }
     }
 
-    /// The programs that hold the client's socket.
+    /// The program that made the client's connection.
     #[must_use]
-    pub fn callers(&self) -> Callers {
-        lock(&self.callers).clone()
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// The host and port of the upstream.
@@ -113,7 +112,7 @@ impl Connection {
         if permit.generation() == authorizer.policy.load().generation() {
             return Ok(permit);
         }
-        self.reauthorize(authorizer, None).await.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
+        self.reauthorize(authorizer).await.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
     /// Notes `message` as the activity in place of the one before; then as [`Self::current_permit`].
@@ -134,7 +133,7 @@ impl Connection {
         let permit = self.current_permit(authorizer).await?;
         let activities = lock(&self.activities).clone();
         activities.permitted_by(&permit)?;
-        authorizer.note_opaque(&self.callers(), &self.target);
+        authorizer.note_opaque(&self.caller, &self.target);
         Ok(())
     }
 
@@ -163,39 +162,22 @@ impl Connection {
         self.shutdown.send(true).is_ok()
     }
 
-    /// Judges the connection and its activities by the policy in force. `further` owners of its socket are judged with
-    /// it, and their fingerprints verified.
-    pub(super) async fn reauthorize(
-        &self,
-        authorizer: &Authorizer,
-        further: Option<Owners>,
-    ) -> Result<Arc<Permit>, Refusal> {
-        let (snapshot, identifier) = (authorizer.policy.load(), Arc::clone(&authorizer.identifier));
-        let mut callers = self.callers();
-        let new = further.iter().flat_map(|owners| owners.iter()).map(|owner| owner.caller.clone()).collect::<Vec<_>>();
-        if !new.is_empty() {
-            callers = callers.with(new.iter().cloned());
-        }
-        let (target, addresses, activities) =
-            (self.target.clone(), lock(&self.addresses).clone(), lock(&self.activities).clone());
-        let mode = authorizer.mode.clone();
+    /// Judges the connection and its activities by the policy in force.
+    pub(super) async fn reauthorize(&self, authorizer: &Authorizer) -> Result<Arc<Permit>, Refusal> {
+        let (snapshot, mode) = (authorizer.policy.load(), authorizer.mode.clone());
+        let (caller, target) = (self.caller.clone(), self.target.clone());
+        let (addresses, activities) = (lock(&self.addresses).clone(), lock(&self.activities).clone());
         let slot = Arc::clone(&authorizer.slots).acquire_owned().await;
         let slot = slot.map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            // An observed run refuses no owner.
-            let verified = further.filter(|_| matches!(mode, Mode::Enforce));
-            let verify =
-                || verified.iter().flat_map(|owners| owners.iter()).try_for_each(|o| identifier.verify_owner(o));
-            let permit = mode.judge(&snapshot, &callers, &target, verify)?;
+            let permit = mode.judge(&snapshot, &caller, &target, || Ok(()))?;
             guard::check(&permit, addresses)?;
             activities.permitted_by(&permit)?;
             Ok(Arc::new(permit))
         });
         let permit = judged.await.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
-        // Another judgement may have ended meanwhile; its owners are kept.
-        let mut callers = lock(&self.callers);
-        *callers = callers.with(new.into_iter());
+        // Another judgement may have ended meanwhile.
         let mut known = lock(&self.permit);
         if known.generation() <= permit.generation() {
             *known = Arc::clone(&permit);

@@ -1,4 +1,4 @@
-//! Decision on a connection: snapshot, callers and target to a permit or a refusal.
+//! Decision on a connection: snapshot, caller and target to a permit or a refusal.
 
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
@@ -7,34 +7,23 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
 use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};
 use crate::denial::refusal::{Matches, Nearest, Refusal};
-use crate::peer::{Caller, Callers};
+use crate::peer::Caller;
 use crate::target::Target;
 
-/// Judges a connection of `callers` to `target`. If a socket has several owners, the policy must say the same about
-/// each. Before a permit is given, `verify` checks their fingerprints.
+/// Judges a connection of `caller` to `target`. Before a permit is given, `verify` checks its fingerprints.
 ///
 /// # Errors
 /// The policy refuses the connection, or the engine fails.
 pub fn judge(
     snapshot: &Snapshot,
-    callers: &Callers,
+    caller: &Caller,
     target: &Target,
     verify: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<Permit, Refusal> {
-    let verdict_on =
-        |caller: &Caller| snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()));
-    let answer = verdict_on(callers.first())?;
-    for other in callers.others() {
-        // Custom rules for requests may depend on the caller.
-        let may_depend_on_caller = answer.rules.is_some() && !snapshot.is_built_in();
-        if may_depend_on_caller || !same(&answer.verdict, &verdict_on(other)?.verdict) {
-            let both = [callers.first(), other].map(|caller| caller.program.executable.clone());
-            return Err(Refusal::caller_ambiguous(both));
-        }
-    }
+    let answer = snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()))?;
     match &answer.verdict {
         Verdict::Deny { nearest } => {
-            let reason = snapshot.deny_reason(&callers.first().program, target);
+            let reason = snapshot.deny_reason(&caller.program, target);
             let reason = reason.map_err(|error| Refusal::engine(error.to_string()))?;
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
@@ -64,12 +53,12 @@ pub fn judge(
 /// As [`judge`], except refusals by the policy.
 pub fn observe(
     snapshot: &Snapshot,
-    callers: &Callers,
+    caller: &Caller,
     target: &Target,
     verify: impl Fn() -> Result<(), Refusal>,
 ) -> Result<Permit, Refusal> {
     let addresses = PermittedAddresses { any: true, public: true, listed: Vec::new(), literal: None };
-    match judge(snapshot, callers, target, &verify) {
+    match judge(snapshot, caller, target, &verify) {
         Ok(permit) => Ok(Permit { addresses, is_observed: true, ..permit }),
         Err(refusal) if refusal.is_policy_denial() => {
             verify()?;
@@ -116,18 +105,6 @@ fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
         public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
         listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
         literal,
-    }
-}
-
-/// Returns true if both verdicts say the same about a connection. The nearest policy of two refusals may differ.
-fn same(one: &Verdict, other: &Verdict) -> bool {
-    let is_within = |some: &[Endpoint], all: &[Endpoint]| some.iter().all(|endpoint| all.contains(endpoint));
-    match (one, other) {
-        (Verdict::Deny { .. }, Verdict::Deny { .. }) => true,
-        (Verdict::Allow { policy, endpoints }, Verdict::Allow { policy: other, endpoints: others }) => {
-            policy == other && is_within(endpoints, others) && is_within(others, endpoints)
-        }
-        (Verdict::Allow { .. }, Verdict::Deny { .. }) | (Verdict::Deny { .. }, Verdict::Allow { .. }) => false,
     }
 }
 

@@ -171,6 +171,13 @@ impl Snapshot {
         self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
     }
 
+    /// Returns true if `program` has been permitted to go to `target`, and arguments do not count.
+    pub(crate) fn has_permitted(&self, program: &Program, target: &Target) -> bool {
+        let key = CacheKey { program: program.clone(), target: target.clone() };
+        let is_permit = |decision: Arc<CachedDecision>| matches!(decision.verdict, Verdict::Allow { .. });
+        self.is_built_in() && self.decisions.get(&key).is_some_and(is_permit)
+    }
+
     /// The reason for which the rules refuse `program` going to `target`; empty if they give none.
     pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
         let mut session = self.engine()?.about(Value::from(input(program, target)))?;

@@ -14,7 +14,7 @@ use super::permit::Permit;
 use super::rego_data::rego_data;
 use super::snapshot::{LoadError, Snapshot};
 use crate::denial::refusal::Refusal;
-use crate::peer::{Caller, Callers, Program};
+use crate::peer::{Caller, Program};
 use crate::target::Target;
 
 fn snapshot(policies: &str) -> Snapshot {
@@ -39,12 +39,12 @@ fn target(text: &str) -> Target {
     Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
 }
 
-fn decide(snapshot: &Snapshot, callers: Vec<Caller>, to: &str) -> Result<Permit, Refusal> {
-    judge(snapshot, &Callers::new(callers).unwrap(), &target(to), || Ok(()))
+fn decide(snapshot: &Snapshot, caller: Caller, to: &str) -> Result<Permit, Refusal> {
+    judge(snapshot, &caller, &target(to), || Ok(()))
 }
 
 fn by_curl(policies: &str, to: &str) -> Result<Permit, Refusal> {
-    decide(&snapshot(policies), vec![caller("/usr/bin/curl", &["/usr/bin/bash"])], to)
+    decide(&snapshot(policies), caller("/usr/bin/curl", &["/usr/bin/bash"]), to)
 }
 
 #[track_caller]
@@ -140,7 +140,7 @@ fn a_symlink_of_the_policy_means_its_target_too() {
     for (links, expected) in [(&links as &dyn Fn(&str) -> Option<String>, true), (&|_| None, false)] {
         let (policy, _) = openshell_policy::yaml::policy(data).unwrap();
         let snapshot = Snapshot::new(1, policy, None, links).unwrap();
-        let decided = decide(&snapshot, vec![caller("/usr/bin/python3.11", &[])], "web.test:80");
+        let decided = decide(&snapshot, caller("/usr/bin/python3.11", &[]), "web.test:80");
         assert_eq!(decided.is_ok(), expected);
     }
 }
@@ -214,13 +214,13 @@ fn no_fix_is_offered_where_none_would_help_and_why_is_said() {
         "a.test:6443",
         &own,
     ] {
-        let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], to).unwrap_err();
+        let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), to).unwrap_err();
         let caller = caller("/usr/bin/curl", &[]);
         assert_eq!(refusal.fix(&target(to), Some(&caller)), None, "{to}");
         let why = refusal.no_fix(&target(to)).unwrap();
         assert!(why.starts_with(&format!("no policy permits {}: ", target(to))), "{why}");
     }
-    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:80").unwrap_err();
+    let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:80").unwrap_err();
     assert_eq!(refusal.no_fix(&target("a.test:80")), None);
 }
 
@@ -244,7 +244,7 @@ fn a_refused_fetch_of_git_is_told_the_rule_for_it_and_that_permits_it() {
 #[test]
 fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
     let odd = caller("/tmp/a, b: c", &[]);
-    let fix = decide(&snapshot("{}"), vec![odd.clone()], "a.test:1").unwrap_err().fix(&target("a.test:1"), Some(&odd));
+    let fix = decide(&snapshot("{}"), odd.clone(), "a.test:1").unwrap_err().fix(&target("a.test:1"), Some(&odd));
     assert!(fix.unwrap().contains(r#"path: "/tmp/a, b: c""#));
 }
 
@@ -446,33 +446,21 @@ matched_endpoint_config := {"host": "a.test", "ports": [1], "protocol": "rest", 
 allow_request if { input.request.path == "/open"; input.exec.path == "/usr/bin/curl" }
 "#;
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
-    let permit = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap();
+    let permit = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap();
     assert_eq!(asked(&permit, "GET", "/open"), allowed("mine"));
     assert_eq!(asked(&permit, "GET", "/other"), Err(ReasonCode::RequestNotInRules));
-}
-
-#[test]
-fn owners_that_are_judged_differently_are_refused() {
-    let snapshot = snapshot(&web("{host: a.test, port: 1}"));
-    let (curl, nc) = (caller("/usr/bin/curl", &[]), caller("/usr/bin/nc", &[]));
-    let both = decide(&snapshot, vec![curl.clone(), nc.clone()], "a.test:1");
-    assert_eq!(both.unwrap_err().code(), ReasonCode::CallerAmbiguous);
-    let reversed = decide(&snapshot, vec![nc.clone(), curl.clone()], "a.test:1");
-    assert_eq!(reversed.unwrap_err().code(), ReasonCode::CallerAmbiguous);
-    decide(&snapshot, vec![curl.clone(), caller("/usr/bin/curl", &["/usr/bin/curl"])], "a.test:1").unwrap();
-    assert_eq!(decide(&snapshot, vec![nc.clone(), nc], "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
 }
 
 // Conformance: TOF-02.
 #[test]
 fn who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
-    let callers = Callers::new(vec![caller("/usr/bin/curl", &[])]).unwrap();
+    let caller = caller("/usr/bin/curl", &[]);
     let changed = || Err(Refusal::caller_changed("another file".to_owned()));
-    let refusal = judge(&snapshot, &callers, &target("a.test:1"), changed).unwrap_err();
+    let refusal = judge(&snapshot, &caller, &target("a.test:1"), changed).unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::CallerChanged);
     let unread = || panic!("a program that the policy refuses was hashed");
-    let refusal = judge(&snapshot, &callers, &target("a.test:2"), unread).unwrap_err();
+    let refusal = judge(&snapshot, &caller, &target("a.test:2"), unread).unwrap_err();
     assert_eq!(refusal.code(), EndpointNotInPolicy);
 }
 
@@ -490,7 +478,7 @@ fn the_same_question_is_evaluated_once() {
 fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if input.network.port == 1\n";
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
-    let curl = || vec![caller("/usr/bin/curl", &[])];
+    let curl = || caller("/usr/bin/curl", &[]);
     let permit = decide(&snapshot, curl(), "a.test:1").unwrap();
     assert!(permit.policy().is_none() && permit.addresses().public && permit.addresses().listed.is_empty());
     assert!(decide(&snapshot, curl(), "a.test:2").is_err());
@@ -507,7 +495,7 @@ fn foreign_rules_are_held_to_the_schema() {
     assert!(load("version: 1", Some("package openshell.sandbox\nx := :=")).is_err());
     let odd = rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
     let snapshot = load("version: 1", Some(&odd)).unwrap();
-    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
+    let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError);
 }
 
@@ -516,7 +504,7 @@ fn an_evaluation_that_takes_too_long_refuses() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
                  some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
-    let refusal = decide(&snapshot, vec![caller("/usr/bin/curl", &[])], "a.test:1").unwrap_err();
+    let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
     assert!(refusal.reason().starts_with("policy evaluation error"), "{}", refusal.reason());
 }

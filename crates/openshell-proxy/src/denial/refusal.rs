@@ -173,17 +173,17 @@ impl Refusal {
         Self::because(ReasonCode::CallerUnknown, reason)
     }
 
+    /// No program of the sandbox was seen to make the connection.
+    #[must_use]
+    pub fn unwitnessed() -> Self {
+        let reason = "failed to resolve peer binary: no connect of the sandbox made this connection within 30 seconds";
+        Self::caller_unknown(reason.to_owned())
+    }
+
     /// The program has changed since its first use.
     #[must_use]
     pub fn caller_changed(reason: String) -> Self {
         Self::because(ReasonCode::CallerChanged, reason)
-    }
-
-    /// Two programs hold the socket, and the policy does not say the same about both.
-    #[must_use]
-    pub fn caller_ambiguous([one, other]: [String; 2]) -> Self {
-        let reason = format!("{one} and {other} hold the socket and are judged differently");
-        Self::because(ReasonCode::CallerAmbiguous, reason)
     }
 
     /// The host has no address that may be connected to.

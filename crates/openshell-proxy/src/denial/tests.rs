@@ -11,7 +11,7 @@ use super::reply;
 use crate::testing;
 
 fn subject() -> Subject {
-    let (target, caller) = (testing::target("web.test:443"), testing::callers().first().clone());
+    let (target, caller) = (testing::target("web.test:443"), testing::caller());
     Subject { request: "GET /a".to_owned(), target: Some(target), caller: Some(caller), is_inside: false }
 }
 
@@ -56,10 +56,6 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (Refusal::caller_unknown(text()), "403 policy_denied caller_unknown: GET /a not permitted by policy"),
         (Refusal::caller_changed(text()), "403 policy_denied caller_changed: GET /a not permitted by policy"),
-        (
-            Refusal::caller_ambiguous(["/a".to_owned(), "/b".to_owned()]),
-            "403 policy_denied caller_ambiguous: GET /a not permitted by policy",
-        ),
         (
             address(InternalAddress, Unlisted),
             "403 ssrf_denied internal_address: GET web.test:443 blocked: internal address; \

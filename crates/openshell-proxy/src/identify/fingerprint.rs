@@ -3,19 +3,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use super::executable::{Executable, Stamp};
 use crate::limits::Limits;
-
-/// The open file of a running program, and the path from which it was started.
-#[derive(Debug)]
-pub(super) struct Executable {
-    pub(super) path: String,
-    pub(super) file: File,
-}
 
 /// Reason for which a program is not trusted.
 #[derive(Debug, thiserror::Error)]
@@ -28,16 +21,6 @@ pub(super) enum Untrusted {
     TooLarge { path: String },
     #[error("{max} programs are remembered already, and forgetting one would end its protection", max = Limits::FINGERPRINTS)]
     Full,
-}
-
-/// Metadata that shows a file unchanged without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 type Hash = [u8; 32];
@@ -54,16 +37,15 @@ impl Fingerprints {
     pub(super) fn verify(&self, executable: &Executable) -> Result<(), Untrusted> {
         let path = &executable.path;
         let read = |source| Untrusted::Read { path: path.clone(), source };
-        let stamp = stamp(&executable.file).map_err(read)?;
-        let known = self.lock().get(path).copied();
-        if known.is_some_and(|(cached, _)| cached == stamp) {
+        let stamp = Stamp::of(&executable.file).map_err(|errno| read(errno.into()))?;
+        if self.is_current(path, &stamp) {
             return Ok(());
         }
         if stamp.size > Limits::PROGRAM_BYTES {
             return Err(Untrusted::TooLarge { path: path.clone() });
         }
         // Outside the lock, as hashing a large program takes long.
-        let hash = hash(&executable.file).map_err(read)?;
+        let hash = executable.open().and_then(|file| hash(&file)).map_err(read)?;
         let mut all = self.lock();
         let first = match all.get(path) {
             Some((_, first)) => *first,
@@ -77,21 +59,19 @@ impl Fingerprints {
         Ok(())
     }
 
+    /// Returns true if `executable` was verified, and had not changed when it was opened.
+    pub(super) fn knows(&self, executable: &Executable) -> bool {
+        self.is_current(&executable.path, &executable.stamp)
+    }
+
+    fn is_current(&self, path: &str, stamp: &Stamp) -> bool {
+        self.lock().get(path).is_some_and(|(cached, _)| cached == stamp)
+    }
+
     /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all the same.
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn stamp(file: &File) -> io::Result<Stamp> {
-    let data = file.metadata()?;
-    Ok(Stamp {
-        device: data.dev(),
-        inode: data.ino(),
-        size: data.size(),
-        modified: (data.mtime(), data.mtime_nsec()),
-        changed: (data.ctime(), data.ctime_nsec()),
-    })
 }
 
 fn hash(mut file: &File) -> io::Result<Hash> {
@@ -112,12 +92,13 @@ fn hex(hash: &Hash) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Executable, Fingerprints, Untrusted};
+    use super::{Executable, Fingerprints, Stamp, Untrusted};
     use std::fs::File;
     use std::path::Path;
 
     fn run(path: &Path) -> Executable {
-        Executable { path: path.to_str().unwrap().to_owned(), file: File::open(path).unwrap() }
+        let file = File::open(path).unwrap();
+        Executable { path: path.to_str().unwrap().to_owned(), stamp: Stamp::of(&file).unwrap(), file: file.into() }
     }
 
     // Conformance: TOF-02.
@@ -168,10 +149,10 @@ mod tests {
         let fingerprints = Fingerprints::default();
         std::fs::write(&path, "one").unwrap();
         fingerprints.verify(&run(&path)).unwrap();
-        // A descriptor that cannot be read from would fail the verification if it were read.
-        let unreadable = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
-        let path = path.to_str().unwrap().to_owned();
-        fingerprints.verify(&Executable { path, file: unreadable }).unwrap();
+        let known = run(&path);
+        assert!(fingerprints.knows(&known));
+        std::fs::write(&path, "two").unwrap();
+        assert!(!fingerprints.knows(&run(&path)));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::authorize::revocation::RevocationWatch;
 use crate::decide::permit::Inspection;
 use crate::denial::refusal::Refusal;
 use crate::egress::Dialed;
-use crate::peer::{Caller, Flow};
+use crate::identify::Identity;
+use crate::peer::Caller;
 use crate::proxy::Proxy;
 use crate::quota::QuotaGuard;
 use crate::record::Record;
@@ -47,10 +48,16 @@ pub struct ModelsClient {
 #[derive(Clone, Copy)]
 pub(super) struct Door<'p> {
     pub(super) proxy: &'p Proxy,
-    pub(super) flow: Flow,
+    /// The program that made it.
+    pub(super) identity: &'p Identity,
 }
 
 impl Door<'_> {
+    /// The calling program, if it is identified, for logs; no decision depends on it.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.identity.as_ref().ok().map(|identified| identified.caller().clone())
+    }
+
     /// Authorizes a connection to `target`, and resolves and checks its addresses.
     pub(super) async fn authorize(
         &self,
@@ -58,7 +65,7 @@ impl Door<'_> {
         record: &mut Record,
     ) -> Result<(Authorization, Destination), Refusal> {
         let services = &self.proxy.services;
-        let authorization = services.authorizer.authorize(self.flow, target, record).await?;
+        let authorization = services.authorizer.authorize(self.identity, target, record).await?;
         let destination = services.egress.destination(&authorization.permit).await?;
         services.authorizer.note_destination(&authorization, &destination);
         Ok((authorization, destination))
@@ -74,7 +81,7 @@ impl Door<'_> {
                 Inspection::Passthrough => {}
                 Inspection::Unjudged | Inspection::Judged(_) => drop(self.proxy.interceptor.authority()?),
             }
-            let program = &authorization.callers.first().program.executable;
+            let program = &authorization.caller.program.executable;
             let dialed = services.egress.connect(&destination, program).await?;
             // The policy may have changed while the target was dialled.
             if !authorization.is_stale() {
@@ -88,7 +95,7 @@ impl Door<'_> {
     /// Opens a connection to the models at `target`, which needs no policy.
     pub(super) async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
-        let caller = services.authorizer.identify(self.flow).await;
+        let caller = self.caller();
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
         record.intercepted();
         if self.proxy.inference.is_none() {

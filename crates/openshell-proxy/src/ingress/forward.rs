@@ -98,8 +98,8 @@ impl UpstreamSource for ForwardSource<'_> {
         let services = &*self.ingress.door.proxy.services;
         loop {
             let (authorization, destination) = self.ingress.door.authorize(&self.origin.target, record).await?;
-            let (permit, callers) = (&authorization.permit, &authorization.callers);
-            let authorized = authorize_request(&services.authorizer, permit, callers, parts, record).await?;
+            let (permit, caller) = (&authorization.permit, &authorization.caller);
+            let authorized = authorize_request(&services.authorizer, permit, caller, parts, record).await?;
             let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
             self.is_reused = reusable.is_some();
             let address = match reusable {
@@ -107,7 +107,7 @@ impl UpstreamSource for ForwardSource<'_> {
                 None => {
                     // Released first, or a program at its quota could not change its upstream.
                     self.kept.quota = None;
-                    let dialed = services.egress.connect(&destination, &callers.first().program.executable).await?;
+                    let dialed = services.egress.connect(&destination, &caller.program.executable).await?;
                     let roots = &services.egress.roots;
                     self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
                     self.kept.quota = Some(dialed.quota);

@@ -18,11 +18,11 @@ use tracing::{Instrument as _, debug_span};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
+use crate::identify::Identity;
 use crate::inference;
 use crate::inference::serve::Models;
 use crate::io::lingering::Linger;
 use crate::limits::Limits;
-use crate::peer::Flow;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
 use crate::relay::http1::{Session, connection};
@@ -30,12 +30,12 @@ use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Door, Opened};
 
-/// Serves the requests of one client; returns its connection once a CONNECT is permitted.
-pub async fn serve(proxy: &Proxy, client: ClientStream, flow: Flow) -> Option<Connected> {
+/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is permitted.
+pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> Option<Connected> {
     let services = &*proxy.services;
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
-    let ingress = HttpDoor { door: Door { proxy, flow }, session: &session, opener };
+    let ingress = HttpDoor { door: Door { proxy, identity }, session: &session, opener };
     let answer = |request| ingress.answer(request);
     if let Err(refusal) = driver.serve(services, client, &protocol(), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
@@ -101,7 +101,7 @@ impl<'p> HttpDoor<'p> {
             let (mut record, origin) = forward::intake(audit, &request);
             let answered = match origin {
                 Ok(Origin { scheme: Scheme::Https, target }) if inference::is_target(&target) => {
-                    match self.models(target, &mut record).await {
+                    match self.models(target, &mut record) {
                         Ok(models) => return Some(Box::pin(models.answer(self.session, request, record)).await),
                         Err(refusal) => Err(refusal),
                     }
@@ -124,9 +124,9 @@ impl<'p> HttpDoor<'p> {
     }
 
     /// Prepares a forwarded request for a model.
-    async fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
+    fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
         let services = &self.door.proxy.services;
-        let caller = services.authorizer.identify(self.door.flow).await;
+        let caller = self.door.caller();
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
         let inference = self.door.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
@@ -142,19 +142,21 @@ fn refuse(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddrV4};
     use std::sync::Arc;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::time::Instant;
 
-    use super::{Flow, refuse_excess, serve};
+    use super::{refuse_excess, serve};
+    use crate::denial::refusal::Refusal;
+    use crate::identify::Identity;
     use crate::limits::Limits;
     use crate::testing;
 
-    const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
-    const FLOW: Flow = Flow { client: ANY, server: ANY };
+    fn nobody() -> Identity {
+        Err(Refusal::caller_unknown("nobody".to_owned()))
+    }
 
     /// Writes `said` and nothing more, and reads until the proxy ends the connection.
     async fn spoken(mut client: TcpStream, said: &[u8]) -> String {
@@ -171,7 +173,8 @@ mod tests {
         let (services, audit) = testing::services("{host: 8.8.8.8, port: 80}, {host: 8.8.8.8, port: 443}");
         let (client, near) = testing::tcp().await;
         let proxy = testing::proxy(&services);
-        let served = serve(&proxy, near, FLOW);
+        let identity = nobody();
+        let served = serve(&proxy, near, &identity);
         let (connected, heard) = tokio::join!(served, spoken(client, request.as_bytes()));
         assert!(connected.is_none(), "{request}");
         assert!(heard.starts_with(status), "{request}: {heard}");
@@ -222,7 +225,7 @@ mod tests {
         let (mut client, near) = testing::tcp().await;
         client.write_all(b"GET http://8.8.8.8/ HTTP/1.1\r\nX: ").await.unwrap();
         let begin = Instant::now();
-        assert!(serve(&testing::proxy(&services), near, FLOW).await.is_none());
+        assert!(serve(&testing::proxy(&services), near, &nobody()).await.is_none());
         assert!(begin.elapsed() >= Limits::HEAD_DEADLINE);
         assert_eq!(audit.decisions(), ["bad_request"]);
     }
@@ -244,7 +247,7 @@ mod tests {
         let (services, audit) = testing::services("");
         let (client, near) = testing::tcp().await;
         drop(client);
-        assert!(serve(&testing::proxy(&services), near, FLOW).await.is_none());
+        assert!(serve(&testing::proxy(&services), near, &nobody()).await.is_none());
         assert!(audit.decisions().is_empty());
         assert_eq!(Arc::strong_count(&services), 1);
     }

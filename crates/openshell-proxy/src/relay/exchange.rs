@@ -266,7 +266,7 @@ impl Exchange<'_> {
         let (audit, connection) = (Arc::clone(&self.services.audit), connection.cloned());
         LeakReport::new(move || {
             if let Some(connection) = &connection {
-                let record = Record::of(&audit, &connection.callers(), connection.target().clone());
+                let record = Record::of(&audit, connection.caller(), connection.target().clone());
                 record.finish(Outcome::Refused(&body::body_refusal()));
             }
         })

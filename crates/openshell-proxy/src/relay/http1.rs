@@ -229,10 +229,7 @@ async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWat
         tokio::select! {
             // The authorization of an earlier request is not asked about a later one.
             biased;
-            Some(mut newer) = watches.recv() => {
-                current.take().into_iter().for_each(|earlier| newer.inherit(earlier));
-                current = Some(newer);
-            }
+            Some(newer) = watches.recv() => current = Some(newer),
             refusal = ended => {
                 current.iter().for_each(|watch| report_revoked(services, watch.connection(), &refusal));
                 return;
@@ -298,13 +295,13 @@ where
 
 /// Reports that an open connection is permitted no longer.
 pub fn report_revoked(services: &Services, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     record.finish(Outcome::Revoked(refusal));
 }
 
 /// Reports that an open connection is refused for its content.
 pub fn report_refused(services: &Services, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     record.finish(Outcome::Refused(refusal));
 }
 

@@ -11,7 +11,7 @@ use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::http::target::RequestTarget;
-use crate::peer::Callers;
+use crate::peer::Caller;
 use crate::record::Record;
 
 /// A request that may be sent.
@@ -72,14 +72,14 @@ impl Inspector {
     }
 }
 
-/// Checks and judges the head of `request`, sent by `callers` on a connection with `permit`.
+/// Checks and judges the head of `request`, sent by `caller` on a connection with `permit`.
 ///
 /// # Errors
 /// The head is malformed, or the policy refuses the request.
 pub async fn authorize_request(
     authorizer: &Authorizer,
     permit: &Permit,
-    callers: &Callers,
+    caller: &Caller,
     request: &Parts,
     record: &mut Record,
 ) -> Result<AuthorizedRequest, Refusal> {
@@ -90,7 +90,7 @@ pub async fn authorize_request(
     let action = permit.action(&inspector.message(request)?)?;
     let Action::Http(http) = &action;
     record.asks_for(http.target.path());
-    let message_permit = authorizer.authorize_message(permit, callers, &action).await?;
+    let message_permit = authorizer.authorize_message(permit, caller, &action).await?;
     record.request_permitted_by(message_permit.policy(), message_permit.judged());
     let Action::Http(HttpRequest { target, .. }) = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
@@ -123,10 +123,10 @@ mod tests {
     /// Authorizes `request` on a connection of curl to web.test.
     async fn asked(services: &Services, request: Request<()>) -> Result<AuthorizedRequest, Refusal> {
         let connection = testing::connection(services, "web.test:80");
-        let (permit, callers) = (connection.permit(), connection.callers());
+        let (permit, caller) = (connection.permit(), connection.caller());
         let mut record = Record::http(&services.audit, "GET", "/a", Scheme::Http, testing::target("web.test:80"));
         let authorizer = &services.authorizer;
-        let asked = authorize_request(authorizer, &permit, &callers, &testing::head(request), &mut record).await;
+        let asked = authorize_request(authorizer, &permit, caller, &testing::head(request), &mut record).await;
         record.finish(Outcome::Allowed);
         asked
     }

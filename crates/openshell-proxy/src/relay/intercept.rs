@@ -61,7 +61,7 @@ pub async fn intercept(
     upstream: TcpStream,
     connection: &Connection,
 ) -> Option<Intercepted> {
-    let record = || Record::of(&services.audit, &connection.callers(), connection.target().clone());
+    let record = || Record::of(&services.audit, connection.caller(), connection.target().clone());
     let (client, upstream, slot) = match handshakes(services, interceptor, client, upstream, connection).await {
         Ok(handshakes) => handshakes,
         Err(refusal) => {

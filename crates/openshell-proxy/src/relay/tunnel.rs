@@ -98,7 +98,7 @@ impl HttpTunnel {
         let (method, path, target) = (request.method().as_str(), request.uri().path(), self.origin.target.clone());
         let record = Record::http(&self.services.audit, method, path, self.origin.scheme, target);
         let mut record = record.inside(number);
-        record.called_by(self.connection.callers().first().clone());
+        record.called_by(self.connection.caller().clone());
         record
     }
 
@@ -165,8 +165,8 @@ impl UpstreamSource for TunnelSource<'_> {
             head::check_authority(parts, origin)?;
             let message = Message::of(parts);
             let permit = self.permit(&message).await?;
-            let callers = connection.callers();
-            let authorized = authorize_request(&services.authorizer, &permit, &callers, parts, record).await?;
+            let caller = connection.caller();
+            let authorized = authorize_request(&services.authorizer, &permit, caller, parts, record).await?;
             if let Some(stream) = self.stream {
                 if !connection.register(&services.authorizer, &permit, stream, message) {
                     continue;

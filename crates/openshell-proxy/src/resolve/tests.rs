@@ -7,7 +7,7 @@ use super::guard::{Destination, check};
 use crate::decide::connection::judge;
 use crate::decide::snapshot::Snapshot;
 use crate::denial::refusal::{Refusal, Subject};
-use crate::peer::{Caller, Callers, Program};
+use crate::peer::{Caller, Program};
 use crate::target::Target;
 
 /// The guard's answer for `host:port`, permitted by `endpoint`, with these `addresses`.
@@ -16,9 +16,9 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
     let snapshot = Snapshot::new(1, policy, None, &|_| None).unwrap();
     let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
-    let callers = Callers::new(vec![Caller { pid: 1, program: program.into() }]).unwrap();
+    let caller = Caller { pid: 1, program: program.into() };
     let target = Target { host: Host::parse(host).unwrap(), port };
-    let permit = judge(&snapshot, &callers, &target, || Ok(())).unwrap();
+    let permit = judge(&snapshot, &caller, &target, || Ok(())).unwrap();
     check(&permit, addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
 }
 

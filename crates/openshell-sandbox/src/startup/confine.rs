@@ -15,6 +15,7 @@ use openshell_supervisor::launch::{Confining, Launcher};
 use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::signals::{self, Received, SignalAction};
+use openshell_supervisor::witness::Connects;
 use rustix::fs::Access;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -34,6 +35,8 @@ pub(super) struct Confined {
     pub(super) launcher: Launcher,
     /// The file rules in force.
     pub(super) granted: Request,
+    /// Connects of the sandbox, which wait for a witness; `None` without a proxy.
+    pub(super) connects: Option<Connects>,
     enforced: Enforced,
     /// Files with secrets that the workload must not read.
     secrets: Vec<PathBuf>,
@@ -67,7 +70,6 @@ impl Confined {
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
             is_init_exposed: false,
-            firewall_probe: None,
         };
         Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets })
     }
@@ -242,12 +244,12 @@ impl PendingConfinement {
             }
         }
         drop(reply);
-        let (launcher, enforced) = confining.finish()?;
+        let (launcher, enforced, connects) = confining.finish()?;
         if let Some(why) = &enforced.not_mounted {
             ca_files::log_unavailable(why);
             host.tls.authority = None;
         }
-        Ok(Confined { launcher, granted, enforced, secrets })
+        Ok(Confined { launcher, granted, connects, enforced, secrets })
     }
 }
 

@@ -6,6 +6,7 @@ mod host;
 pub(crate) mod network;
 mod plan;
 mod serve;
+mod witness;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -111,11 +112,11 @@ pub(crate) async fn start(
     host.tls.write_java_store();
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
     confinement.enter(&network);
-    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init(), &mut tasks);
+    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init());
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
-    let confined = confinement.finish(&mut host, &mut signals).await?;
+    let mut confined = confinement.finish(&mut host, &mut signals).await?;
     let mut services = prepared?;
     hardened?;
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
@@ -129,7 +130,7 @@ pub(crate) async fn start(
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
     let Host { tls, made, run_dir, .. } = host;
-    services.serve(in_force, tls, &mut tasks);
+    services.serve(in_force, tls, confined.connects.take(), &network, &mut tasks)?;
     Ok(Sandbox {
         launcher: confined.launcher,
         made,

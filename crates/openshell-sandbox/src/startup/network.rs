@@ -1,7 +1,7 @@
 //! The network namespaces of the sandbox, their link and its egress firewall.
 
 use std::net::{SocketAddrV4, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
@@ -40,8 +40,8 @@ pub(super) struct Link {
 pub(super) struct ProxySockets {
     /// Accepts the workload's connections.
     pub(super) listener: TcpListener,
-    /// Tells their owners.
-    pub(super) socket_query: Socket,
+    /// Any socket of the workload's namespace.
+    pub(super) socket: OwnedFd,
     /// Receives the packets that the firewall refuses.
     pub(super) packet_log: std::io::Result<Socket>,
 }
@@ -106,14 +106,14 @@ impl PendingNetwork {
                 Ok((Network { netns, link: None }, None))
             }
             Self::Linked { proxy, linked } => {
-                let Linked { workload, landing, proxy: listener, probe, probe_address, socket_query, packet_log } =
+                let Linked { workload, landing, proxy: listener, probe, probe_address, socket, packet_log } =
                     linked.finish()??;
                 enabled(&format!("Network namespace created, with a link {WORKLOAD} to {LANDING}"));
                 enabled(&format!("Fence installed: nothing but {proxy} is let through"));
                 enabled(&format!("Proxy listening on {proxy}"));
                 let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
                 let network = Network { netns: Some(workload), link: Some(link) };
-                Ok((network, Some(ProxySockets { listener, socket_query, packet_log })))
+                Ok((network, Some(ProxySockets { listener, socket, packet_log })))
             }
         }
     }

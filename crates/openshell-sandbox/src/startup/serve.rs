@@ -13,7 +13,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::egress::Egress;
-use openshell_proxy::identify::{Identifier, Processes};
+use openshell_proxy::identify::{Identifier, Processes, Witness};
 use openshell_proxy::listener::Listener;
 use openshell_proxy::proxy::Proxy;
 use openshell_proxy::publish::PublishedPort;
@@ -23,8 +23,9 @@ use openshell_proxy::tls::interceptor::Interceptor;
 use openshell_proxy::workers::Workers;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::{self, firewall};
+use openshell_supervisor::netns::firewall;
 use openshell_supervisor::protected::Protection;
+use openshell_supervisor::witness::Connects;
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -41,12 +42,13 @@ use crate::sources::activation::InForce;
 use crate::sources::update::{self, Request, Source};
 use crate::startup::ca_files::CaFiles;
 use crate::startup::network::{Network, ProxySockets};
+use crate::startup::witness;
 use crate::tasks::Tasks;
 
 /// The proxy before it serves, and everything that reports on the run.
 pub(super) struct RunServices {
-    /// The proxy's listener and its look-up of callers, if there is a proxy.
-    proxy: Option<(Listener, Arc<Identifier>)>,
+    /// The parts of the proxy, if there is one.
+    proxy: Option<ProxyParts>,
     published: Vec<(Listener, PublishedPort)>,
     resolver: Arc<Resolver>,
     pub(super) refusals: Arc<Refusals>,
@@ -56,41 +58,60 @@ pub(super) struct RunServices {
     pub(super) reporters: Vec<BackgroundReporter>,
 }
 
+/// The parts of the proxy that are there before its witness.
+struct ProxyParts {
+    listener: Listener,
+    identifier: Arc<Identifier>,
+    /// Any socket of the workload's namespace.
+    socket: OwnedFd,
+    packet_log: io::Result<Socket>,
+}
+
 impl RunServices {
-    /// Takes the proxy's sockets, and starts to report refused packets.
+    /// Takes the proxy's sockets.
     ///
     /// # Errors
-    /// A thread cannot be started, or callers cannot be looked up.
+    /// A port cannot be published, or the sandbox's processes cannot be looked at.
     pub(super) fn prepare(
         config: &Config,
         run_reports: RunReports,
         sockets: Option<ProxySockets>,
         network: &Network,
         init: &Init,
-        tasks: &mut Tasks,
     ) -> anyhow::Result<Self> {
         let refusals = Arc::new(Refusals::default());
         let audit = audit::receivers(&refusals);
         let resolver = run_reports.resolver();
         let mut services =
             Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
-        if let Some(ProxySockets { listener, socket_query, packet_log }) = sockets {
+        if let Some(ProxySockets { listener, socket, packet_log }) = sockets {
             let workers = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
                 services.published.push(publish(published, network, &services.audit, &workers)?);
             }
-            let identifier = Arc::new(identifier(socket_query, init)?);
-            let probe = network.probe_address();
-            services.reporters.extend(monitor(packet_log, probe, &identifier, &services.audit, tasks));
-            services.proxy = Some((listener, identifier));
+            services.proxy = Some(ProxyParts { listener, identifier: Arc::new(identifier(init)?), socket, packet_log });
         }
         Ok(services)
     }
 
-    /// Serves connections, if there is a proxy.
-    pub(super) fn serve(&mut self, in_force: InForce, tls: CaFiles, tasks: &mut Tasks) {
-        let Some((listener, identifier)) = self.proxy.take() else { return };
+    /// Answers `connects` and serves connections, if there is a proxy; starts to report refused packets.
+    ///
+    /// # Errors
+    /// Callers cannot be seen.
+    pub(super) fn serve(
+        &mut self,
+        in_force: InForce,
+        tls: CaFiles,
+        connects: Option<Connects>,
+        network: &Network,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<()> {
+        let Some((parts, door)) = self.proxy.take().zip(network.proxy()) else { return Ok(()) };
+        let ProxyParts { listener, identifier, socket, packet_log } = parts;
+        let connects = connects.context("the sandbox's init did not send the listener of connects")?;
+        let witness = witness::start(connects, door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
+        self.reporters.extend(monitor(packet_log, network.probe_address(), &witness, &self.audit, tasks));
         let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
@@ -101,17 +122,18 @@ impl RunServices {
         });
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
+            witness,
             interceptor: Interceptor::new(tls.authority),
             inference: in_force.inference,
         });
-        tasks.spawn("policy engine", warm_up(Arc::clone(&services)));
-        tasks.spawn("sweep", async move { services.authorizer.rescan().await });
+        tasks.spawn("policy engine", warm_up(services));
         let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, stopped));
         self.reporters.push(reporter);
         for (listener, port) in self.published.drain(..) {
             let run = |stopped| listener.run(Arc::new(port), stopped);
             self.reporters.push(BackgroundReporter::start(tasks, "published port", run));
         }
+        Ok(())
     }
 }
 
@@ -199,12 +221,10 @@ fn publish(
 }
 
 /// Returns the look-up of callers.
-fn identifier(sockets: Socket, init: &Init) -> anyhow::Result<Identifier> {
+fn identifier(init: &Init) -> anyhow::Result<Identifier> {
     let (root, init) =
         init.processes().context("cannot look at the sandbox's processes, which tells who is calling")?;
-    let processes = Processes::new(root, init);
-    let identifier = Identifier::new(OwnedFd::from(sockets), netns::INTERFACE, processes);
-    identifier.context("cannot set up the look-up of callers")
+    Ok(Identifier::new(Processes::new(root, init)))
 }
 
 /// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its absence is logged and does
@@ -212,13 +232,13 @@ fn identifier(sockets: Socket, init: &Init) -> anyhow::Result<Identifier> {
 fn monitor(
     packet_log: io::Result<Socket>,
     probe: Option<SocketAddrV4>,
-    identifier: &Arc<Identifier>,
+    witness: &Arc<dyn Witness>,
     audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
-    let (identifier, audit) = (Arc::clone(identifier), Arc::clone(audit));
-    let monitor = packet_log
-        .and_then(|socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, identifier, audit));
+    let (witness, audit) = (Arc::clone(witness), Arc::clone(audit));
+    let monitor =
+        packet_log.and_then(|socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, witness, audit));
     match monitor {
         Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
         Err(error) => {

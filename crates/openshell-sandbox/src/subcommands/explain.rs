@@ -8,7 +8,7 @@ use openshell_proxy::decide::message::{self, Judged, MessagePermit};
 use openshell_proxy::decide::permit::Permit;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::inference::is_target;
-use openshell_proxy::peer::{Caller, Callers, Program};
+use openshell_proxy::peer::{Caller, Program};
 use openshell_proxy::resolve::guard::Destination;
 use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
@@ -39,7 +39,6 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let target = Target { host, port: args.port };
     let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
     let caller = Caller { pid: 0, program: program.into() };
-    let callers = Callers::new(vec![caller.clone()]).ok_or_else(|| anyhow::anyhow!("a connection has a caller"))?;
     let request = args.method.as_deref().zip(args.path.as_deref());
     let asked = match &request {
         Some((method, path)) => format!("{method} {target}{path}"),
@@ -50,7 +49,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         print_line(&format!("allowed: {subject}: the models of --inference-routes, before any policy"));
         return Ok(ExitCode::SUCCESS);
     }
-    let judged = judge(&snapshot, &callers, &target, || Ok(()));
+    let judged = judge(&snapshot, &caller, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
         let request = request.map(|(method, path)| message::ask(&permit, method, path)).transpose()?;

@@ -20,6 +20,7 @@ use crate::private_run;
 use crate::protected::{ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
+use crate::seccomp::notify;
 use crate::seccomp::rules::{Sockets, rows};
 use crate::trusted_symlinks::{open, resolve};
 
@@ -48,9 +49,6 @@ pub struct Confinement {
     pub landlock_proof: LandlockProof,
     /// True if commands could signal init, as they have its user and see its PID; init finds that out.
     pub is_init_exposed: bool,
-    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall, and
-    /// until init has its network.
-    pub firewall_probe: Option<SocketAddrV4>,
 }
 
 /// The network of a sandbox, as init is told it once it is there.
@@ -58,7 +56,7 @@ pub struct Confinement {
 pub(crate) struct Network {
     /// The workload's namespace; `None` if that is the host's.
     pub(crate) namespace: Option<OwnedFd>,
-    /// See [`Confinement::firewall_probe`].
+    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall.
     pub(crate) firewall_probe: Option<SocketAddrV4>,
 }
 
@@ -97,6 +95,16 @@ pub struct Enforced {
     pub protected: Vec<PathBuf>,
 }
 
+/// Result of the steps that apply to all commands.
+#[derive(Debug)]
+pub(crate) struct AppliedToInit {
+    pub(crate) enforced: Enforced,
+    /// Filter of commands.
+    pub(crate) filter: Filter,
+    /// Listener of the connects of all commands; `None` without a firewall.
+    pub(crate) connects: Option<OwnedFd>,
+}
+
 /// Failure of a step that applies to all commands.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
@@ -128,6 +136,12 @@ pub enum ApplyError {
     LandlockProof(String, #[source] io::Error),
     #[error(transparent)]
     Filter(CompileError),
+    #[error("cannot prove the fence: a connection past the proxy was not refused at once")]
+    FirewallNotProved { source: io::Error },
+    #[error(
+        "the kernel does not tell the supervisor who connects (seccomp user notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY:          the container's profile has such a filter already), by which the policy knows programs; or give the network up by          --network block"
+    )]
+    Connects { source: io::Error },
 }
 
 /// A step of a child before it becomes the command, in order.
@@ -153,7 +167,6 @@ pub enum Step {
     SystemCallFilter,
     SystemCallFilterProved,
     IdentityProved,
-    FirewallProved,
 }
 
 impl Step {
@@ -180,7 +193,6 @@ impl Step {
             Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
             Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
             Self::IdentityProved => "prove the identity: an act of root was not refused",
-            Self::FirewallProved => "prove the fence: a connection past the proxy was not refused at once",
         }
     }
 }
@@ -196,11 +208,12 @@ pub struct StepFailed {
 
 impl Confinement {
     /// Confines init, once for all commands: mounts and masks, the network namespace, the Landlock domain, under which
-    /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile.
+    /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile. If there is a
+    /// firewall, connects wait from then on for whoever has the returned listener.
     pub(crate) fn apply_to_init(
         &mut self,
         network: impl FnOnce() -> io::Result<Network>,
-    ) -> Result<(Enforced, Filter), ApplyError> {
+    ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
         // Opened before the private /run hides it.
@@ -230,8 +243,11 @@ impl Confinement {
             return Err(ApplyError::Signals);
         }
         let not_proved = self.prove_landlock(&landlock)?;
-        self.firewall_probe = firewall_probe;
-        Ok((Enforced { landlock, not_proved, not_masked, not_mounted, protected }, filter))
+        firewall_probe.map_or(Ok(()), prove_firewall)?;
+        let enforced = Enforced { landlock, not_proved, not_masked, not_mounted, protected };
+        // Init itself connects to nothing from here on.
+        let connects = firewall_probe.map(|_| notify::install()).transpose();
+        Ok(AppliedToInit { enforced, filter, connects: connects.map_err(|source| ApplyError::Connects { source })? })
     }
 
     fn mount(&self) -> Option<String> {
@@ -367,16 +383,9 @@ impl Confinement {
             false => rustix::thread::set_thread_uid(Uid::ROOT),
         };
         match privileged {
-            Err(Errno::PERM) => {}
-            Err(errno) => return Err(errno).at(Step::IdentityProved),
-            Ok(()) => return Err(Errno::EXIST).at(Step::IdentityProved),
-        }
-        let Some(probe) = self.firewall_probe else { return Ok(()) };
-        match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
-            Ok(_) => Err(Errno::EXIST).at(Step::FirewallProved),
-            // The firewall refuses with a reset, at once. Any other outcome is not the firewall's.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(error) => Err(error).at(Step::FirewallProved),
+            Err(Errno::PERM) => Ok(()),
+            Err(errno) => Err(errno).at(Step::IdentityProved),
+            Ok(()) => Err(Errno::EXIST).at(Step::IdentityProved),
         }
     }
 }
@@ -387,6 +396,16 @@ fn enter(namespace: &OwnedFd) -> io::Result<()> {
     let (wanted, current) = (rustix::fs::fstat(namespace)?, rustix::fs::stat("/proc/self/ns/net")?);
     let is_there = (wanted.st_dev, wanted.st_ino) == (current.st_dev, current.st_ino);
     if is_there { Ok(()) } else { Err(io::Error::other("it is in another one")) }
+}
+
+/// Proves the egress firewall of the calling process's namespace, which every command shares, by a connection to `probe`.
+fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
+    match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
+        Ok(_) => Err(ApplyError::FirewallNotProved { source: io::ErrorKind::AlreadyExists.into() }),
+        // The firewall refuses with a reset, at once. Any other outcome is not the firewall's.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(source) => Err(ApplyError::FirewallNotProved { source }),
+    }
 }
 
 /// Longest wait for the refusal of the probe.

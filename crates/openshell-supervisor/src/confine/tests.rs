@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use rustix::process::{Gid, Uid};
 
-use super::{ApplyError, Confinement, LandlockProof, Step};
+use super::{ApplyError, Confinement, LandlockProof, Step, prove_firewall};
 use crate::landlock::{CompensatingMechanisms, Granted, Request};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
@@ -20,7 +20,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
+fn confinement() -> Confinement {
     Confinement {
         mounts: Vec::new(),
         protected: Vec::new(),
@@ -33,7 +33,6 @@ fn confinement(firewall_probe: Option<SocketAddrV4>) -> Confinement {
         sockets: Sockets::Internet,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         is_init_exposed: false,
-        firewall_probe,
     }
 }
 
@@ -61,7 +60,7 @@ fn listener() -> (TcpListener, SocketAddrV4) {
 fn a_filter_that_is_missing_stops_the_start() {
     let failed = on_thread(|| {
         become_user();
-        confinement(None).prove()
+        confinement().prove()
     });
     assert_eq!(failed.unwrap_err().step, Step::SystemCallFilterProved);
 }
@@ -70,10 +69,10 @@ fn a_filter_that_is_missing_stops_the_start() {
 fn an_identity_that_was_kept_stops_the_start() {
     let failed = on_thread(|| {
         filter().install().unwrap();
-        confinement(None).prove()
+        confinement().prove()
     });
     assert_eq!(failed.unwrap_err().step, Step::IdentityProved);
-    on_thread(|| assert!(confinement(None).verify_identity(&[]).is_err(), "root is not the workload"));
+    on_thread(|| assert!(confinement().verify_identity(&[]).is_err(), "root is not the workload"));
 }
 
 #[test]
@@ -81,19 +80,14 @@ fn capabilities_that_were_kept_are_found() {
     on_thread(|| {
         rustix::thread::set_keep_capabilities(true).unwrap();
         become_user();
-        assert!(confinement(None).verify_identity(&[Gid::from_raw(UID)]).is_err());
+        assert!(confinement().verify_identity(&[Gid::from_raw(UID)]).is_err());
     });
 }
 
 #[test]
 fn a_fence_that_is_open_stops_the_start() {
     let (_held, probe) = listener();
-    let failed = on_thread(|| {
-        become_user();
-        filter().install().unwrap();
-        confinement(Some(probe)).prove()
-    });
-    assert_eq!(failed.unwrap_err().step, Step::FirewallProved);
+    assert!(matches!(prove_firewall(probe), Err(ApplyError::FirewallNotProved { .. })));
 }
 
 #[test]
@@ -101,11 +95,9 @@ fn a_fence_that_does_not_answer_stops_the_start() {
     // Not reachable from a namespace without a route.
     let failed = on_thread(|| {
         crate::sys::unshare_network().unwrap();
-        become_user();
-        filter().install().unwrap();
-        confinement(Some(SocketAddrV4::new([198, 51, 100, 77].into(), 1))).prove()
+        prove_firewall(SocketAddrV4::new([198, 51, 100, 77].into(), 1))
     });
-    assert_eq!(failed.unwrap_err().step, Step::FirewallProved);
+    assert!(matches!(failed, Err(ApplyError::FirewallNotProved { .. })));
 }
 
 #[test]
@@ -113,13 +105,13 @@ fn a_landlock_domain_that_is_missing_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("proof");
     std::fs::write(&file, "").unwrap();
-    let by_file = Confinement { landlock_proof: LandlockProof::File(file), ..confinement(None) };
+    let by_file = Confinement { landlock_proof: LandlockProof::File(file), ..confinement() };
     let granted = Granted { scopes: true, ..Granted::default() };
     assert!(matches!(by_file.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
 
     let name = folder.path().to_str().unwrap().as_bytes();
     let _held = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
-    let by_socket = Confinement { landlock_proof: LandlockProof::AbstractSocket(name.to_vec()), ..confinement(None) };
+    let by_socket = Confinement { landlock_proof: LandlockProof::AbstractSocket(name.to_vec()), ..confinement() };
     assert!(matches!(by_socket.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
     let unscoped = Granted { scopes: false, ..granted };
     assert!(by_socket.prove_landlock(&unscoped).unwrap().is_some(), "what cannot be proved is said");
@@ -141,7 +133,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
             .enforce(request.resolve(), CompensatingMechanisms { masked_sockets: false, scopes: false })
             .unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
-            let confinement = Confinement { landlock_proof, ..confinement(None) };
+            let confinement = Confinement { landlock_proof, ..confinement() };
             assert_eq!(confinement.prove_landlock(&granted).unwrap(), None);
         }
     });

@@ -45,7 +45,7 @@ pub(crate) enum Reply {
     NoProc(String),
     /// Init failed, and ends.
     Failed(String),
-    /// Init is confined.
+    /// Init is confined; carries the listener of connects, if there is an egress firewall.
     Confined(Enforced),
     /// The command was executed; carries its pidfd.
     Started { id: u32, pid: i32 },

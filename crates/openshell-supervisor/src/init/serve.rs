@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::confine::{Confinement, Network};
+use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
 use crate::init::child::{self, Starting};
 use crate::init::ipc::{self, Reply, Request, Status};
@@ -193,9 +193,10 @@ impl Server<'_> {
         let Some((request, descriptors)) = ipc::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
             Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
-                Ok((enforced, filter)) => {
+                Ok(AppliedToInit { enforced, filter, connects }) => {
                     self.confined = Some((confinement, filter));
-                    self.reply(&Reply::Confined(enforced))?;
+                    let connects: Vec<_> = connects.iter().map(AsFd::as_fd).collect();
+                    ipc::send(self.socket.as_fd(), &Reply::Confined(enforced), &connects)?;
                 }
                 Err(error) => {
                     self.reply(&Reply::Failed(with_causes(&error)))?;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::netlink::{Message, Protocol, Socket};
+use crate::witness::DOOR_MARK;
 
 /// NFLOG group of the namespace that receives refused packets.
 pub const LOG_GROUP: u16 = 7;
@@ -22,8 +23,10 @@ pub struct Rule {
 /// Packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// TCP to the proxy's address and port.
-    Proxy(SocketAddrV4),
+    /// TCP to the proxy's address and port, of sockets that the witness connected.
+    WitnessedToProxy(SocketAddrV4),
+    /// TCP to the proxy's address and port that opens no connection.
+    WithinProxy(SocketAddrV4),
     /// Packets leaving through loopback.
     Loopback,
     /// Neighbour and multicast listener discovery by the kernel (ICMPv6 130 to 143).
@@ -54,7 +57,8 @@ pub enum Verdict {
 pub fn ruleset(proxy: SocketAddrV4) -> Vec<Rule> {
     let rule = |when, verdict, reason| Rule { when, verdict, reason };
     vec![
-        rule(Match::Proxy(proxy), Verdict::Accept, "the one way out"),
+        rule(Match::WitnessedToProxy(proxy), Verdict::Accept, "the one way out"),
+        rule(Match::WithinProxy(proxy), Verdict::Accept, "the kernel's answers for sockets that are closed"),
         rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
         rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
         rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
@@ -122,6 +126,7 @@ const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 const NFT_REG_VERDICT: u32 = 0;
 const NFT_REG_1: u32 = 1;
+const NFT_META_MARK: u32 = 3;
 const NFT_META_OIF: u32 = 5;
 const NFT_META_NFPROTO: u32 = 15;
 const NFT_META_L4PROTO: u32 = 16;
@@ -134,6 +139,9 @@ const NFT_REJECT_TCP_RST: u32 = 1;
 const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
 const NFT_REJECT_ICMPX_PORT_UNREACH: u8 = 1;
 const LOOPBACK_INDEX: u32 = 1;
+/// Offset of the byte with the flags in a TCP header, and its flag of opening packets (RFC 9293 §3.1).
+const TCP_FLAGS: u32 = 13;
+const TCP_SYN: u8 = 2;
 
 fn be32(value: u32) -> [u8; 4] {
     value.to_be_bytes()
@@ -158,10 +166,14 @@ fn rule_message(rule: &Rule) -> Message {
 
 fn match_expressions(list: Message, when: Match) -> Message {
     match when {
-        Match::Proxy(proxy) => {
-            let list = destination_is(list, *proxy.ip());
-            let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
-            compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &proxy.port().to_be_bytes())
+        Match::WitnessedToProxy(proxy) => {
+            let list = meta(to(list, proxy), NFT_META_MARK);
+            let mark = DOOR_MARK.to_ne_bytes();
+            compare(masked(list, &mark), NFT_CMP_EQ, &mark)
+        }
+        Match::WithinProxy(proxy) => {
+            let list = payload(to(list, proxy), NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
+            compare(masked(list, &[TCP_SYN]), NFT_CMP_EQ, &[0])
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
         Match::NeighbourDiscovery => {
@@ -207,6 +219,11 @@ const NFTA_PAYLOAD_DREG: u16 = 1;
 const NFTA_PAYLOAD_BASE: u16 = 2;
 const NFTA_PAYLOAD_OFFSET: u16 = 3;
 const NFTA_PAYLOAD_LEN: u16 = 4;
+const NFTA_BITWISE_SREG: u16 = 1;
+const NFTA_BITWISE_DREG: u16 = 2;
+const NFTA_BITWISE_LEN: u16 = 3;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
 const NFTA_CMP_SREG: u16 = 1;
 const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
@@ -225,11 +242,31 @@ fn expression(list: Message, name: &str, data: impl FnOnce(Message) -> Message) 
     list.nested(NFTA_LIST_ELEM, |element| element.text(NFTA_EXPR_NAME, name).nested(NFTA_EXPR_DATA, data))
 }
 
-fn meta_is(list: Message, key: u32, value: &[u8]) -> Message {
-    let list = expression(list, "meta", |data| {
+fn meta(list: Message, key: u32) -> Message {
+    expression(list, "meta", |data| {
         data.attribute(NFTA_META_DREG, &be32(NFT_REG_1)).attribute(NFTA_META_KEY, &be32(key))
-    });
-    compare(list, NFT_CMP_EQ, value)
+    })
+}
+
+fn meta_is(list: Message, key: u32, value: &[u8]) -> Message {
+    compare(meta(list, key), NFT_CMP_EQ, value)
+}
+
+/// Keeps the bits of `mask` of the loaded value.
+fn masked(list: Message, mask: &[u8]) -> Message {
+    expression(list, "bitwise", |data| {
+        data.attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))
+            .attribute(NFTA_BITWISE_DREG, &be32(NFT_REG_1))
+            .attribute(NFTA_BITWISE_LEN, &be32(mask.len() as u32))
+            .nested(NFTA_BITWISE_MASK, |nested| nested.attribute(NFTA_DATA_VALUE, mask))
+            .nested(NFTA_BITWISE_XOR, |nested| nested.attribute(NFTA_DATA_VALUE, &vec![0; mask.len()]))
+    })
+}
+
+/// TCP to `address`.
+fn to(list: Message, address: SocketAddrV4) -> Message {
+    let list = meta_is(destination_is(list, *address.ip()), NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
+    compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &address.port().to_be_bytes())
 }
 
 fn payload(list: Message, base: u32, offset: u32, length: u32) -> Message {

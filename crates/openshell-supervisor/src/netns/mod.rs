@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netlink::{Protocol, Socket};
+use crate::witness;
 pub use link::{INTERFACE, LANDING, WORKLOAD};
 pub use thread::{Pending, run_in};
 
@@ -43,8 +44,6 @@ pub enum NetnsError {
     Listen { address: SocketAddrV4, source: io::Error },
     #[error("cannot open the listener that proves the fence")]
     Probe { source: io::Error },
-    #[error("cannot open the socket that tells who is calling; the kernel must have INET_DIAG")]
-    SocketQuery { source: io::Error },
     #[error(
         "cannot start the thread that makes the network namespaces; raise the limit of processes (pids.max, ulimit -u)"
     )]
@@ -114,8 +113,8 @@ pub struct Linked {
     pub probe: TcpListener,
     /// Address of that listener.
     pub probe_address: SocketAddrV4,
-    /// For queries about the workload's sockets (sock_diag(7)).
-    pub socket_query: Socket,
+    /// Any socket of the workload's namespace.
+    pub socket: OwnedFd,
     /// For the log of refused packets, of group [`firewall::LOG_GROUP`]; its absence weakens nothing.
     pub packet_log: io::Result<Socket>,
 }
@@ -134,16 +133,17 @@ impl Linked {
     fn create_here(port: u16) -> Result<Self, NetnsError> {
         let Pair { landing, workload } = Pair::create()?;
         let address = SocketAddrV4::new(LANDING, port);
-        let proxy = listen(address).map_err(|source| NetnsError::Listen { address, source })?;
+        let proxy = listen(address).and_then(|listener| witness::save_first_packets(&listener).map(|()| listener));
+        let proxy = proxy.map_err(|source| NetnsError::Listen { address, source })?;
         let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
         let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
         let probe_address = SocketAddrV4::new(LANDING, port);
         thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
         link::configure_workload().map_err(|source| NetnsError::Inside { source })?;
         firewall::install(&firewall::ruleset(address)).map_err(|source| NetnsError::Firewall { source })?;
-        let socket_query = Socket::open(Protocol::SockDiag).map_err(|source| NetnsError::SocketQuery { source })?;
+        let socket = tcp_socket().map_err(|source| NetnsError::Inside { source })?;
         let packet_log = Socket::open(Protocol::Netfilter);
-        Ok(Self { workload, landing, proxy, probe, probe_address, socket_query, packet_log })
+        Ok(Self { workload, landing, proxy, probe, probe_address, socket, packet_log })
     }
 }
 

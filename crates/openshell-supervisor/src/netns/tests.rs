@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::link::{self, LANDING, WORKLOAD};
 use super::{Linked, Netns, Pair, Pending, listen, run_in};
+use crate::witness::DOOR_MARK;
 
 /// Creates linked namespaces without a firewall.
 fn open_pair() -> Pair {
@@ -30,6 +31,16 @@ fn connect(netns: &Netns, to: SocketAddr) -> io::ErrorKind {
     result.unwrap().map_or_else(|error| error.kind(), |_| io::ErrorKind::Other)
 }
 
+/// Connects as the witness does.
+fn connect_witnessed(netns: &Netns, to: SocketAddr) -> io::Result<TcpStream> {
+    run_in(netns.as_fd(), || {
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        crate::sys::socket::set_mark(socket.as_fd(), DOOR_MARK)?;
+        rustix::net::connect(&socket, &to)?;
+        Ok(socket.into())
+    })
+}
+
 /// Result of [`connect`] for an established connection.
 const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 
@@ -45,7 +56,10 @@ fn the_proxy_is_reachable_and_nothing_beside_it() {
 
     let linked = linked();
     let beside = listen_in_landing(&linked.landing, LANDING);
-    assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+    let proxy = linked.proxy.local_addr().unwrap();
+    assert_eq!(connect(&linked.workload, proxy), io::ErrorKind::ConnectionRefused, "nobody has witnessed it");
+    connect_witnessed(&linked.workload, proxy).unwrap();
+    assert!(connect_witnessed(&linked.workload, beside.local_addr().unwrap()).is_err(), "it is no door");
     for refused in [&beside, &linked.probe] {
         assert_eq!(connect(&linked.workload, refused.local_addr().unwrap()), io::ErrorKind::ConnectionRefused);
     }
@@ -98,7 +112,7 @@ fn a_server_inside_takes_no_port_of_a_door_and_answers_nobody_outside() {
     let linked = linked();
     let server = run_in(linked.workload.as_fd(), || TcpListener::bind("0.0.0.0:3128")).unwrap();
     server.set_nonblocking(true).unwrap();
-    assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+    connect_witnessed(&linked.workload, linked.proxy.local_addr().unwrap()).unwrap();
     assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "it came to the proxy");
     let taken = run_in(linked.workload.as_fd(), || TcpListener::bind((LANDING, 3129)));
     assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
@@ -118,8 +132,7 @@ fn sandboxes_have_the_same_addresses_and_are_apart() {
     let sandboxes: Vec<_> = (0..4).map(|_| linked()).collect();
     for (number, linked) in sandboxes.iter().enumerate() {
         linked.proxy.set_nonblocking(false).unwrap();
-        let mut inside =
-            run_in(linked.workload.as_fd(), || TcpStream::connect(linked.proxy.local_addr().unwrap())).unwrap();
+        let mut inside = connect_witnessed(&linked.workload, linked.proxy.local_addr().unwrap()).unwrap();
         let (mut accepted, peer) = linked.proxy.accept().unwrap();
         assert_eq!(peer, inside.local_addr().unwrap());
         inside.write_all(&[number as u8]).unwrap();
@@ -136,7 +149,7 @@ fn many_starts_at_once_get_a_network_each() {
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     for linked in &made {
-        assert_eq!(connect(&linked.workload, linked.proxy.local_addr().unwrap()), CONNECTED);
+        connect_witnessed(&linked.workload, linked.proxy.local_addr().unwrap()).unwrap();
     }
 }
 

@@ -183,7 +183,7 @@ macro_rules! other_options {
 
 /// Reason for refusing descriptor tables of single threads.
 const PRIVATE_DESCRIPTORS: &str =
-    "a thread with descriptors of its own hides who holds a socket: /proc/PID/fd shows one table a process";
+    "a thread with descriptors of its own could connect another socket than the supervisor sees, before Linux 6.9";
 
 /// Rows of both filters.
 const SHARED: &[Row] = &[
@@ -194,7 +194,6 @@ const SHARED: &[Row] = &[
         "reads and changes other processes",
         "gdb, strace; LeakSanitizer, and so every program built with -fsanitize=address when it ends (ASAN_OPTIONS=detect_leaks=0)"
     ),
-    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes", "gdb, py-spy"),
     row!(SYS_process_vm_writev, &[], NotPermitted, "changes other processes"),
     row!(SYS_bpf, &[], NotPermitted, "loads programs into the kernel", "bpftrace, bpftool"),
     row!(SYS_perf_event_open, &[], NotPermitted, "observes the kernel and other processes", "perf"),
@@ -264,6 +263,7 @@ const SHARED: &[Row] = &[
 
 /// Further rows of the workload's filter.
 const WORKLOAD: &[Row] = &[
+    row!(SYS_process_vm_readv, &[], NotPermitted, "reads other processes", "gdb, py-spy"),
     row!(
         SYS_memfd_create,
         &[],
@@ -382,7 +382,7 @@ const WORKLOAD: &[Row] = &[
             unequal(2, libc::IPPROTO_ICMPV6),
         ],
         NoProtocol,
-        "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the search for callers know none, and their code is rarely used"
+        "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the supervisor know none, and their code is rarely used"
     ),
     // Protocol 0 selects the type's first protocol, so types are restricted too. Flags are above the lower four bits.
     row!(
@@ -405,7 +405,7 @@ const WORKLOAD: &[Row] = &[
     ),
     other_options!(
         TCP,
-        "fast open makes sockets that are bound to a connection without a packet, which hides who has it; TCP_ULP loads protocols; TCP_REPAIR forges state"
+        "fast open makes connections later than connect(2), by which the supervisor knows who makes them; TCP_ULP loads protocols; TCP_REPAIR forges state"
     ),
     other_options!(UDP, "UDP_ENCAP: IPsec and L2TP inside of datagrams"),
     other_options!(

@@ -1,9 +1,13 @@
 //! The only unsafe code: small functions over one system call each, safe to call.
 //!
 //! System calls go through rustix; libc is used for those that rustix lacks or restricts: clone, execve, _exit, close_range,
-//! seccomp, signals (sigprocmask, signal, sigaction, signalfd), and getpgid and getsid, whose 0 is no valid `Pid` of rustix.
+//! seccomp, its notifications, process_vm_readv, some socket options, signals (sigprocmask, signal, sigaction, signalfd), and
+//! getpgid and getsid, whose 0 is no valid `Pid` of rustix.
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
+
+pub(crate) mod notify;
+pub(crate) mod socket;
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -259,13 +263,6 @@ pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads
         // With TSYNC, a positive result is the id of a thread that could not follow.
         _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
-}
-
-/// Returns true if the kernel has SECCOMP_RET_USER_NOTIF (seccomp(2), `SECCOMP_GET_ACTION_AVAIL`).
-pub(crate) fn has_seccomp_notifications() -> bool {
-    let action = libc::SECCOMP_RET_USER_NOTIF;
-    // SAFETY: the kernel reads one u32 at the address of `action`.
-    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
 }
 
 /// Makes a system call by number, for tests of the filter; returns its result or the error number.

@@ -1,0 +1,117 @@
+//! Starts the witness, and tells the proxy what it has seen.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openshell_policy::event::Audit;
+use openshell_proxy::denial::refusal::Refusal;
+use openshell_proxy::identify::{self, Identifier, Identity};
+use openshell_proxy::record::{Outcome, Record};
+use openshell_supervisor::netns::WORKLOAD;
+use openshell_supervisor::witness::{Callers, Connects, Network, Refused, Witness, WitnessError};
+use tokio::sync::mpsc;
+
+use crate::tasks::Tasks;
+
+/// Refused connects that wait to be reported.
+const REPORTS: usize = 1_024;
+
+/// Starts to answer `connects` of the sandbox to the proxy at `door` and elsewhere; `socket` is one of its network. Connects that
+/// the witness refuses are reported to `audit`.
+///
+/// # Errors
+/// Processes of the sandbox cannot be looked at, or a thread cannot be started.
+pub(super) fn start(
+    connects: Connects,
+    door: SocketAddrV4,
+    socket: impl AsFd,
+    identifier: Arc<Identifier>,
+    audit: Arc<dyn Audit>,
+    tasks: &mut Tasks,
+) -> Result<Arc<dyn identify::Witness>, WitnessError> {
+    let (reports, received) = mpsc::channel(REPORTS);
+    let unreported = Arc::new(AtomicU64::new(0));
+    tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
+    let network = Network { door, own: WORKLOAD, socket: socket.as_fd() };
+    let witness = Witness::start(connects, network, Described { identifier, reports, unreported })?;
+    Ok(Arc::new(Sight(witness)))
+}
+
+/// What the witness has to say.
+enum Report {
+    /// A connect was refused, for this reason.
+    Refused(Option<Identity>, Refused),
+    /// The witness has ended.
+    Failed(io::Error),
+}
+
+/// Describes callers to the witness.
+struct Described {
+    identifier: Arc<Identifier>,
+    reports: mpsc::Sender<Report>,
+    /// Refusals for which there was no room.
+    unreported: Arc<AtomicU64>,
+}
+
+impl Callers for Described {
+    type Caller = Identity;
+
+    fn describe(&self, thread: i32) -> Identity {
+        self.identifier.identify(thread)
+    }
+
+    fn refused(&self, caller: Option<Identity>, why: Refused) {
+        if self.reports.try_send(Report::Refused(caller, why)).is_err() {
+            self.unreported.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, error: io::Error) {
+        // Nothing else is as urgent; the receiver never blocks.
+        let _ = self.reports.blocking_send(Report::Failed(error));
+    }
+}
+
+/// The witness as the proxy asks it.
+#[derive(Debug)]
+struct Sight(Witness<Described>);
+
+impl identify::Witness for Sight {
+    fn caller(&self, client: BorrowedFd<'_>) -> Option<Identity> {
+        self.0.caller(client)
+    }
+
+    fn sender(&self, mark: u32) -> Option<Identity> {
+        self.0.noted(mark)
+    }
+}
+
+/// Reports refused connects until the witness fails.
+async fn report(mut reports: mpsc::Receiver<Report>, unreported: Arc<AtomicU64>, audit: Arc<dyn Audit>) {
+    while let Some(report) = reports.recv().await {
+        match report {
+            Report::Refused(caller, why) => report_refused(&audit, caller, &why),
+            Report::Failed(error) => return tracing::error!("callers are not seen any more: {error}"),
+        }
+        match unreported.swap(0, Ordering::Relaxed) {
+            0 => {}
+            count => tracing::warn!("further connects refused, as many as were not reported one by one: {count}"),
+        }
+    }
+}
+
+fn report_refused(audit: &Arc<dyn Audit>, caller: Option<Identity>, why: &Refused) {
+    let refusal = match why {
+        Refused::Pending => Refusal::limit_reached("too many connections wait to be accepted"),
+        Refused::Waiting => Refusal::limit_reached("too many connects wait for the proxy"),
+        Refused::Foreign | Refused::Unreadable(_) => Refusal::caller_unknown(why.to_string()),
+    };
+    let mut record = Record::new(audit, "connect".to_owned(), None);
+    if let Some(Ok(identified)) = caller {
+        record.called_by(identified.caller().clone());
+    }
+    record.finish(Outcome::Refused(&refusal));
+}

@@ -1,0 +1,88 @@
+//! Options of sockets that rustix does not offer (socket(7), ip(7), tcp(7)).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `TCP_SAVE_SYN` and `TCP_SAVED_SYN` (linux/tcp.h).
+const TCP_SAVE_SYN: libc::c_int = 27;
+const TCP_SAVED_SYN: libc::c_int = 28;
+
+/// Sets the mark of a socket's packets, which firewalls can match. Needs CAP_NET_ADMIN over its namespace.
+pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_MARK, &mark.to_ne_bytes())
+}
+
+/// Sets the options in the header of a socket's IPv4 packets (RFC 791); empty for none.
+pub(crate) fn set_ip_options(socket: BorrowedFd<'_>, options: &[u8]) -> io::Result<()> {
+    set(socket, libc::IPPROTO_IP, libc::IP_OPTIONS, options)
+}
+
+/// The mark of a socket's packets.
+#[cfg(test)]
+pub(crate) fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut mark = [0; 4];
+    get(socket, libc::SOL_SOCKET, libc::SO_MARK, &mut mark)?;
+    Ok(u32::from_ne_bytes(mark))
+}
+
+/// Bytes of the options in the header of a socket's IPv4 packets.
+#[cfg(test)]
+pub(crate) fn ip_options(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    get(socket, libc::IPPROTO_IP, libc::IP_OPTIONS, &mut [0; 40])
+}
+
+/// Has a listener keep the headers of the first packet of each connection.
+pub(crate) fn save_first_packets(listener: BorrowedFd<'_>) -> io::Result<()> {
+    set(listener, libc::IPPROTO_TCP, TCP_SAVE_SYN, &1_u32.to_ne_bytes())
+}
+
+/// Reads the headers of the first packet of an accepted connection, once, and frees them; returns their length, 0 if there are
+/// none.
+pub(crate) fn first_packet(accepted: BorrowedFd<'_>, headers: &mut [u8]) -> io::Result<usize> {
+    get(accepted, libc::IPPROTO_TCP, TCP_SAVED_SYN, headers)
+}
+
+/// Number of the network namespace that a socket belongs to (Linux 5.14).
+pub(crate) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = [0; 8];
+    get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+/// Returns true if a TCP socket has no connection, is not making one, and does not listen.
+pub(crate) fn is_unconnected(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    const CLOSE: u8 = 7;
+    Ok(state(socket)? == CLOSE)
+}
+
+/// Returns true if a TCP socket is making a connection, and its peer has not answered.
+pub(crate) fn is_connecting(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    const SYN_SENT: u8 = 2;
+    Ok(state(socket)? == SYN_SENT)
+}
+
+/// State of a TCP socket (linux/tcp_states.h), with which `struct tcp_info` begins.
+fn state(socket: BorrowedFd<'_>) -> io::Result<u8> {
+    let mut state = [0];
+    get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state)?;
+    Ok(state[0])
+}
+
+/// Sets an option whose value holds no pointer.
+fn set(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the kernel reads `length` bytes at `value`.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads an option whose value holds no pointer; returns its length.
+fn get(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &mut [u8]) -> io::Result<usize> {
+    let mut length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the kernel writes at most `length` bytes at `value`, and how many these are.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    if result == 0 { Ok(length as usize) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,273 @@
+//! One connect(2), from its notification to its answer.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+use super::{Callers, DOOR_MARK, Refused, Shared, lock, nonce, number};
+use crate::sys::notify::{self, Answer, Notification};
+use crate::sys::socket;
+
+/// `PIDFD_THREAD` (linux/pidfd.h), Linux 6.9.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
+
+/// Address of a connect, as far as the witness reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    Internet(SocketAddr),
+    /// AF_UNSPEC: the socket is disconnected.
+    None,
+    /// An address that no internet socket takes.
+    Other,
+}
+
+impl<C: Callers> Shared<C> {
+    /// Decides on a connect. It goes on by itself unless it leads to the door. The kernel reports errors of calls that go on.
+    pub(super) fn decide(self: &Arc<Self>, call: &Notification) -> Answer {
+        match self.follow(call) {
+            Ok(answer) => answer,
+            // The caller was killed.
+            Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => Answer::Error(libc::ESRCH),
+            // A caller that the supervisor may not look at, such as a program that nobody may read, has no door.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Answer::Continue,
+            Err(error) => self.refuse(None, Refused::Unreadable(error)),
+        }
+    }
+
+    /// Refuses a connect, as a server without a free place would.
+    fn refuse(&self, caller: Option<C::Caller>, why: Refused) -> Answer {
+        let code = match why {
+            Refused::Foreign => libc::EPERM,
+            Refused::Pending | Refused::Waiting | Refused::Unreadable(_) => libc::ECONNREFUSED,
+        };
+        self.callers.refused(caller, why);
+        Answer::Error(code)
+    }
+
+    fn follow(self: &Arc<Self>, call: &Notification) -> io::Result<Answer> {
+        let caller = pidfd(call.thread)?;
+        let [descriptor, address, length, ..] = call.arguments;
+        // The kernel takes the lower half.
+        let Some(socket) = socket_of(&caller, descriptor as i32)? else { return Ok(Answer::Continue) };
+        let domain = sockopt::socket_domain(&socket);
+        if !matches!(domain, Ok(AddressFamily::INET | AddressFamily::INET6)) {
+            return Ok(Answer::Continue);
+        }
+        if socket::namespace(socket.as_fd())? != self.namespace {
+            return Ok(self.refuse(None, Refused::Foreign));
+        }
+        let destination = match Destination::read(call.thread, address, length as i32) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(Answer::Error(libc::EFAULT)),
+            destination => destination?,
+        };
+        let is_tcp = sockopt::socket_type(&socket)? == SocketType::STREAM
+            && sockopt::socket_protocol(&socket)? == Some(rustix::net::ipproto::TCP);
+        // A further connect of a connection changes nothing about it.
+        if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
+            return Ok(Answer::Continue);
+        }
+        // Every mark is made anew, as one of an earlier connect says nothing about this one.
+        let mark = match destination {
+            Destination::Internet(to) if is_tcp && self.is_door(to) => {
+                return self.connect(call, &caller, &socket, to);
+            }
+            Destination::Internet(to) if !is_local(to.ip(), self.own) => {
+                let caller = self.callers.describe(inner_thread(&caller)?);
+                if !notify::is_waiting(self.listener.as_fd(), call.id) {
+                    return Err(Errno::SRCH.into());
+                }
+                lock(&self.notes).add(caller)
+            }
+            Destination::Internet(_) | Destination::None | Destination::Other => 0,
+        };
+        socket::set_mark(socket.as_fd(), mark)?;
+        Ok(Answer::Continue)
+    }
+
+    /// Connects `socket` to the door `to` for the thread `thread`.
+    fn connect(
+        self: &Arc<Self>,
+        call: &Notification,
+        thread: &OwnedFd,
+        socket: &OwnedFd,
+        to: SocketAddr,
+    ) -> io::Result<Answer> {
+        let caller = self.callers.describe(inner_thread(thread)?);
+        // All that was read so far is true of the caller if it waits still.
+        if !notify::is_waiting(self.listener.as_fd(), call.id) {
+            return Err(Errno::SRCH.into());
+        }
+        let is_blocking = !rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
+        let leave = is_blocking.then(|| self.begin_connect());
+        if let Some(None) = leave {
+            return Ok(self.refuse(Some(caller), Refused::Waiting));
+        }
+        let added = lock(&self.pending).add(caller);
+        let nonce = match added {
+            Ok(nonce) => nonce,
+            Err(caller) => return Ok(self.refuse(Some(caller), Refused::Pending)),
+        };
+        let connected = socket::set_mark(socket.as_fd(), DOOR_MARK)
+            .and_then(|()| nonce::put(socket.as_fd(), nonce))
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            .and_then(|()| connect_to(socket, to));
+        let is_under_way = connected == Err(Errno::INPROGRESS);
+        if connected.is_err() && !is_under_way {
+            lock(&self.pending).take(nonce);
+            socket::set_mark(socket.as_fd(), 0)?;
+        }
+        // The first packet of a connection that its listener has not taken yet is sent again.
+        if !is_under_way || !socket::is_connecting(socket.as_fd())? {
+            nonce::clear(socket.as_fd())?;
+        }
+        Ok(connected.map_or_else(|error| number(&error), |()| Answer::Success))
+    }
+
+    fn is_door(&self, to: SocketAddr) -> bool {
+        to.ip().to_canonical() == IpAddr::V4(*self.door.ip()) && to.port() == self.door.port()
+    }
+}
+
+/// Connects until it is done: signals of the supervisor are nothing to the caller.
+fn connect_to(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
+    loop {
+        match rustix::net::connect(socket, &to) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens a pidfd of a thread: of its process if it is the first thread, else of itself.
+///
+/// # Errors
+/// ESRCH if the thread is gone; EINVAL before Linux 6.9 for a process whose first thread has ended.
+fn pidfd(thread: i32) -> io::Result<OwnedFd> {
+    let number = Pid::from_raw(thread).ok_or(Errno::SRCH)?;
+    // A number of a thread that is not the first gives EINVAL or ENOENT.
+    match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+        Ok(pidfd) => return Ok(pidfd),
+        Err(Errno::INVAL | Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    match rustix::process::pidfd_open(number, PIDFD_THREAD) {
+        Err(Errno::INVAL) => of_process(thread),
+        opened => Ok(opened?),
+    }
+}
+
+/// Opens a pidfd of the process of `thread`, whose descriptors are those of all its threads, as the filter keeps them together.
+fn of_process(thread: i32) -> io::Result<OwnedFd> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    Ok(rustix::process::pidfd_open(process, PidfdFlags::empty())?)
+}
+
+/// Takes the caller's `descriptor`; `None` if it has none of this number, so that the kernel says so.
+fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
+    if descriptor < 0 {
+        return Ok(None);
+    }
+    match rustix::process::pidfd_getfd(caller, descriptor, PidfdGetfdFlags::empty()) {
+        Err(Errno::BADF) => Ok(None),
+        taken => Ok(Some(taken?)),
+    }
+}
+
+/// Number of a thread, given by its pidfd, in its own PID namespace, which is the sandbox's.
+fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    let inner = numbers.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
+    inner.filter(|number| *number > 0).ok_or_else(|| Errno::SRCH.into())
+}
+
+impl Destination {
+    /// Reads the address of a connect from the memory of `thread`, once.
+    fn read(thread: i32, address: u64, length: i32) -> io::Result<Self> {
+        let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
+        let length = usize::try_from(length).unwrap_or(0).min(bytes.len());
+        if length == 0 {
+            return Ok(Self::Other);
+        }
+        let filled = notify::read_memory(thread, address, &mut bytes[..length])?;
+        if filled < length {
+            return Err(Errno::FAULT.into());
+        }
+        Ok(Self::parse(bytes.get(..length).unwrap_or_default()))
+    }
+
+    /// Parses `struct sockaddr_in` or `sockaddr_in6`, whose last field the kernel does not demand (ip(7), ipv6(7)).
+    fn parse(bytes: &[u8]) -> Self {
+        let port = bytes.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port));
+        let family = bytes.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family)));
+        let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word));
+        match (family, port, bytes.len()) {
+            (Some(libc::AF_UNSPEC), ..) => Self::None,
+            (Some(libc::AF_INET), Some(port), 16..) => {
+                let address = bytes.get(4..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
+                Self::Internet(SocketAddrV4::new(Ipv4Addr::from(address), port).into())
+            }
+            (Some(libc::AF_INET6), Some(port), 24..) => {
+                let address = bytes.get(8..).and_then(|rest| rest.first_chunk::<16>()).copied().unwrap_or_default();
+                let (flow, scope) = (word(4).unwrap_or(0), word(24).unwrap_or(0));
+                Self::Internet(SocketAddrV6::new(Ipv6Addr::from(address), port, flow, scope).into())
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Returns true if packets to `address` stay inside the sandbox, whose address is `own`; the unspecified address means it too.
+fn is_local(address: IpAddr, own: Ipv4Addr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified() || address == IpAddr::V4(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Destination, is_local};
+
+    #[test]
+    fn addresses_are_read_as_the_kernel_reads_them() {
+        let v4 = [&2_u16.to_ne_bytes()[..], &3128_u16.to_be_bytes(), &[10, 200, 0, 1], &[0; 8]].concat();
+        assert_eq!(Destination::parse(&v4), Destination::Internet("10.200.0.1:3128".parse().unwrap()));
+        assert_eq!(Destination::parse(&v4[..15]), Destination::Other);
+        let mapped = [&10_u16.to_ne_bytes()[..], &80_u16.to_be_bytes(), &[0; 14], &[255; 2], &[10, 200, 0, 1]].concat();
+        for length in [24, 28] {
+            let mut bytes = mapped.clone();
+            bytes.resize(length, 0);
+            let Destination::Internet(to) = Destination::parse(&bytes) else { panic!("{length}") };
+            assert_eq!(to.to_string(), "[::ffff:10.200.0.1]:80");
+        }
+        assert_eq!(Destination::parse(&mapped[..23]), Destination::Other);
+        assert_eq!(Destination::parse(&[0, 0]), Destination::None);
+        assert_eq!(Destination::parse(&[0]), Destination::Other);
+        assert_eq!(Destination::parse(&1_u16.to_ne_bytes()), Destination::Other);
+    }
+
+    #[test]
+    fn what_stays_inside_is_local_in_every_form() {
+        for (address, is_inside) in [
+            ("127.8.8.8", true),
+            ("0.0.0.0", true),
+            ("10.200.0.2", true),
+            ("::1", true),
+            ("::", true),
+            ("::ffff:127.0.0.1", true),
+            ("::ffff:10.200.0.2", true),
+            ("10.200.0.1", false),
+            ("198.51.100.7", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(is_local(address.parse().unwrap(), [10, 200, 0, 2].into()), is_inside, "{address}");
+        }
+    }
+}

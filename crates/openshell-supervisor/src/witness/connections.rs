@@ -1,0 +1,118 @@
+//! Callers of connections that are not accepted yet, and of connects that went elsewhere.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Bit of a socket's mark that only the witness's own connects have; the egress firewall demands it of connections to doors.
+pub const DOOR_MARK: u32 = 1 << 31;
+
+/// Connections at once that wait to be accepted: more than the queue of a listener holds.
+pub(super) const PENDING: usize = 4_096;
+
+/// Time for a connection to be accepted.
+const ACCEPT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Connects elsewhere that are remembered; the egress firewall logs five a second.
+const NOTES: usize = 256;
+
+/// Callers of connections that are not accepted yet, by nonce.
+#[derive(Debug)]
+pub(super) struct Pending<C> {
+    connections: HashMap<u64, (Instant, C)>,
+    last: u64,
+}
+
+impl<C> Default for Pending<C> {
+    fn default() -> Self {
+        Self { connections: HashMap::new(), last: 0 }
+    }
+}
+
+impl<C> Pending<C> {
+    /// Adds a connection of `caller` and returns its nonce, which no other one ever has; returns the caller if there are
+    /// [`PENDING`].
+    pub(super) fn add(&mut self, caller: C) -> Result<u64, C> {
+        let now = Instant::now();
+        if self.connections.len() >= PENDING {
+            self.connections.retain(|_, (begin, _)| now.duration_since(*begin) < ACCEPT_DEADLINE);
+        }
+        if self.connections.len() >= PENDING {
+            return Err(caller);
+        }
+        self.last += 1;
+        self.connections.insert(self.last, (now, caller));
+        Ok(self.last)
+    }
+
+    /// Removes the connection with `nonce`; returns its caller if it is in time.
+    pub(super) fn take(&mut self, nonce: u64) -> Option<C> {
+        let (begin, caller) = self.connections.remove(&nonce)?;
+        (begin.elapsed() < ACCEPT_DEADLINE).then_some(caller)
+    }
+}
+
+/// The last callers that connected elsewhere, by the mark of their packets.
+#[derive(Debug)]
+pub(super) struct Notes<C> {
+    callers: VecDeque<C>,
+    /// Mark of the last one.
+    last: u32,
+}
+
+impl<C> Default for Notes<C> {
+    fn default() -> Self {
+        Self { callers: VecDeque::new(), last: 0 }
+    }
+}
+
+impl<C: Clone> Notes<C> {
+    /// Notes `caller` and returns the mark, which is neither 0 nor has [`DOOR_MARK`].
+    pub(super) fn add(&mut self, caller: C) -> u32 {
+        if self.last == DOOR_MARK - 1 {
+            *self = Self::default();
+        }
+        if self.callers.len() == NOTES {
+            self.callers.pop_front();
+        }
+        self.callers.push_back(caller);
+        self.last += 1;
+        self.last
+    }
+
+    pub(super) fn get(&self, mark: u32) -> Option<C> {
+        let from_last = usize::try_from(self.last.checked_sub(mark)?).ok()?;
+        let index = self.callers.len().checked_sub(from_last + 1)?;
+        self.callers.get(index).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DOOR_MARK, NOTES, Notes, PENDING, Pending};
+
+    #[test]
+    fn a_connection_has_one_caller_once_and_their_number_is_bounded() {
+        let mut pending = Pending::default();
+        let nonces: Vec<u64> = (0..PENDING).map(|caller| pending.add(caller).unwrap()).collect();
+        assert_eq!(pending.add(7), Err(7));
+        assert_eq!(pending.take(nonces[5]), Some(5));
+        assert_eq!(pending.take(nonces[5]), None);
+        let next = pending.add(9).unwrap();
+        assert!(!nonces.contains(&next), "a nonce is never used again");
+        assert_eq!(pending.take(next), Some(9));
+        assert_eq!(pending.take(0), None);
+    }
+
+    #[test]
+    fn the_last_notes_are_found_by_their_marks_and_no_mark_is_a_doors() {
+        let mut notes = Notes::default();
+        let marks: Vec<u32> = (0..NOTES + 3).map(|caller| notes.add(caller)).collect();
+        assert_eq!(notes.get(marks[2]), None);
+        assert_eq!(notes.get(marks[3]), Some(3));
+        assert_eq!(notes.get(marks[NOTES + 2]), Some(NOTES + 2));
+        assert_eq!((notes.get(0), notes.get(marks[NOTES + 2] + 1), notes.get(u32::MAX)), (None, None, None));
+        notes.last = DOOR_MARK - 1;
+        assert_eq!(notes.add(1), 1);
+        assert_eq!(notes.get(1), Some(1));
+    }
+}

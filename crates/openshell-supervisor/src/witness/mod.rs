@@ -1,0 +1,271 @@
+//! Tells who makes connections to the supervisor's listeners, as a fact of the connection itself.
+//!
+//! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If it leads to a listener of the
+//! supervisor, a *door*, the witness takes the socket, describes the caller, writes a nonce into the header of the first packet,
+//! connects the socket itself, and returns the result to the caller. The accepted connection carries the nonce, so caller,
+//! socket and address are one fact, whatever the caller changes meanwhile. Every other connect goes on by itself; its packets
+//! carry a mark that tells the caller where the egress firewall refuses them.
+
+mod connect;
+mod connections;
+mod nonce;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::switches::{SWITCHES, Switch};
+use crate::sys::notify::{self, Answer};
+use crate::sys::socket;
+pub use connections::DOOR_MARK;
+use connections::{Notes, Pending};
+pub use nonce::save_first_packets;
+
+/// Threads at most. One receives; a connect that waits, as the queue of its listener is full, takes one for as long.
+const THREADS: usize = 8;
+
+/// Time that no connect takes but one that waits for a full queue, which takes a second.
+const LONG_CONNECT: Duration = Duration::from_millis(50);
+
+/// The look-up of callers, and the place for what the witness has to say.
+pub trait Callers: Send + Sync + 'static {
+    /// Description of a caller, or the reason why there is none.
+    type Caller: Clone + Send + 'static;
+
+    /// Describes the process of `thread`, a number of the sandbox's PID namespace. The thread waits meanwhile. Must not wait for
+    /// anything that the caller can delay.
+    fn describe(&self, thread: i32) -> Self::Caller;
+
+    /// Reports a connect that was refused. Must not block.
+    fn refused(&self, caller: Option<Self::Caller>, why: Refused);
+
+    /// Reports that the witness has ended, so that every further connect would wait for ever.
+    fn failed(&self, error: io::Error);
+}
+
+/// Reason for which the witness refuses a connect.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// As many connections wait to be accepted as may.
+    #[error("too many connections wait to be accepted")]
+    Pending,
+    /// As many connects wait as may.
+    #[error("too many connects wait for a queue that is full")]
+    Waiting,
+    /// The socket was made elsewhere.
+    #[error("the socket belongs to another network than the sandbox's")]
+    Foreign,
+    /// The caller cannot be looked at.
+    #[error("the supervisor cannot look at the caller: {0}")]
+    Unreadable(io::Error),
+}
+
+/// Failure to start.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum WitnessError {
+    #[error("cannot tell who is calling: {} is {}, and {}; {}", .0.name, .0.forbids, .0.costs, .0.remedy)]
+    Forbidden(Switch),
+    #[error("cannot tell the sandbox's sockets from others (SO_NETNS_COOKIE, Linux 5.14), which tells who is calling")]
+    Namespace { source: io::Error },
+    #[error("cannot start the thread that tells who is calling; raise the limit of processes (pids.max, ulimit -u)")]
+    Thread { source: io::Error },
+}
+
+/// The listener of the sandbox's connects, which wait until a [`Witness`] is started with it.
+#[derive(Debug)]
+pub struct Connects {
+    pub(crate) listener: OwnedFd,
+}
+
+/// The sandbox's network, as the witness knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Network<'s> {
+    /// Address of the supervisor's listener.
+    pub door: SocketAddrV4,
+    /// Address of the sandbox itself.
+    pub own: Ipv4Addr,
+    /// Any socket of its namespace.
+    pub socket: BorrowedFd<'s>,
+}
+
+/// A running witness. Its threads end with the last process of the sandbox, or with the supervisor.
+pub struct Witness<C: Callers>(Arc<Shared<C>>);
+
+struct Shared<C: Callers> {
+    listener: OwnedFd,
+    door: SocketAddrV4,
+    own: Ipv4Addr,
+    /// Number of the sandbox's network namespace.
+    namespace: u64,
+    pending: Mutex<Pending<C::Caller>>,
+    notes: Mutex<Notes<C::Caller>>,
+    callers: C,
+    threads: Mutex<Threads>,
+    /// Signalled when a thread leaves its connect.
+    left: Condvar,
+}
+
+/// The threads of a witness.
+#[derive(Debug, Default)]
+struct Threads {
+    count: usize,
+    /// When those that may wait in a connect began to, by ascending numbers.
+    connecting: BTreeMap<u64, Instant>,
+    /// The last number given.
+    last: u64,
+}
+
+/// Leave of a thread to wait in a connect.
+struct ConnectGuard<'s> {
+    threads: &'s Mutex<Threads>,
+    left: &'s Condvar,
+    number: u64,
+}
+
+impl Drop for ConnectGuard<'_> {
+    fn drop(&mut self) {
+        lock(self.threads).connecting.remove(&self.number);
+        self.left.notify_one();
+    }
+}
+
+impl<C: Callers> Witness<C> {
+    /// Starts to answer `connects`, which come from `network`.
+    ///
+    /// # Errors
+    /// Processes or sockets of the sandbox cannot be looked at, or a thread cannot be started.
+    pub fn start(connects: Connects, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
+        let Network { door, own, socket } = network;
+        let Connects { listener } = connects;
+        let forbidding = SWITCHES.iter().find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
+        forbidding.map_or(Ok(()), |switch| Err(WitnessError::Forbidden(*switch)))?;
+        let namespace = socket::namespace(socket).map_err(|source| WitnessError::Namespace { source })?;
+        notify::wake_on_one_processor(listener.as_fd());
+        let shared = Arc::new(Shared {
+            listener,
+            door,
+            own,
+            namespace,
+            pending: Mutex::default(),
+            notes: Mutex::default(),
+            callers,
+            threads: Mutex::default(),
+            left: Condvar::new(),
+        });
+        let started = shared.start_thread(&mut lock(&shared.threads));
+        started.map_err(|source| WitnessError::Thread { source })?;
+        Ok(Self(shared))
+    }
+
+    /// Returns the caller whose connect made the accepted connection `accepted`, once.
+    #[must_use]
+    pub fn caller(&self, accepted: BorrowedFd<'_>) -> Option<C::Caller> {
+        let nonce = nonce::take(accepted)?;
+        lock(&self.0.pending).take(nonce)
+    }
+
+    /// Returns the caller noted for packets with `mark`, if it is not forgotten.
+    #[must_use]
+    pub fn noted(&self, mark: u32) -> Option<C::Caller> {
+        lock(&self.0.notes).get(mark)
+    }
+}
+
+impl<C: Callers> Shared<C> {
+    /// Starts a thread that receives, unless there are [`THREADS`].
+    fn start_thread(self: &Arc<Self>, threads: &mut Threads) -> io::Result<()> {
+        if threads.count == THREADS {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let shared = Arc::clone(self);
+        std::thread::Builder::new().name("witness".to_owned()).spawn(move || shared.serve())?;
+        threads.count += 1;
+        Ok(())
+    }
+
+    /// Waits for leave to wait in a connect: one thread must be left that does not. Returns `None` if all others have waited for
+    /// [`LONG_CONNECT`], which only a full queue makes them do.
+    fn begin_connect(self: &Arc<Self>) -> Option<ConnectGuard<'_>> {
+        let mut threads = lock(&self.threads);
+        loop {
+            if threads.connecting.len() + 1 < threads.count || self.start_thread(&mut threads).is_ok() {
+                let number = threads.last + 1;
+                threads.last = number;
+                threads.connecting.insert(number, Instant::now());
+                return Some(ConnectGuard { threads: &self.threads, left: &self.left, number });
+            }
+            let newest = threads.connecting.last_key_value().map(|(_, begin)| begin.elapsed());
+            let left = LONG_CONNECT.checked_sub(newest.unwrap_or(LONG_CONNECT)).filter(|left| !left.is_zero())?;
+            threads = self.left.wait_timeout(threads, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Answers notifications until no process of the sandbox is left.
+    fn serve(self: Arc<Self>) {
+        let guard = FailureNotice(&self);
+        loop {
+            let received = notify::receive(self.listener.as_fd());
+            match received {
+                Ok(notification) => {
+                    let answer = self.decide(&notification);
+                    // A failure means that the caller was killed.
+                    let _ = notify::answer(self.listener.as_fd(), notification.id, answer);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The caller was killed, or no process is left.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                    if self.is_deserted() {
+                        return std::mem::forget(guard);
+                    }
+                }
+                Err(error) => {
+                    std::mem::forget(guard);
+                    return self.callers.failed(error);
+                }
+            }
+        }
+    }
+
+    /// Returns true if no process of the sandbox is left.
+    fn is_deserted(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut listener = [PollFd::new(&self.listener, PollFlags::empty())];
+        let polled = rustix::event::poll(&mut listener, Some(&now));
+        polled.is_ok() && listener[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+/// Reports the end of a thread that panicked.
+struct FailureNotice<'s, C: Callers>(&'s Shared<C>);
+
+impl<C: Callers> Drop for FailureNotice<'_, C> {
+    fn drop(&mut self) {
+        self.0.callers.failed(io::Error::other("its thread panicked"));
+    }
+}
+
+impl<C: Callers> std::fmt::Debug for Witness<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Witness").field("door", &self.0.door).finish_non_exhaustive()
+    }
+}
+
+/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error number of `error`.
+fn number(error: &Errno) -> Answer {
+    Answer::Error(error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The nonce of a connection: bytes in an option of the IP header of its first packet, which the accepting end keeps.
+//!
+//! The option is a full Record Route (RFC 791 §3.1): no router writes into it, it needs no capability, and neither this option
+//! nor packets of other headers are in reach of the workload, whose system-call filter refuses both.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::sys::socket;
+
+/// IPOPT_RR, the length of the option, and a pointer behind its end: it is full.
+const FULL_ROUTE: [u8; 3] = [7, 11, 12];
+
+/// IPOPT_END, which fills the header up to a whole word.
+const END: u8 = 0;
+
+/// Bytes of an IPv4 header without options.
+const HEADER: usize = 20;
+
+/// Largest headers of a first packet: of IP and of TCP.
+const HEADERS: usize = 120;
+
+/// Has `listener` keep the first packet of each connection, by which a [`super::Witness`] knows it.
+///
+/// # Errors
+/// The socket does not listen for TCP.
+pub fn save_first_packets(listener: impl AsFd) -> io::Result<()> {
+    socket::save_first_packets(listener.as_fd())
+}
+
+/// Puts `nonce` into the packets that `socket` sends until [`clear`].
+pub(super) fn put(socket: BorrowedFd<'_>, nonce: u64) -> io::Result<()> {
+    let mut options = [END; 12];
+    options[..3].copy_from_slice(&FULL_ROUTE);
+    options[3..11].copy_from_slice(&nonce.to_be_bytes());
+    socket::set_ip_options(socket, &options)
+}
+
+/// Removes the nonce.
+pub(super) fn clear(socket: BorrowedFd<'_>) -> io::Result<()> {
+    socket::set_ip_options(socket, &[])
+}
+
+/// Takes the nonce of an accepted connection.
+pub(super) fn take(accepted: BorrowedFd<'_>) -> Option<u64> {
+    let mut headers = [0; HEADERS];
+    let length = socket::first_packet(accepted, &mut headers).ok()?;
+    let nonce = parse(headers.get(..length)?)?;
+    // The kernel returns the option in each packet of the accepted end.
+    let _ = clear(accepted);
+    Some(nonce)
+}
+
+/// Parses the headers of a first packet; only the witness makes one with options.
+fn parse(headers: &[u8]) -> Option<u64> {
+    let first = headers.first()?;
+    if first >> 4 != 4 || usize::from(first & 0xf) * 4 != HEADER + 12 {
+        return None;
+    }
+    let nonce = headers.get(HEADER..)?.strip_prefix(&FULL_ROUTE)?.first_chunk::<8>()?;
+    Some(u64::from_be_bytes(*nonce))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FULL_ROUTE, HEADER, parse};
+
+    #[test]
+    fn only_headers_with_the_whole_option_have_a_nonce() {
+        let mut packet = vec![0; HEADER];
+        packet[0] = 0x48;
+        packet.extend(FULL_ROUTE);
+        packet.extend(7_u64.to_be_bytes());
+        packet.push(0);
+        packet.extend([0; 20]);
+        assert_eq!(parse(&packet), Some(7));
+        for length in 0..HEADER + 11 {
+            assert_eq!(parse(&packet[..length]), None, "{length}");
+        }
+        for (index, byte) in [(0, 0x45), (0, 0x68), (HEADER, 68), (HEADER + 1, 12), (HEADER + 2, 4)] {
+            let mut other = packet.clone();
+            other[index] = byte;
+            assert_eq!(parse(&other), None, "{index}");
+        }
+    }
+}
