@@ -132,6 +132,8 @@ impl Limits {
     pub const FINGERPRINTS: usize = 4_096;
     /// Programs in use at once, each with a descriptor until its connections are accepted and judged.
     pub const EXECUTABLES: usize = 1_024;
+    /// Programs whose descriptors are kept, as they probably connect again.
+    pub const RECENT_EXECUTABLES: usize = 16;
     /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
     /// Connections whose programs are read, or that are judged, at once; more would only compete for the processors.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, debug_span};
@@ -20,20 +21,15 @@ use crate::limits::Limits;
 use crate::pipeline;
 use crate::proxy::Proxy;
 use crate::socket::prepare;
-use crate::workers::Workers;
+use crate::workers::{WorkerId, Workers};
 
 /// A service at a listener.
 pub trait Service: Send + Sync + 'static {
     /// Connections served at once.
     const CONNECTIONS: usize;
 
-    /// Serves a client at `peer`, whose connection was made to `server`.
-    fn serve(
-        self: Arc<Self>,
-        client: TcpStream,
-        peer: SocketAddr,
-        server: SocketAddr,
-    ) -> impl Future<Output = ()> + Send;
+    /// Serves a client at `peer`.
+    fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
 
     /// Turns away a client beyond [`Self::CONNECTIONS`].
     fn refuse_excess(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
@@ -42,7 +38,7 @@ pub trait Service: Send + Sync + 'static {
 impl Service for Proxy {
     const CONNECTIONS: usize = Limits::CONNECTIONS;
 
-    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr, _: SocketAddr) {
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         let identity = self.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
         pipeline::serve(self, client, identity).instrument(debug_span!("connection", client = %peer)).await;
     }
@@ -57,20 +53,29 @@ impl Service for Proxy {
 pub struct Listener {
     socket: TcpListener,
     workers: Arc<Workers>,
+    /// The worker that accepts.
+    accepting: (Handle, WorkerId),
     /// Descriptors beyond which no connection is accepted; `None` without a limit.
     descriptors: Option<u32>,
 }
 
 impl Listener {
-    /// Accepts at `socket`; connections are served by `workers`.
+    /// Accepts at `socket`; connections are served by `workers`, the first of which accepts them.
     ///
     /// # Errors
-    /// The socket is not one that the calling runtime can wait for.
+    /// Threads or descriptors are exhausted, or the socket is not one that can be waited for.
     pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
         let limit = rustix::process::getrlimit(Resource::Nofile).current;
         let descriptors =
             limit.map(|limit| limit.saturating_sub(Limits::SPARE_DESCRIPTORS).try_into().unwrap_or(u32::MAX));
-        Ok(Self { socket: TcpListener::from_std(socket)?, workers, descriptors })
+        // Accepted sockets inherit the options.
+        prepare(&socket)?;
+        let accepting = workers.first()?;
+        let socket = {
+            let _runtime = accepting.0.enter();
+            TcpListener::from_std(socket)?
+        };
+        Ok(Self { socket, workers, accepting, descriptors })
     }
 
     /// As [`Self::new`], for connections of the workload.
@@ -86,12 +91,27 @@ impl Listener {
 
     /// Accepts connections until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
     /// accept are logged and retried, since their causes pass.
-    pub async fn run<S: Service>(self, service: Arc<S>, mut stopped: oneshot::Receiver<()>) {
+    ///
+    /// # Panics
+    /// The accepting task panicked.
+    pub async fn run<S: Service>(self, service: Arc<S>, stopped: oneshot::Receiver<()>) {
+        let runtime = self.accepting.0.clone();
+        // Dropping the set ends the task.
+        let mut task = JoinSet::new();
+        task.spawn_on(self.accept_all(service, stopped), &runtime);
+        if let Some(Err(error)) = task.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    async fn accept_all<S: Service>(self, service: Arc<S>, mut stopped: oneshot::Receiver<()>) {
         let slots = Arc::new(Semaphore::new(S::CONNECTIONS));
         let refusal_slots = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
-        let mut unanswered = 0;
+        let (mut unanswered, mut last) = (0, u32::MAX);
         loop {
             while let Some(ended) = connections.try_join_next() {
                 note_failure(ended);
@@ -99,7 +119,7 @@ impl Listener {
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
-                accepted = self.accept() => accepted,
+                accepted = self.accept(last) => accepted,
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {
@@ -117,12 +137,10 @@ impl Listener {
                 }
             };
             pause = Limits::ACCEPT_BACKOFF;
-            // A socket that takes no options is closed already.
-            let Ok(server) = prepare(&client).and_then(|()| client.local_addr()) else { continue };
-            let Ok(client) = client.into_std() else { continue };
+            last = client.as_raw_fd().cast_unsigned();
             let service = Arc::clone(&service);
             if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                self.spawn_on_worker(&mut connections, client, slot, move |client| service.serve(client, peer, server));
+                self.spawn_on_worker(&mut connections, client, slot, move |client| service.serve(client, peer));
             } else if let Ok(slot) = Arc::clone(&refusal_slots).try_acquire_owned() {
                 self.spawn_on_worker(&mut connections, client, slot, move |client| service.refuse_excess(client, peer));
             } else {
@@ -140,9 +158,9 @@ impl Listener {
         connections.shutdown().await;
     }
 
-    /// Accepts a connection, unless the descriptors are used up that connections may have.
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        while self.has_few_descriptors()? {
+    /// Accepts a connection, unless the descriptors are used up that connections may have; the one accepted last has `last`.
+    async fn accept(&self, last: u32) -> io::Result<(TcpStream, SocketAddr)> {
+        while self.descriptors.is_some_and(|most| last >= most / 2) && self.has_few_descriptors()? {
             let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
             if rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
                 return Err(Errno::MFILE.into());
@@ -162,7 +180,7 @@ impl Listener {
     fn spawn_on_worker<F>(
         &self,
         connections: &mut JoinSet<()>,
-        client: std::net::TcpStream,
+        client: TcpStream,
         slot: OwnedSemaphorePermit,
         serve: impl FnOnce(TcpStream) -> F + Send + 'static,
     ) where
@@ -178,6 +196,16 @@ impl Listener {
                 return;
             }
         };
+        if worker_slot.is_of(&self.accepting.1) {
+            let served = async move {
+                serve(client).await;
+                drop((slot, worker_slot));
+            };
+            connections.spawn(served);
+            return;
+        }
+        // A socket that cannot leave its runtime is closed already.
+        let Ok(client) = client.into_std() else { return };
         let served = async move {
             match TcpStream::from_std(client) {
                 Ok(client) => serve(client).await,

@@ -82,7 +82,7 @@ impl PublishedPort {
 impl Service for PublishedPort {
     const CONNECTIONS: usize = Limits::PUBLISHED_CONNECTIONS;
 
-    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr, _: SocketAddr) {
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         match self.connect().await {
             Ok(server) => {
                 self.report(peer, Severity::Info, Action::Allowed, "");

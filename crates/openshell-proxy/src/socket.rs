@@ -1,6 +1,7 @@
 //! Sockets of connections: the type of the client's, and the options of both ends.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -12,10 +13,10 @@ use crate::limits::Limits;
 pub(crate) type ClientStream = TcpStream;
 
 /// Sets TCP_NODELAY, and keepalive probes after [`Limits::KEEPALIVE`].
-pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Limits::KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+pub(crate) fn prepare(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, Limits::KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(10))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! the events that it would have polled for.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, available_parallelism};
 
 use tokio::runtime::{Builder, Handle};
@@ -40,6 +40,20 @@ impl Workers {
         Self { running: Mutex::default(), most }
     }
 
+    /// The runtime of the first worker, which is started if there is none: an accept there wakes no other thread for the
+    /// connection that it serves itself.
+    ///
+    /// # Errors
+    /// The system has no more threads or descriptors.
+    pub(crate) fn first(&self) -> io::Result<(Handle, WorkerId)> {
+        let mut workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if workers.is_empty() {
+            workers.push(Worker::start()?);
+        }
+        let worker = workers.first().ok_or(io::ErrorKind::NotFound)?;
+        Ok((worker.runtime.clone(), WorkerId(Arc::downgrade(&worker.connections))))
+    }
+
     /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and a slot to be held by the
     /// next one.
     ///
@@ -60,14 +74,25 @@ impl Workers {
             }
         }
         let worker = workers.iter().min_by_key(|worker| load(worker)).ok_or(io::ErrorKind::NotFound)?;
-        Ok((worker.runtime.clone(), WorkerSlot { _connections: Arc::clone(&worker.connections) }))
+        Ok((worker.runtime.clone(), WorkerSlot { connections: Arc::clone(&worker.connections) }))
     }
 }
+
+/// Identity of a worker.
+#[derive(Debug)]
+pub(crate) struct WorkerId(Weak<()>);
 
 /// A connection's slot on a worker, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
-    _connections: Arc<()>,
+    connections: Arc<()>,
+}
+
+impl WorkerSlot {
+    /// Returns true if this is a slot of `worker`.
+    pub(crate) fn is_of(&self, worker: &WorkerId) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.connections), worker.0.as_ptr())
+    }
 }
 
 impl Worker {

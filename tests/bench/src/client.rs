@@ -1,7 +1,8 @@
 //! A load client: through a CONNECT proxy if HTTPS_PROXY is set, else direct.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -135,6 +136,32 @@ pub(crate) fn run(words: &[String]) {
             let _idle = Idle::new(number(2));
             median_of((0..number(1)).map(|_| by_new_process()).collect())
         }
+        // New processes beside idle ones with a hundred descriptors, to those beside none.
+        Some("crowded") => {
+            let measure = || median_of((0..number(1)).map(|_| by_new_process()).collect());
+            let alone = measure();
+            // Inherited, as they are not closed by exec.
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let held: Vec<_> = (0..97).map(|_| rustix::io::dup(&null).unwrap()).collect();
+            let _idle = Idle::new(number(2));
+            drop(held);
+            measure() / alone
+        }
+        // Connects that stay on this host.
+        Some("connects") => match words[1].as_str() {
+            "unix" => {
+                let name = std::env::temp_dir().join(format!("bench-{}", std::process::id()));
+                let server = UnixListener::bind(&name).unwrap();
+                let result = connects(number(2), || UnixStream::connect(&name).unwrap(), || server.accept().unwrap());
+                std::fs::remove_file(name).unwrap();
+                result
+            }
+            _ => {
+                let server = TcpListener::bind("127.0.0.1:0").unwrap();
+                let to = server.local_addr().unwrap();
+                connects(number(2), || TcpStream::connect(to).unwrap(), || server.accept().unwrap())
+            }
+        },
         Some("tunnel") => {
             let to = words.get(2).map_or(TARGET, String::as_str);
             let mut stream = open(to);
@@ -189,6 +216,18 @@ fn median_of(mut times: Vec<f64>) -> f64 {
 /// A new connection and one request.
 fn connection(to: &str) -> Duration {
     timed(|| open(to).fetch("/"))
+}
+
+/// Median time of `count` connects, each accepted and closed before the next.
+fn connects<C, A>(count: usize, connect: impl Fn() -> C, accept: impl Fn() -> A) -> f64 {
+    let one = |_| {
+        let start = Instant::now();
+        let client = connect();
+        let time = start.elapsed().as_secs_f64();
+        drop((client, accept()));
+        time
+    };
+    median_of((0..count).map(one).collect())
 }
 
 fn timed(act: impl FnOnce()) -> Duration {

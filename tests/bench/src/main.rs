@@ -48,9 +48,13 @@ const ROWS: &[Row] = &[
     ("crowd: start beside 299 / beside none", crowd),
     ("crowd: PSS of supervisor and init, of 100", idle_memory),
     ("connect: new CONNECT + request / direct", connect),
+    ("connect: new CONNECT + request / relay", connect_relay),
+    ("inside: connect of loopback / outside, us", |name| connects(name, "loopback")),
+    ("inside: connect of a Unix socket / outside, us", |name| connects(name, "unix")),
     ("policies: 1,000 / few", policies),
     ("idle: 1,000 idle processes / none", idle),
     ("process: new process a connection, 1,000 idle", process),
+    ("process: the same, 10,000 idle / none", crowded),
     ("tunnel: small requests / plain relay", tunnel),
     ("bytes: 1 GiB through a tunnel, speed / direct", bytes),
     ("tls: new TLS tunnel + request / direct", tls),
@@ -147,7 +151,14 @@ fn inside(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
 }
 
 fn outside(lab: &Lab, task: &[&str]) -> f64 {
-    let printed = lab.shell(&format!("SSL_CERT_FILE={} {} client {}", certificate(lab), this(), task.join(" ")));
+    outside_with(lab, "", task)
+}
+
+/// The same with variables, or a command that runs it.
+fn outside_with(lab: &Lab, words: &str, task: &[&str]) -> f64 {
+    let certificate = certificate(lab);
+    let printed =
+        lab.shell(&format!("SSL_CERT_FILE={certificate} {words} {} client {}", this(), task.join(" ")));
     printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 
@@ -253,6 +264,38 @@ fn connect(name: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
     pairs(name, MILLI, || outside(&lab, &["requests", "500"]), || inside(&lab, &policy, &["requests", "500"]));
+}
+
+/// The same to a relay without logic, which answers each CONNECT, and copies; its client is behind a link, as in a sandbox.
+fn connect_relay(name: &str) {
+    let (lab, _server) = host();
+    let made = lab.shell(
+        "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 netns client && \
+         ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n client addr add 10.98.0.2/24 dev link1 && \
+         ip -n client link set link1 up",
+    );
+    assert_eq!(made, "");
+    let policy = policy(10);
+    let task = ["requests", "500"];
+    let by_relay = || outside_with(&lab, "HTTPS_PROXY=http://10.98.0.1:8082 ip netns exec client", &task);
+    pairs(name, MILLI, by_relay, || inside(&lab, &policy, &task));
+}
+
+/// Connects that stay inside the sandbox.
+fn connects(name: &str, kind: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    let task = ["connects", kind, "5000"];
+    pairs(name, 1e6, || outside(&lab, &task), || inside(&lab, &policy, &task));
+}
+
+/// Connections of new processes beside 10,000 idle ones with 100 descriptors each, to those beside none.
+fn crowded(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(10);
+    let mut ratios: Vec<f64> = (0..3).map(|_| inside(&lab, &policy, &["crowded", "200", "10000"])).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("{name:<44} {:>9.2} {:>9.2} {:>9.2}", ratios[1], ratios[0], ratios[2]);
 }
 
 fn policies(name: &str) {

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
+use rustix::event::{PollFd, PollFlags};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -17,6 +18,9 @@ use super::http2;
 /// Address of the relay.
 pub(crate) const RELAY: &str = "10.99.0.1:8081";
 
+/// Address of the relay that answers CONNECT.
+pub(crate) const CONNECT_RELAY: &str = "0.0.0.0:8082";
+
 /// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for `/pacedN`, else two bytes. The
 /// certificate is written to `certificate`.
 pub(crate) fn run(certificate: &Path) {
@@ -24,6 +28,8 @@ pub(crate) fn run(certificate: &Path) {
     let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
     http2::serve(&config);
     thread::spawn(move || relay.incoming().for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap())))));
+    let connect_relay = TcpListener::bind(CONNECT_RELAY).unwrap();
+    thread::spawn(move || connect_relay.incoming().for_each(|client| answer_connect(client.unwrap())));
     thread::spawn(move || {
         for client in tls.incoming().map(Result::unwrap) {
             client.set_nodelay(true).unwrap();
@@ -129,6 +135,37 @@ fn events(client: &mut impl Write, count: usize, pause: Duration) -> std::io::Re
         client.flush()?;
     }
     client.write_all(b"0\r\n\r\n")
+}
+
+/// Answers a CONNECT with 200 whatever it asks for, and copies until either side ends: one connection at a time, on one thread.
+fn answer_connect(client: TcpStream) {
+    let (mut client, mut head) = (client, [0; 4096]);
+    client.set_nodelay(true).unwrap();
+    // A client of this benchmark writes the head at once.
+    if client.read(&mut head).unwrap_or(0) == 0 {
+        return;
+    }
+    let mut upstream = TcpStream::connect(TARGET).unwrap();
+    upstream.set_nodelay(true).unwrap();
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let mut ready = [PollFd::new(&client, PollFlags::IN), PollFd::new(&upstream, PollFlags::IN)];
+        rustix::event::poll(&mut ready, None).unwrap();
+        let [from_client, from_upstream] = ready.map(|end| !end.revents().is_empty());
+        if from_client && !copied(&mut client, &mut upstream, &mut buffer) {
+            return;
+        }
+        if from_upstream && !copied(&mut upstream, &mut client, &mut buffer) {
+            return;
+        }
+    }
+}
+
+/// Copies what is there; returns false at the end of either stream.
+fn copied(from: &mut TcpStream, to: &mut TcpStream, buffer: &mut [u8]) -> bool {
+    let filled = from.read(buffer).unwrap_or(0);
+    filled > 0 && to.write_all(&buffer[..filled]).is_ok()
 }
 
 fn pass_on(client: TcpStream) {

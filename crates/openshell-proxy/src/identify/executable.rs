@@ -1,6 +1,6 @@
 //! Executables of running processes, each held open once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -62,7 +62,14 @@ impl Stamp {
 
 /// The executables in use, so that many processes of a program take one descriptor.
 #[derive(Debug, Default)]
-pub(super) struct Executables(Mutex<HashMap<(Stamp, String), Weak<Executable>>>);
+pub(super) struct Executables(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    used: HashMap<(Stamp, String), Weak<Executable>>,
+    /// The last ones, which the next callers probably have.
+    last: VecDeque<Arc<Executable>>,
+}
 
 /// Error of opening an executable.
 #[derive(Debug, thiserror::Error)]
@@ -82,13 +89,14 @@ impl Executables {
         let path = rustix::fs::readlinkat(&root, link, Vec::new())?;
         let key = (stamp, path.into_string().map_err(|_| OpenError::NotUtf8)?);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(executable) = known.get(&key).and_then(Weak::upgrade) {
+        let Known { used, last } = &mut *known;
+        if let Some(executable) = used.get(&key).and_then(Weak::upgrade) {
             return Ok(executable);
         }
-        if known.len() >= Limits::EXECUTABLES {
-            known.retain(|_, executable| executable.strong_count() > 0);
+        if used.len() >= Limits::EXECUTABLES {
+            used.retain(|_, executable| executable.strong_count() > 0);
         }
-        if known.len() >= Limits::EXECUTABLES {
+        if used.len() >= Limits::EXECUTABLES {
             return Err(OpenError::TooMany);
         }
         // The file is the one that runs, whatever is at its path by now. O_PATH asks no file system, which could take long.
@@ -98,7 +106,11 @@ impl Executables {
             return Err(Errno::SRCH.into());
         }
         let executable = Arc::new(Executable { path: key.1.clone(), file, stamp });
-        known.insert(key, Arc::downgrade(&executable));
+        used.insert(key, Arc::downgrade(&executable));
+        if last.len() == Limits::RECENT_EXECUTABLES {
+            last.pop_front();
+        }
+        last.push_back(Arc::clone(&executable));
         Ok(executable)
     }
 }

@@ -123,7 +123,7 @@ impl Processes {
 
     /// Reads state, parent and start time: fields 4, 20 and 22 of proc_pid_stat(5).
     fn stat(&self, number: i32) -> Result<Stat, ProcError> {
-        let text = self.read(&format!("{number}/stat"), 4096).map_err(ProcError::reading(number))?;
+        let text = self.read(&format!("{number}/stat"), 1024).map_err(ProcError::reading(number))?;
         // Field 2, the name, may hold parentheses, so the fields are counted from the last one.
         let end = text.iter().rposition(|byte| *byte == b')');
         let fields = end.and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok()).unwrap_or_default();
@@ -161,10 +161,8 @@ impl Processes {
     fn read(&self, name: &str, limit: usize) -> rustix::io::Result<Vec<u8>> {
         let file = rustix::fs::openat(&self.root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut bytes = vec![0; limit];
-        let mut filled = 0;
-        while let more @ 1.. = rustix::io::read(&file, bytes.get_mut(filled..).unwrap_or_default())? {
-            filled += more;
-        }
+        // One read gives as much as there is.
+        let filled = rustix::io::read(&file, &mut bytes)?;
         bytes.truncate(filled);
         Ok(bytes)
     }

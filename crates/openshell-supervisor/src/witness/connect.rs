@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use super::{Callers, DOOR_MARK, Refused, Shared, lock, nonce, number};
@@ -66,8 +66,7 @@ impl<C: Callers> Shared<C> {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(Answer::Error(libc::EFAULT)),
             destination => destination?,
         };
-        let is_tcp = sockopt::socket_type(&socket)? == SocketType::STREAM
-            && sockopt::socket_protocol(&socket)? == Some(rustix::net::ipproto::TCP);
+        let is_tcp = sockopt::socket_protocol(&socket)? == Some(rustix::net::ipproto::TCP);
         // A further connect of a connection changes nothing about it.
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
@@ -183,7 +182,12 @@ fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
 
 /// Number of a thread, given by its pidfd, in its own PID namespace, which is the sandbox's.
 fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let name = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let file = rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // One read gives the whole file.
+    let mut bytes = [0; 1024];
+    let filled = rustix::io::read(&file, &mut bytes)?;
+    let text = std::str::from_utf8(bytes.get(..filled).unwrap_or_default()).unwrap_or_default();
     let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
     let inner = numbers.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
     inner.filter(|number| *number > 0).ok_or_else(|| Errno::SRCH.into())

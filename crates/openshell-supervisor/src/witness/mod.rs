@@ -118,6 +118,8 @@ struct Threads {
     count: usize,
     /// When those that may wait in a connect began to, by ascending numbers.
     connecting: BTreeMap<u64, Instant>,
+    /// Those that wait for leave.
+    waiting: usize,
     /// The last number given.
     last: u64,
 }
@@ -131,8 +133,11 @@ struct ConnectGuard<'s> {
 
 impl Drop for ConnectGuard<'_> {
     fn drop(&mut self) {
-        lock(self.threads).connecting.remove(&self.number);
-        self.left.notify_one();
+        let mut threads = lock(self.threads);
+        threads.connecting.remove(&self.number);
+        if threads.waiting > 0 {
+            self.left.notify_one();
+        }
     }
 }
 
@@ -203,7 +208,9 @@ impl<C: Callers> Shared<C> {
             }
             let newest = threads.connecting.last_key_value().map(|(_, begin)| begin.elapsed());
             let left = LONG_CONNECT.checked_sub(newest.unwrap_or(LONG_CONNECT)).filter(|left| !left.is_zero())?;
+            threads.waiting += 1;
             threads = self.left.wait_timeout(threads, left).unwrap_or_else(PoisonError::into_inner).0;
+            threads.waiting -= 1;
         }
     }
 
