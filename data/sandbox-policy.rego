@@ -64,8 +64,20 @@ policies_by_host contains name if {
 policies_by_binary contains name if {
 	some name, policy in data.network_policies
 	some binary in policy.binaries
+	binary_matches(binary)
+}
+
+binary_matches(binary) if {
+	not binary.exact
 	some executable in executables
 	path_matches(binary.path, executable)
+}
+
+# The calling program itself, with no code but its own and the system's.
+binary_matches(binary) if {
+	binary.exact
+	not input.exec.is_modified
+	path_matches(binary.path, input.exec.path)
 }
 
 # The caller and its ancestors. Arguments never grant anything.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::filesystem::Filesystem;
 use crate::network::endpoint::{Endpoint, TlsMode};
 use crate::network::{NetworkPolicies, PolicyName};
-use crate::process::RunAs;
+use crate::process::{Processes, RunAs};
 use crate::violation::{FieldPath, ViolationKind};
 
 /// Limit of endpoints per policy, which bounds the memory and the time of decisions.
@@ -15,7 +15,7 @@ pub const MAX_ENDPOINTS: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     filesystem: Filesystem,
-    run_as: RunAs,
+    processes: Processes,
     network: NetworkPolicies,
 }
 
@@ -26,7 +26,7 @@ impl Policy {
     /// Every contradiction between the parts, with its path in the document.
     pub fn new(
         filesystem: Filesystem,
-        run_as: RunAs,
+        processes: Processes,
         network: NetworkPolicies,
     ) -> Result<Self, Vec<(FieldPath, ViolationKind)>> {
         let mut violations = Vec::new();
@@ -41,13 +41,13 @@ impl Policy {
         if !violations.is_empty() {
             return Err(violations);
         }
-        Ok(Self { filesystem, run_as, network })
+        Ok(Self { filesystem, processes, network })
     }
 
     /// Returns its network policies with those parts of `other` that take effect only at a start.
     #[must_use]
     pub fn with_static_parts(self, other: &Self) -> Self {
-        Self { filesystem: other.filesystem.clone(), run_as: other.run_as.clone(), network: self.network }
+        Self { filesystem: other.filesystem.clone(), processes: other.processes.clone(), network: self.network }
     }
 
     /// File access of the workload.
@@ -59,7 +59,13 @@ impl Policy {
     /// User and group of the workload.
     #[must_use]
     pub fn run_as(&self) -> &RunAs {
-        &self.run_as
+        &self.processes.run_as
+    }
+
+    /// True if processes of the workload may trace each other.
+    #[must_use]
+    pub fn permits_debugging(&self) -> bool {
+        self.processes.debug
     }
 
     /// Network policies, enforced by the proxy.

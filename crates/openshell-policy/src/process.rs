@@ -55,6 +55,15 @@ pub struct RunAs {
     pub group: Option<Identity>,
 }
 
+/// Processes of the workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Processes {
+    /// User and group.
+    pub run_as: RunAs,
+    /// True if they may trace each other (ptrace(2)), by which each can act as any other.
+    pub debug: bool,
+}
+
 impl fmt::Display for RunAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.user, &self.group) {

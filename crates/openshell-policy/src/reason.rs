@@ -184,6 +184,8 @@ reasons! {
         "{request} not permitted by policy";
     CallerChanged "caller_changed" Identity 403 "policy_denied" DENIED Denial Ends
         "{request} not permitted by policy";
+    CallerModified "caller_modified" Identity 403 "policy_denied" DENIED Denial Ends
+        "{request} not permitted by policy";
     InternalAddress "internal_address" Ssrf 403 "ssrf_denied" DENIED Denial Ends
         "{method} {target} blocked: internal address";
     AddressNotInAllowedIps "address_not_in_allowed_ips" Ssrf 403 "ssrf_denied" DENIED Denial Ends

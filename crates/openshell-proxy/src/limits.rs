@@ -154,6 +154,8 @@ impl Limits {
     pub const CMDLINE_PATH_BYTES: usize = 256;
     /// Bytes of one process's arguments that are read.
     pub const CMDLINE_BYTES: usize = 16 * 1024;
+    /// Bytes of a process's mappings that are read; large programs have some hundred kilobytes.
+    pub const MAPS_BYTES: u64 = 8 * 1024 * 1024;
     /// Time for open connections to end with the sandbox: their clients are gone, and most notice at once.
     pub const DRAIN: Duration = Duration::from_millis(250);
     /// Pause after a failed accept, doubled after each further one up to [`Self::ACCEPT_BACKOFF_MAX`].

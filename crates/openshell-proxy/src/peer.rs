@@ -13,6 +13,8 @@ pub struct Program {
     /// Absolute paths among the arguments of the process and its ancestors. They explain a decision, and never grant
     /// anything.
     pub cmdline_paths: Vec<String>,
+    /// True if it runs code from a file that the workload can write.
+    pub is_modified: bool,
 }
 
 /// The process that made a client's connection.

@@ -477,7 +477,12 @@ mod tests {
     }
 
     fn connection(audit: &Arc<dyn Audit>) -> Record {
-        let program = Program { executable: "/usr/bin/curl".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
+        let program = Program {
+            executable: "/usr/bin/curl".into(),
+            ancestors: Vec::new(),
+            cmdline_paths: Vec::new(),
+            is_modified: false,
+        };
         Record::of(audit, &Caller { pid: 7, program: program.into() }, target())
     }
 

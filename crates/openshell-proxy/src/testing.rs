@@ -105,15 +105,21 @@ denying_policy := ["no text"]
 
 /// The program of every test.
 pub(crate) fn caller() -> Caller {
-    let program = Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![] };
+    let program =
+        Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![], is_modified: false };
     Caller { pid: 7, program: program.into() }
+}
+
+fn identifier(init: i32) -> Identifier {
+    let processes = Processes::new(File::open("/proc").unwrap().into(), init);
+    Identifier::new(processes, Box::new(|_| false))
 }
 
 /// The identity of the test's own process.
 pub(crate) fn identity() -> Identity {
     let own = std::process::id().cast_signed();
     let parent = std::os::unix::process::parent_id().cast_signed();
-    Identifier::new(Processes::new(File::open("/proc").unwrap().into(), parent)).identify(own)
+    identifier(parent).identify(own)
 }
 
 /// A witness that has seen nobody.
@@ -144,9 +150,8 @@ pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
 
 /// As [`services`], under `snapshot` and with `audit`.
 pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Services> {
-    let processes = Processes::new(File::open("/proc").unwrap().into(), 1);
     let policy = Arc::new(PolicyStore::new(snapshot));
-    let identifier = Arc::new(Identifier::new(processes));
+    let identifier = Arc::new(identifier(1));
     Arc::new(Services {
         authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
         egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Default::default()),

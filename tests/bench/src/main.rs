@@ -157,8 +157,7 @@ fn outside(lab: &Lab, task: &[&str]) -> f64 {
 /// The same with variables, or a command that runs it.
 fn outside_with(lab: &Lab, words: &str, task: &[&str]) -> f64 {
     let certificate = certificate(lab);
-    let printed =
-        lab.shell(&format!("SSL_CERT_FILE={certificate} {words} {} client {}", this(), task.join(" ")));
+    let printed = lab.shell(&format!("SSL_CERT_FILE={certificate} {words} {} client {}", this(), task.join(" ")));
     printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
 }
 

@@ -207,6 +207,100 @@ libc.syscall(60, 0)
     assert!(line.contains(&format!("{}(2)", python())), "its process, not its thread: {line}");
 }
 
+/// A library that prints whether it is loaded, in `folder`.
+fn library(lab: &Lab, folder: &std::path::Path) -> String {
+    let (source, library) = (folder.join("hook.c"), folder.join("hook.so"));
+    std::fs::write(
+        &source,
+        "#include <unistd.h>\n__attribute__((constructor)) static void run(void) { write(2, \"loaded\\n\", 7); }\n",
+    )
+    .unwrap();
+    assert_eq!(lab.shell(&format!("cc -shared -fPIC -o {} {}", library.display(), source.display())), "");
+    library.display().to_string()
+}
+
+#[test]
+fn an_exact_program_is_refused_with_code_that_the_workload_can_write_and_with_ancestors_alone() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let folder = lab.folder("writable");
+    let library = library(&lab, &folder);
+    let files = format!("filesystem_policy: {{read_write: [{}]}}\n", folder.display());
+    let of = |binaries: &str| {
+        let endpoints = "[{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}]";
+        format!("{}{files}", policy(&format!("{{web: {{endpoints: {endpoints}, binaries: [{binaries}]}}}}")))
+    };
+    let exact = of("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/bash, exact: true}");
+    let (ask, ask_hooked) =
+        ("curl -sS -p http://web.test:8080/", format!("LD_PRELOAD={library} curl -sS -p http://web.test:8080/"));
+    assert!(lab.sandbox(&exact).sh(ask).ok().ends_with("hello"));
+    let hooked = lab.sandbox(&exact).sh(&ask_hooked);
+    assert!(hooked.stderr.contains("loaded"), "{hooked:?}");
+    let [line] = hooked.logged("[code:caller_modified]")[..] else { panic!("{}", hooked.log) };
+    assert!(line.contains(&format!("it runs {library}")), "{line}");
+    // Another entry may permit it all the same.
+    let both = of("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/curl}");
+    assert!(lab.sandbox(&both).sh(&ask_hooked).ok().ends_with("hello"));
+    // Bash is an ancestor, and does not count.
+    let child = lab.sandbox(&exact).run(&[
+        "/usr/bin/bash",
+        "-c",
+        "python3 -c 'import os, socket; s = socket.create_connection((\"10.200.0.1\", 3128)); \
+        s.sendall(b\"CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n\"); print(s.recv(99).split(b\"\\r\")[0])'; true",
+    ]);
+    assert_eq!(child.ok(), "b'HTTP/1.1 403 binary_not_in_policy'");
+}
+
+#[test]
+fn a_program_that_need_not_be_pinned_may_change_and_the_log_says_so() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let folder = lab.folder("tools");
+    let tool = folder.join("tool").display().to_string();
+    let policy = |flags: &str| {
+        let web = super::web().replace(&format!("{{path: {}}}", python()), &format!("{{path: {tool}{flags}}}"));
+        format!("{web}filesystem_policy: {{read_write: [{}]}}\n", folder.display())
+    };
+    let ask = "$TOOL -c \"$RAW\" 'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n' 'GET / HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n'";
+    let script = format!(
+        "cp {0} $TOOL; {ask}; echo; cp {0} $TOOL.new; echo >> $TOOL.new; mv $TOOL.new $TOOL; {ask}; echo; {ask}",
+        python()
+    );
+    let run = |flags: &str| {
+        lab.sandbox(&policy(flags)).env("RAW", super::RAW).env("PYTHONHOME", "/usr").env("TOOL", &tool).sh(&script)
+    };
+    let finished = run(", pinned: false");
+    assert_eq!(finished.ok().matches("hello").count(), 3, "{finished:?}");
+    let [line] = finished.logged("program changed, as `pinned: false` permits")[..] else { panic!("{}", finished.log) };
+    assert!(line.contains(&tool) && line.contains("before: ") && line.contains("now: "), "{line}");
+    let pinned = run("");
+    assert_eq!(pinned.stdout.matches("hello").count(), 1, "{pinned:?}");
+    assert!(pinned.stdout.contains(&format!("{{path: {tool}, pinned: false}}")), "its fix: {pinned:?}");
+}
+
+#[test]
+fn processes_trace_each_other_where_the_policy_says_so_and_nowhere_else() {
+    let lab = Lab::with_web();
+    let program = "
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+child = os.fork()
+if child == 0: signal.pause()
+def tried(result): return 'ok' if result >= 0 else os.strerror(ctypes.get_errno())
+print(tried(libc.ptrace(16, child, None, None)))
+print(tried(libc.ptrace(16, 1, None, None)))
+try: print('opened', open('/proc/%d/mem' % child, 'r+b').fileno() > 0)
+except OSError as error: print(error.strerror)
+os.kill(child, 9)
+";
+    let permitted = lab.sandbox(&policy("{}").replace("run_as_user", "debug: true, run_as_user")).python(program, &[]);
+    assert_eq!(permitted.ok(), "ok\nOperation not permitted\nPermission denied", "init is out of reach");
+    assert_eq!(permitted.logged("process.debug: each process").len(), 1, "{}", permitted.log);
+    let refused = lab.sandbox(&policy("{}")).python(program, &[]);
+    assert_eq!(refused.ok(), "Operation not permitted\nOperation not permitted\nPermission denied");
+}
+
 /// What programs do with connect(2), against a listener at `argv[1]:argv[2]`, and how the kernel answers.
 const HABITS: &str = r#"
 import ctypes, errno, os, select, signal, socket, sys, threading, time

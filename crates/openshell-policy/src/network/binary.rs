@@ -6,6 +6,23 @@ use globset::GlobBuilder;
 
 use crate::violation::ViolationKind;
 
+/// An entry of `binaries`: programs that may use the endpoints beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binary {
+    /// The programs.
+    pub path: BinaryPattern,
+    /// True if only the calling program counts, not its ancestors, and it may have no code from files that the workload can write.
+    pub exact: bool,
+    /// False if the file at the path may change.
+    pub pinned: bool,
+}
+
+impl fmt::Display for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(f)
+    }
+}
+
 /// An absolute path, or a glob over paths if it contains `*`. Matched against the executables of a caller and of its
 /// ancestors, never against arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +40,19 @@ impl BinaryPattern {
             return Err(ViolationKind::PathNotAbsolute(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// Returns true if the pattern matches the path of an executable.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        if !self.0.contains('*') {
+            return self.0 == path;
+        }
+        // Compiled once already.
+        GlobBuilder::new(&self.0)
+            .literal_separator(true)
+            .build()
+            .is_ok_and(|glob| glob.compile_matcher().is_match(path))
     }
 }
 

@@ -9,7 +9,7 @@ pub mod rule;
 use std::collections::BTreeMap;
 
 use crate::violation::ViolationKind;
-use binary::BinaryPattern;
+use binary::Binary;
 use endpoint::Endpoint;
 
 /// Network policies by name; empty means that nothing is reachable.
@@ -45,5 +45,5 @@ pub struct NetworkPolicy {
     /// Permitted endpoints.
     pub endpoints: Vec<Endpoint>,
     /// Permitted programs; empty means none.
-    pub binaries: Vec<BinaryPattern>,
+    pub binaries: Vec<Binary>,
 }

@@ -14,7 +14,7 @@ use crate::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem, Gra
 use crate::inference::RouteFile;
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
-use crate::process::{Identity, RunAs};
+use crate::process::{Identity, Processes, RunAs};
 use crate::violation::{FieldPath, ReadOnlyWritable, Violation, ViolationKind, Violations, Warning, WarningKind};
 use node::{Node, Value};
 use reader::{At, Reader};
@@ -33,12 +33,12 @@ pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
         version(reader, fields.take("version"));
         let compatibility = landlock(reader, fields.take("landlock"));
         let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
-        let run_as = run_as(reader, fields.take("process"));
+        let processes = processes(reader, fields.take("process"));
         let policies = fields.take("network_policies").map(|at| network::policies(reader, &at)).unwrap_or_default();
         if reader.has_violations() {
             return None;
         }
-        match Policy::new(filesystem, run_as, policies) {
+        match Policy::new(filesystem, processes, policies) {
             Ok(policy) => Some(policy),
             Err(violations) => {
                 violations.into_iter().for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
@@ -158,13 +158,14 @@ fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {
         .unwrap_or(Compatibility::BestEffort)
 }
 
-fn run_as(reader: &mut Reader, at: Option<At<'_>>) -> RunAs {
-    let Some(mut fields) = at.and_then(|at| reader.mapping(&at, &["run_as_user", "run_as_group"])) else {
-        return RunAs::default();
+fn processes(reader: &mut Reader, at: Option<At<'_>>) -> Processes {
+    let Some(mut fields) = at.and_then(|at| reader.mapping(&at, &["run_as_user", "run_as_group", "debug"])) else {
+        return Processes::default();
     };
     let user = fields.take("run_as_user").and_then(|at| identity(reader, &at));
     let group = fields.take("run_as_group").and_then(|at| identity(reader, &at));
-    RunAs { user, group }
+    let debug = fields.take("debug").and_then(|at| reader.boolean(&at)).unwrap_or(false);
+    Processes { run_as: RunAs { user, group }, debug }
 }
 
 fn identity(reader: &mut Reader, at: &At<'_>) -> Option<Identity> {

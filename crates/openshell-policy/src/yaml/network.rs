@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use crate::address::AddressRange;
-use crate::network::binary::BinaryPattern;
+use crate::network::binary::{Binary, BinaryPattern};
 use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol};
 use crate::network::host::HostPattern;
 use crate::network::preset::Access;
@@ -52,14 +52,16 @@ fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
     Some(NetworkPolicy { endpoints, binaries })
 }
 
-fn binary(reader: &mut Reader, at: &At<'_>) -> Option<BinaryPattern> {
+fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
     // `harness` is an obsolete flag without effect.
-    let mut fields = reader.mapping(at, &["path", "harness"])?;
+    let mut fields = reader.mapping(at, &["path", "exact", "pinned", "harness"])?;
+    let mut flag = |key: &str, default| fields.take(key).map_or(Some(default), |at| reader.boolean(&at));
+    let (exact, pinned) = (flag("exact", false), flag("pinned", true));
     let Some(path) = fields.take("path") else {
         reader.reject(at, ViolationKind::Missing("path"));
         return None;
     };
-    reader.text(&path, BinaryPattern::parse)
+    Some(Binary { path: reader.text(&path, BinaryPattern::parse)?, exact: exact?, pinned: pinned? })
 }
 
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {

@@ -32,7 +32,7 @@ filesystem_policy:
   read_only: [/usr, /lib, /etc]
   read_write: [/sandbox, /tmp]
 landlock: { compatibility: best_effort }
-process: { run_as_user: sandbox, run_as_group: sandbox }
+process: { run_as_user: sandbox, run_as_group: sandbox, debug: true }
 network_policies:
   github:
     name: GitHub
@@ -51,12 +51,15 @@ network_policies:
     binaries:
       - { path: /usr/bin/git }
       - { path: "/usr/lib/**", harness: true }
+      - { path: /usr/bin/tool, exact: true, pinned: false }
 "#;
     let (policy, warnings) = policy(document).unwrap_or_else(|violations| panic!("{violations}"));
     assert_eq!(warnings, []);
     let github = policy.network().values().next().unwrap_or_else(|| panic!("a policy"));
     assert_eq!(github.endpoints.len(), 2);
-    assert_eq!(github.binaries.len(), 2);
+    let flags: Vec<_> = github.binaries.iter().map(|binary| (binary.exact, binary.pinned)).collect();
+    assert_eq!(flags, [(false, true), (false, true), (true, false)]);
+    assert!(policy.permits_debugging());
 }
 
 // Conformance: POL-24.

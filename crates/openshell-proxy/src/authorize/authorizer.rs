@@ -15,7 +15,7 @@ use crate::denial::refusal::Refusal;
 use crate::identify::{Identified, Identifier, Identity};
 use crate::limits::Limits;
 use crate::observe::Observations;
-use crate::peer::Caller;
+use crate::peer::{Caller, Program};
 use crate::record::Record;
 use crate::resolve::guard::Destination;
 use crate::target::Target;
@@ -107,7 +107,8 @@ impl Authorizer {
     /// Returns the permit of a verified program if the policy in force has given it one before.
     fn judge_at_once(&self, identified: &Identified, target: &Target) -> Option<Permit> {
         let policy = self.policy.load();
-        let is_known = policy.has_permitted(&identified.caller().program, target);
+        let program = &identified.caller().program;
+        let is_known = policy.has_permitted(program, target) && !policy.has_exact_entry(program);
         let is_ready = is_known && self.identifier.is_verified(identified);
         is_ready.then(|| self.mode.judge(&policy, identified.caller(), target, || Ok(())).ok()).flatten()
     }
@@ -124,9 +125,22 @@ impl Authorizer {
             let slot = slot.await;
             let work = tokio::task::spawn_blocking(move || {
                 let _slot = slot;
-                let caller = identifier.with_arguments(&identified);
-                let permit = mode.judge(&policy.load(), &caller, &target, || identifier.verify(&identified));
-                (caller, permit)
+                let (policy, caller) = (policy.load(), identifier.with_arguments(&identified));
+                let verify = || identifier.verify(&identified, |path| policy.is_pinned(path));
+                let permit = mode.judge(&policy, &caller, &target, verify);
+                if permit.is_err() || !policy.has_exact_entry(&caller.program) {
+                    return (caller, permit);
+                }
+                let Some(why) = identifier.modified_by(&identified) else { return (caller, permit) };
+                // Other entries may permit it.
+                let program = Program { is_modified: true, ..Program::clone(&caller.program) };
+                let caller = Caller { program: program.into(), ..caller };
+                let permit = mode.judge(&policy, &caller, &target, verify);
+                let denied = |refusal: Refusal| match refusal.is_policy_denial() {
+                    true => Refusal::caller_modified(why),
+                    false => refusal,
+                };
+                (caller, permit.map_err(denied))
             });
             work.await.map_err(|error| Refusal::engine(error.to_string()))
         };

@@ -36,6 +36,9 @@ pub fn static_data(policy: &Policy) -> Value {
     for (key, named) in [("run_as_user", &run_as.user), ("run_as_group", &run_as.group)] {
         process.extend(named.iter().map(|named| (key.to_owned(), identity(named))));
     }
+    if policy.permits_debugging() {
+        process.insert("debug".to_owned(), json!(true));
+    }
     json!({
         "filesystem_policy": {
             "include_workdir": filesystem.include_workdir,
@@ -55,12 +58,15 @@ fn identity(identity: &Identity) -> Value {
 }
 
 fn network(policy: &NetworkPolicy, links: &BTreeMap<String, String>) -> Value {
-    let written = policy.binaries.iter().map(ToString::to_string);
-    let meant = written.flat_map(|path| {
+    let binaries = policy.binaries.iter().flat_map(|binary| {
+        let path = binary.to_string();
         let target = links.get(&path).cloned();
-        [Some(path), target].into_iter().flatten()
+        let meant = [Some(path), target].into_iter().flatten();
+        meant.map(|path| match binary.exact {
+            true => json!({ "path": path, "exact": true }),
+            false => json!({ "path": path }),
+        })
     });
-    let binaries = meant.map(|path| json!({ "path": path }));
     json!({
         "endpoints": policy.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
         "binaries": binaries.collect::<Vec<_>>(),

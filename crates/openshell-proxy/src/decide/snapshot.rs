@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use openshell_policy::network::binary::Binary;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
@@ -42,6 +43,8 @@ pub struct Snapshot {
     policy: Policy,
     /// Targets of the symlinks among the policy's binaries.
     links: BTreeMap<String, String>,
+    /// Entries of programs that are exact or not pinned.
+    special: Vec<Binary>,
     rules: SnapshotRules,
     decisions: Cache<CacheKey, Arc<CachedDecision>, DecisionWeighter>,
     messages: Arc<MessageCache>,
@@ -120,7 +123,9 @@ impl Snapshot {
         let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
         let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, DecisionWeighter);
         let messages = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, MessageWeighter));
-        Ok(Self { generation, policy, links, rules, decisions, messages })
+        let all = policy.network().values().flat_map(|policy| &policy.binaries);
+        let special = all.filter(|binary| binary.exact || !binary.pinned).cloned().collect();
+        Ok(Self { generation, policy, links, special, rules, decisions, messages })
     }
 
     /// Number of the generation: 1 for the first, growing with every reload.
@@ -169,6 +174,24 @@ impl Snapshot {
             key.program.cmdline_paths.clear();
         }
         self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
+    }
+
+    /// Returns true if an entry that counts only for unmodified programs names `program`.
+    pub(crate) fn has_exact_entry(&self, program: &Program) -> bool {
+        self.entries_of(&program.executable).any(|binary| binary.exact)
+    }
+
+    /// Returns false if an entry permits the file at `path` to change.
+    pub(crate) fn is_pinned(&self, path: &str) -> bool {
+        self.entries_of(path).all(|binary| binary.pinned)
+    }
+
+    /// Entries that are exact or not pinned, and one of whose programs is `path`.
+    fn entries_of(&self, path: &str) -> impl Iterator<Item = &Binary> {
+        self.special.iter().filter(move |binary| {
+            let is_target = || self.links.get(&binary.to_string()).is_some_and(|target| target == path);
+            binary.path.matches(path) || is_target()
+        })
     }
 
     /// Returns true if `program` has been permitted to go to `target`, and arguments do not count.
@@ -262,8 +285,9 @@ impl Snapshot {
 
 /// Resolves the symlinks among the binaries of `policy`, each path once.
 fn targets(policy: &Policy, links: Links<'_>) -> BTreeMap<String, String> {
-    let binaries: BTreeSet<_> = policy.network().values().flat_map(|policy| &policy.binaries).collect();
-    let paths = binaries.into_iter().map(ToString::to_string);
+    let binaries = policy.network().values().flat_map(|policy| &policy.binaries);
+    let paths: BTreeSet<_> = binaries.map(ToString::to_string).collect();
+    let paths = paths.into_iter();
     let targets = paths.filter_map(|path| links(&path).map(|target| (path, target)));
     targets.filter(|(path, target)| path != target).collect()
 }
@@ -287,6 +311,7 @@ fn exec(program: &Program) -> Json {
         "path": program.executable,
         "ancestors": program.ancestors,
         "cmdline_paths": program.cmdline_paths,
+        "is_modified": program.is_modified,
     })
 }
 

@@ -30,7 +30,7 @@ fn load(data: &str, rules: Option<&str>) -> Result<Snapshot, LoadError> {
 fn caller(executable: &str, ancestors: &[&str]) -> Caller {
     let ancestors = ancestors.iter().map(|path| (*path).to_owned()).collect();
     let cmdline_paths = vec!["/sandbox/tool.py".to_owned()];
-    let program = Program { executable: executable.into(), ancestors, cmdline_paths };
+    let program = Program { executable: executable.into(), ancestors, cmdline_paths, is_modified: false };
     Caller { pid: 7, program: program.into() }
 }
 
@@ -451,12 +451,41 @@ allow_request if { input.request.path == "/open"; input.exec.path == "/usr/bin/c
     assert_eq!(asked(&permit, "GET", "/other"), Err(ReasonCode::RequestNotInRules));
 }
 
+#[test]
+fn an_exact_entry_counts_for_the_program_itself_and_only_unmodified() {
+    let entry = |binaries: &str| format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{binaries}]}}}}");
+    let exact = snapshot(&entry("{path: /usr/bin/curl, exact: true}, {path: \"/opt/**\", exact: true}"));
+    let both = snapshot(&entry("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/curl}"));
+    let curl = caller("/usr/bin/curl", &["/usr/bin/bash"]);
+    let modified = |caller: &Caller| {
+        let program = Program { is_modified: true, ..Program::clone(&caller.program) };
+        Caller { program: program.into(), ..caller.clone() }
+    };
+    decide(&exact, curl.clone(), "a.test:1").unwrap();
+    decide(&exact, caller("/opt/a/b", &[]), "a.test:1").unwrap();
+    for other in [caller("/usr/bin/nc", &["/usr/bin/curl"]), caller("/usr/bin/nc", &["/opt/a"]), modified(&curl)] {
+        assert_eq!(decide(&exact, other, "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
+    }
+    decide(&both, modified(&curl), "a.test:1").unwrap();
+    for (path, is_exact) in [("/usr/bin/curl", true), ("/opt/a/b", true), ("/usr/bin/nc", false)] {
+        assert_eq!(exact.has_exact_entry(&caller(path, &[]).program), is_exact, "{path}");
+    }
+}
+
+#[test]
+fn a_program_is_pinned_unless_an_entry_excepts_it() {
+    let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \"/opt/*\", pinned: false}, {path: /usr/bin/curl}]}}";
+    let snapshot = snapshot(policy);
+    let pinned = ["/opt/tool", "/opt/a/b", "/usr/bin/curl", "/usr/bin/other"].map(|path| snapshot.is_pinned(path));
+    assert_eq!(pinned, [false, true, true, true]);
+}
+
 // Conformance: TOF-02.
 #[test]
 fn who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
     let caller = caller("/usr/bin/curl", &[]);
-    let changed = || Err(Refusal::caller_changed("another file".to_owned()));
+    let changed = || Err(Refusal::caller_changed("another file".to_owned(), "/usr/bin/curl".to_owned()));
     let refusal = judge(&snapshot, &caller, &target("a.test:1"), changed).unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::CallerChanged);
     let unread = || panic!("a program that the policy refuses was hashed");

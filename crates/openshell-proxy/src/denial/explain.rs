@@ -40,6 +40,7 @@ impl Refusal {
                 | Facts::CredentialHost(_)
                 | Facts::CredentialPath(_)
                 | Facts::Placeholder
+                | Facts::Program(_)
                 | Facts::Model(_) => String::new(),
             },
             _ => self.reason().to_owned(),
@@ -73,6 +74,9 @@ impl Refusal {
                 "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
                     .to_owned(),
             ),
+            Facts::Program(path) => {
+                Some(format!("network_policies: if it may change, list it as `- {{path: {}, pinned: false}}`", flow_text(path)))
+            }
             Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
             | Facts::None
             | Facts::Policy(_)
@@ -99,6 +103,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
+            | Facts::Program(_)
             | Facts::Model(_) => return None,
         };
         let host = target.host.to_string();

@@ -44,6 +44,8 @@ pub enum Facts {
     CredentialPath(String),
     /// A placeholder where none is replaced.
     Placeholder,
+    /// The path of a program that has changed.
+    Program(String),
     /// A request for a model, whose clients read a response format of their own; and the command that would help.
     Model(Option<&'static str>),
 }
@@ -180,10 +182,16 @@ impl Refusal {
         Self::caller_unknown(reason.to_owned())
     }
 
-    /// The program has changed since its first use.
+    /// The program `path`, or an ancestor, has changed since its first use.
     #[must_use]
-    pub fn caller_changed(reason: String) -> Self {
-        Self::because(ReasonCode::CallerChanged, reason)
+    pub fn caller_changed(reason: String, path: String) -> Self {
+        Self::because(ReasonCode::CallerChanged, reason).with(Facts::Program(path))
+    }
+
+    /// The program runs code from a file that the workload can write, and the policy permits it only unmodified.
+    #[must_use]
+    pub fn caller_modified(reason: String) -> Self {
+        Self::because(ReasonCode::CallerModified, reason)
     }
 
     /// The host has no address that may be connected to.
@@ -462,6 +470,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
+            | Facts::Program(_)
             | Facts::Model(_) => None,
         }
     }
@@ -479,6 +488,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
+            | Facts::Program(_)
             | Facts::Model(_) => None,
         }
     }

@@ -55,7 +55,12 @@ fn all() -> Vec<(Refusal, &'static str)> {
             "403 policy_denied not_in_this_build: GET /a refused: `x` is not in this build",
         ),
         (Refusal::caller_unknown(text()), "403 policy_denied caller_unknown: GET /a not permitted by policy"),
-        (Refusal::caller_changed(text()), "403 policy_denied caller_changed: GET /a not permitted by policy"),
+        (
+            Refusal::caller_changed(text(), "/usr/bin/tool".to_owned()),
+            "403 policy_denied caller_changed: GET /a not permitted by policy; network_policies: if it may change, list it as \
+             `- {path: /usr/bin/tool, pinned: false}`",
+        ),
+        (Refusal::caller_modified(text()), "403 policy_denied caller_modified: GET /a not permitted by policy"),
         (
             address(InternalAddress, Unlisted),
             "403 ssrf_denied internal_address: GET web.test:443 blocked: internal address; \

@@ -30,6 +30,13 @@ impl Executable {
     }
 }
 
+impl Executable {
+    /// Returns true if `link`, a link of /proc in `root`, leads to this file, unchanged.
+    pub(super) fn is_at(&self, root: impl AsFd, link: &str) -> io::Result<bool> {
+        Ok(Stamp::at(root, link, AtFlags::empty())? == self.stamp)
+    }
+}
+
 /// Metadata that shows a file unchanged without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stamp {

@@ -25,6 +25,13 @@ pub(super) enum Untrusted {
 
 type Hash = [u8; 32];
 
+/// Hashes of a program that has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Replaced {
+    pub(super) before: String,
+    pub(super) now: String,
+}
+
 /// First executables by path.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprints {
@@ -33,13 +40,13 @@ pub(super) struct Fingerprints {
 
 impl Fingerprints {
     /// Compares `executable` with the first use of its path, which this may be. A file with an unchanged stamp is not
-    /// read again.
-    pub(super) fn verify(&self, executable: &Executable) -> Result<(), Untrusted> {
+    /// read again. Unless it is `pinned`, a change is returned and counts as the first use.
+    pub(super) fn verify(&self, executable: &Executable, pinned: bool) -> Result<Option<Replaced>, Untrusted> {
         let path = &executable.path;
         let read = |source| Untrusted::Read { path: path.clone(), source };
         let stamp = Stamp::of(&executable.file).map_err(|errno| read(errno.into()))?;
         if self.is_current(path, &stamp) {
-            return Ok(());
+            return Ok(None);
         }
         if stamp.size > Limits::PROGRAM_BYTES {
             return Err(Untrusted::TooLarge { path: path.clone() });
@@ -52,11 +59,11 @@ impl Fingerprints {
             None if all.len() >= Limits::FINGERPRINTS => return Err(Untrusted::Full),
             None => hash,
         };
-        if first != hash {
+        if first != hash && pinned {
             return Err(Untrusted::Changed { path: path.clone(), cached: hex(&first), current: hex(&hash) });
         }
         all.insert(path.clone(), (stamp, hash));
-        Ok(())
+        Ok((first != hash).then(|| Replaced { before: hex(&first), now: hex(&hash) }))
     }
 
     /// Returns true if `executable` was verified, and had not changed when it was opened.
@@ -108,9 +115,9 @@ mod tests {
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
         std::fs::write(&path, "one").unwrap();
-        fingerprints.verify(&run(&path)).unwrap();
+        fingerprints.verify(&run(&path), true).unwrap();
         std::fs::write(&path, "two").unwrap();
-        let message = fingerprints.verify(&run(&path)).unwrap_err().to_string();
+        let message = fingerprints.verify(&run(&path), true).unwrap_err().to_string();
         assert!(message.starts_with("Binary integrity violation"), "{message}");
         assert!(message.contains("cached: 7692c3ad") && message.contains("current: 3fc4ccfe"), "{message}");
     }
@@ -122,10 +129,10 @@ mod tests {
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
         std::fs::write(&path, "one").unwrap();
-        fingerprints.verify(&run(&path)).unwrap();
+        fingerprints.verify(&run(&path), true).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "six").unwrap();
-        assert!(matches!(fingerprints.verify(&run(&path)), Err(Untrusted::Changed { .. })));
+        assert!(matches!(fingerprints.verify(&run(&path), true), Err(Untrusted::Changed { .. })));
     }
 
     // Conformance: TOF-03.
@@ -135,10 +142,10 @@ mod tests {
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
         std::fs::write(&path, "one").unwrap();
-        fingerprints.verify(&run(&path)).unwrap();
+        fingerprints.verify(&run(&path), true).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "one").unwrap();
-        fingerprints.verify(&run(&path)).unwrap();
+        fingerprints.verify(&run(&path), true).unwrap();
     }
 
     // Conformance: TOF-05.
@@ -148,7 +155,7 @@ mod tests {
         let path = folder.path().join("tool");
         let fingerprints = Fingerprints::default();
         std::fs::write(&path, "one").unwrap();
-        fingerprints.verify(&run(&path)).unwrap();
+        fingerprints.verify(&run(&path), true).unwrap();
         let known = run(&path);
         assert!(fingerprints.knows(&known));
         std::fs::write(&path, "two").unwrap();
@@ -156,10 +163,23 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_may_change_is_said_to_have_changed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        let fingerprints = Fingerprints::default();
+        std::fs::write(&path, "one").unwrap();
+        assert_eq!(fingerprints.verify(&run(&path), false).unwrap(), None);
+        std::fs::write(&path, "two").unwrap();
+        let replaced = fingerprints.verify(&run(&path), false).unwrap().unwrap();
+        assert!(replaced.before.starts_with("7692c3ad") && replaced.now.starts_with("3fc4ccfe"), "{replaced:?}");
+        assert_eq!(fingerprints.verify(&run(&path), true).unwrap(), None);
+    }
+
+    #[test]
     fn a_program_too_large_to_read_is_refused_unread() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
         File::create(&path).unwrap().set_len(super::Limits::PROGRAM_BYTES + 1).unwrap();
-        assert!(matches!(Fingerprints::default().verify(&run(&path)), Err(Untrusted::TooLarge { .. })));
+        assert!(matches!(Fingerprints::default().verify(&run(&path), true), Err(Untrusted::TooLarge { .. })));
     }
 }

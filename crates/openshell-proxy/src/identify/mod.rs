@@ -7,12 +7,13 @@ mod proc;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::denial::refusal::Refusal;
 use crate::peer::{Caller, Program};
 use executable::{Executable, Executables};
-use fingerprint::{Fingerprints, Untrusted};
+use fingerprint::{Fingerprints, Replaced, Untrusted};
 pub use proc::Processes;
 use proc::{Process, ROUNDS};
 
@@ -50,18 +51,28 @@ impl Identified {
 }
 
 /// Identifies processes of the sandbox.
-#[derive(Debug)]
 pub struct Identifier {
     processes: Processes,
     executables: Executables,
     fingerprints: Fingerprints,
+    is_writable: IsWritable,
+}
+
+/// Returns true if the policy grants the workload writing at a path.
+pub type IsWritable = Box<dyn Fn(&Path) -> bool + Send + Sync>;
+
+impl fmt::Debug for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identifier").field("processes", &self.processes).finish_non_exhaustive()
+    }
 }
 
 impl Identifier {
-    /// Creates an identifier of `processes`.
+    /// Creates an identifier of `processes`, which can write the files for which `is_writable` holds.
     #[must_use]
-    pub fn new(processes: Processes) -> Self {
-        Self { processes, executables: Executables::default(), fingerprints: Fingerprints::default() }
+    pub fn new(processes: Processes, is_writable: IsWritable) -> Self {
+        let (executables, fingerprints) = (Executables::default(), Fingerprints::default());
+        Self { processes, executables, fingerprints, is_writable }
     }
 
     /// Identifies the process of `thread`, which stays in its system call meanwhile. Reads /proc, but neither files on disks nor
@@ -81,7 +92,7 @@ impl Identifier {
         };
         let mut paths = described.executables.iter().map(|executable| executable.path.clone());
         let executable = paths.next().unwrap_or_default();
-        let program = Program { executable, ancestors: paths.collect(), cmdline_paths: Vec::new() };
+        let program = Program { executable, ancestors: paths.collect(), cmdline_paths: Vec::new(), is_modified: false };
         let caller = Caller { pid: described.pid, program: program.into() };
         let (processes, executables) = (described.processes, described.executables);
         Ok(Identified(Arc::new(Snapshot { caller, processes, executables })))
@@ -105,21 +116,52 @@ impl Identifier {
     }
 
     /// Verifies that every executable of `identified` is the one of its path's first use. Blocks: it hashes a new
-    /// program, so it comes after the policy has permitted the path.
+    /// program, so it comes after the policy has permitted the path. A change of one that `is_pinned` excepts is reported.
     ///
     /// # Errors
     /// An executable is not the one of its first use, or cannot be read.
-    pub fn verify(&self, identified: &Identified) -> Result<(), Refusal> {
+    pub fn verify(&self, identified: &Identified, is_pinned: impl Fn(&str) -> bool) -> Result<(), Refusal> {
         for (level, executable) in identified.0.executables.iter().enumerate() {
-            self.fingerprints.verify(executable).map_err(|problem| match (problem, level) {
+            let pinned = is_pinned(&executable.path);
+            let verified = self.fingerprints.verify(executable, pinned).map(|changed| {
+                if let Some(Replaced { before, now }) = changed {
+                    let path = &executable.path;
+                    tracing::warn!(
+                        "program changed, as `pinned: false` permits: {path} (before: {before}, now: {now})"
+                    );
+                }
+            });
+            verified.map_err(|problem| match (problem, level) {
                 (Untrusted::Full, _) => Refusal::limit_reached("too many programs to remember"),
-                (problem, 0) => Refusal::caller_changed(format!("binary integrity check failed: {problem}")),
+                (problem, 0) => {
+                    let reason = format!("binary integrity check failed: {problem}");
+                    Refusal::caller_changed(reason, executable.path.clone())
+                }
                 (problem, _) => {
                     let path = &executable.path;
-                    Refusal::caller_changed(format!("ancestor integrity check failed for {path}: {problem}"))
+                    let reason = format!("ancestor integrity check failed for {path}: {problem}");
+                    Refusal::caller_changed(reason, path.clone())
                 }
             })?;
         }
         Ok(())
+    }
+
+    /// Returns what makes the caller a modified program: code from a file that the workload can write, as far as its mappings
+    /// tell; or that they cannot be read. `None` if nothing does. Blocks: processes can delay it.
+    #[must_use]
+    pub fn modified_by(&self, identified: &Identified) -> Option<String> {
+        let Snapshot { processes, executables, .. } = &*identified.0;
+        let (process, executable) = processes.first().zip(executables.first())?;
+        let mappings = self.processes.code_files(process);
+        // A process that runs another program by now shows that one's mappings.
+        match self.processes.runs(process, executable).and_then(|is_same| Ok((is_same, mappings?))) {
+            Ok((true, mappings)) => {
+                let file = mappings.into_iter().find(|path| (self.is_writable)(Path::new(path)))?;
+                Some(format!("it runs {file}, which the workload can write"))
+            }
+            Ok((false, _)) => Some("it is another program by now, so its code cannot be looked at".to_owned()),
+            Err(error) => Some(format!("its code cannot be looked at: {error}")),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Processes of the sandbox, read from /proc: their executables, ancestors and arguments.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -156,6 +157,32 @@ impl Processes {
         let short = words.filter(|word| word.len() <= Limits::CMDLINE_PATH_BYTES);
         let texts = short.filter_map(|word| std::str::from_utf8(word).ok()).map(str::to_owned);
         texts.take(Limits::CMDLINE_PATHS).collect()
+    }
+
+    /// Returns the files of which `process` has executable mappings. Blocks as [`Self::cmdline_paths`] does.
+    pub(super) fn code_files(&self, process: &Process) -> io::Result<Vec<String>> {
+        let name = format!("{}/maps", process.thread);
+        let file = rustix::fs::openat(&self.root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut text = String::new();
+        File::from(file).take(Limits::MAPS_BYTES).read_to_string(&mut text)?;
+        if text.len() as u64 == Limits::MAPS_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        // Address, permissions, offset, device, inode, and a path that may hold blanks (proc_pid_maps(5)).
+        let path = |line: &str| {
+            let mut words = line.splitn(6, ' ').skip(1);
+            let is_code = words.next()?.contains('x');
+            let path = words.nth(3)?.trim_start();
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            (is_code && path.starts_with('/')).then(|| path.to_owned())
+        };
+        Ok(text.lines().filter_map(path).collect())
+    }
+
+    /// Returns true if `process` still is the one that ran `executable`.
+    pub(super) fn runs(&self, process: &Process, executable: &Executable) -> io::Result<bool> {
+        let stat = self.stat(process.thread).map_err(io::Error::other)?;
+        Ok(stat.start_time == process.start_time && executable.is_at(&self.root, &format!("{}/exe", process.thread))?)
     }
 
     fn read(&self, name: &str, limit: usize) -> rustix::io::Result<Vec<u8>> {

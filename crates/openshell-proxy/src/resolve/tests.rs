@@ -15,7 +15,8 @@ fn guard(endpoint: &str, host: &str, port: u16, addresses: &[&str]) -> Result<De
     let policy = format!("network_policies: {{web: {{endpoints: [{endpoint}], binaries: [{{path: /x}}]}}}}");
     let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
     let snapshot = Snapshot::new(1, policy, None, &|_| None).unwrap();
-    let program = Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new() };
+    let program =
+        Program { executable: "/x".into(), ancestors: Vec::new(), cmdline_paths: Vec::new(), is_modified: false };
     let caller = Caller { pid: 1, program: program.into() };
     let target = Target { host: Host::parse(host).unwrap(), port };
     let permit = judge(&snapshot, &caller, &target, || Ok(())).unwrap();

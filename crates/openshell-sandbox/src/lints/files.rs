@@ -7,8 +7,20 @@ use openshell_policy::policy::Policy;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
 
-/// Returns the warning about the file rules of a policy.
-pub(super) fn of_filesystem(filesystem: &Filesystem) -> Option<String> {
+/// Returns the warnings about the file rules of a policy.
+pub(super) fn of_filesystem(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let in_proc = filesystem.read_write.iter().map(GrantedPath::as_path).find(|path| path.starts_with("/proc"));
+    let in_proc = in_proc.map(|path| {
+        format!(
+            "filesystem_policy.read_write: {} lets processes write each other's memory, so rules by program mean nothing; \
+             remove it, as /proc can be read in any case",
+            path.display()
+        )
+    });
+    of_everything(filesystem).into_iter().chain(in_proc)
+}
+
+fn of_everything(filesystem: &Filesystem) -> Option<String> {
     let is_everything = filesystem.read_write.iter().any(|path| path.as_path() == Path::new("/"));
     is_everything.then(|| {
         "filesystem_policy.read_write: `/` grants writing wherever Unix permissions allow it; list the folders that are needed"

@@ -16,6 +16,12 @@ use findings::Findings;
 pub(crate) fn lints(policy: &Policy) -> Findings {
     let mut found = Findings::default();
     found.warnings.extend(files::of_filesystem(policy.filesystem()));
+    if policy.permits_debugging() {
+        found.warnings.push(
+            "process.debug: each process of the sandbox can act as any other (ptrace), so rules by program mean nothing among them"
+                .to_owned(),
+        );
+    }
     for (name, network) in policy.network() {
         of_network(&format!("network_policies.{}", name.as_str()), network, &mut found);
     }
@@ -31,7 +37,7 @@ fn of_network(place: &str, network: &NetworkPolicy, found: &mut Findings) {
     }
     for (index, binary) in network.binaries.iter().enumerate() {
         found.place = format!("{place}.binaries[{index}]");
-        programs::of_binary(&binary.to_string(), found);
+        programs::of_binary(&binary.to_string(), binary.exact, found);
     }
     for (index, endpoint) in network.endpoints.iter().enumerate() {
         found.place = format!("{place}.endpoints[{index}]");
@@ -117,7 +123,7 @@ mod tests {
         for (path, expected) in [
             ("/bin/sh", "is a shell"),
             ("/usr/bin/bash", "is a shell"),
-            ("/usr/bin/git", "list what connects: /usr/lib/git-core/git-remote-http"),
+            ("/usr/bin/git", "list what connects: `- {path: /usr/lib/git-core/git-remote-http, exact: true}`"),
             ("/usr/bin/env", "starts other programs"),
             ("/usr/bin/find", "starts other programs"),
             ("/usr/bin/xargs", "starts other programs"),
@@ -132,6 +138,36 @@ mod tests {
         for path in ["/usr/bin/curl", "/usr/lib/git-core/git-remote-http", "'/usr/lib/git-core/*'", "/usr/bin/python3"]
         {
             assert_eq!(of(path), Vec::<String>::new(), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_exact_entry_of_a_program_that_does_what_it_is_told_is_a_note() {
+        for (path, is_told) in
+            [("/usr/bin/git", true), ("/usr/bin/bash", true), ("/usr/bin/python3", true), ("/usr/bin/curl", false)]
+        {
+            let policies =
+                format!("{{a: {{endpoints: [{{host: x.test, port: 1}}], binaries: [{{path: {path}, exact: true}}]}}}}");
+            let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {policies}")).unwrap();
+            let found = lints(&policy);
+            assert!(found.warnings.is_empty(), "{found:?}");
+            assert_eq!(
+                found.notes.concat().contains("who may run it may do what it may"),
+                is_told,
+                "{path}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_makes_rules_by_program_meaningless_is_named() {
+        for (document, expected) in [
+            ("process: {debug: true}", "process.debug: each process"),
+            ("filesystem_policy: {read_write: [/proc/self]}", "read_write: /proc/self lets processes write"),
+        ] {
+            let (policy, _) = openshell_policy::yaml::policy(document).unwrap();
+            let found = lints(&policy).warnings;
+            assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         }
     }
 

@@ -31,8 +31,8 @@ const INTERPRETERS: &[&str] = &[
 /// Program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
-/// Adds the findings of the program `path` of a policy.
-pub(super) fn of_binary(path: &str, found: &mut Findings) {
+/// Adds the findings of the program `path` of a policy; `exact` if what it starts does not count.
+pub(super) fn of_binary(path: &str, exact: bool, found: &mut Findings) {
     if path.contains('*') {
         return of_glob(path, found);
     }
@@ -56,18 +56,26 @@ pub(super) fn of_binary(path: &str, found: &mut Findings) {
     let names = [path, file.to_str().unwrap_or_default()].map(|path| path.rsplit('/').next().unwrap_or_default());
     let is_one_of = |known: &[&str]| names.iter().any(|name| known.contains(name));
     let version = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').to_owned();
-    if is_one_of(SHELLS) {
+    let is_interpreter =
+        || names.iter().any(|name| INTERPRETERS.contains(&version(name).as_str()) || INTERPRETERS.contains(name));
+    if exact {
+        if is_one_of(SHELLS) || is_one_of(RUNNERS) || is_interpreter() {
+            found.note(format!(
+                "{path} does what its arguments, configuration or input say: who may run it may do what it may"
+            ));
+        }
+    } else if is_one_of(SHELLS) {
         found.warn(format!(
-            "{path} is a shell, and what it starts may reach the same: nearly every program of the workload; list the program that connects"
+            "{path} is a shell, and what it starts may reach the same: nearly every program of the workload; list the program that connects, as `- {{path: …, exact: true}}`"
         ));
     } else if names.contains(&"git") {
         found.warn(format!(
-            "{path} starts what its configuration says (aliases, hooks, helpers), which may reach the same; list what connects: {GIT_REMOTE}"
+            "{path} starts what its configuration says (aliases, hooks, helpers), which may reach the same; list what connects: `- {{path: {GIT_REMOTE}, exact: true}}`"
         ));
     } else if is_one_of(RUNNERS) {
         found
-            .warn(format!("{path} starts other programs, and they may reach the same; list the program that connects"));
-    } else if names.iter().any(|name| INTERPRETERS.contains(&version(name).as_str()) || INTERPRETERS.contains(name)) {
+            .warn(format!("{path} starts other programs, and they may reach the same; list the program that connects, as `- {{path: …, exact: true}}`"));
+    } else if is_interpreter() {
         found.note(format!(
             "{path} runs any script that the workload writes; all of them may reach what is listed here"
         ));

@@ -70,6 +70,7 @@ impl Confined {
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
             is_init_exposed: false,
+            debug: plan.debug,
         };
         Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets })
     }

@@ -112,7 +112,7 @@ pub(crate) async fn start(
     host.tls.write_java_store();
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
     confinement.enter(&network);
-    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init());
+    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init(), &host.landlock);
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.

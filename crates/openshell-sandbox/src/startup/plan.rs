@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) landlock: Request,
     /// Writable paths, made if they are missing. None of them may go through a symlink.
     pub(super) writable: Vec<PathBuf>,
+    /// True if commands may trace each other.
+    pub(super) debug: bool,
 }
 
 impl Plan {
@@ -43,7 +45,7 @@ impl Plan {
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
-        Ok(Self { privilege, user, landlock, writable })
+        Ok(Self { privilege, user, landlock, writable, debug: policy.permits_debugging() })
     }
 }
 

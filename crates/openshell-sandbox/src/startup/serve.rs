@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::tls::interceptor::Interceptor;
 use openshell_proxy::workers::Workers;
 use openshell_supervisor::init::Init;
+use openshell_supervisor::landlock;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::firewall;
 use openshell_supervisor::protected::Protection;
@@ -78,6 +80,7 @@ impl RunServices {
         sockets: Option<ProxySockets>,
         network: &Network,
         init: &Init,
+        landlock: &landlock::Request,
     ) -> anyhow::Result<Self> {
         let refusals = Arc::new(Refusals::default());
         let audit = audit::receivers(&refusals);
@@ -90,7 +93,8 @@ impl RunServices {
             for published in &config.publish {
                 services.published.push(publish(published, network, &services.audit, &workers)?);
             }
-            services.proxy = Some(ProxyParts { listener, identifier: Arc::new(identifier(init)?), socket, packet_log });
+            let identifier = Arc::new(identifier(init, landlock)?);
+            services.proxy = Some(ProxyParts { listener, identifier, socket, packet_log });
         }
         Ok(services)
     }
@@ -221,10 +225,12 @@ fn publish(
 }
 
 /// Returns the look-up of callers.
-fn identifier(init: &Init) -> anyhow::Result<Identifier> {
+fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Identifier> {
     let (root, init) =
         init.processes().context("cannot look at the sandbox's processes, which tells who is calling")?;
-    Ok(Identifier::new(Processes::new(root, init)))
+    let landlock = landlock.clone();
+    let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+    Ok(Identifier::new(Processes::new(root, init), is_writable))
 }
 
 /// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its absence is logged and does

@@ -37,7 +37,8 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let files = PolicyFiles { data: args.file, rules: args.policy_rules };
     let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
     let target = Target { host, port: args.port };
-    let program = Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new() };
+    let program =
+        Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new(), is_modified: false };
     let caller = Caller { pid: 0, program: program.into() };
     let request = args.method.as_deref().zip(args.path.as_deref());
     let asked = match &request {

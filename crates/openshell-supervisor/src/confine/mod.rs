@@ -21,7 +21,7 @@ use crate::protected::{ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::notify;
-use crate::seccomp::rules::{Sockets, rows};
+use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
 
 /// Confinement of all commands of a sandbox.
@@ -45,6 +45,8 @@ pub struct Confinement {
     pub identity: ProcessIdentity,
     /// Socket families of commands.
     pub sockets: Sockets,
+    /// True if commands may trace each other.
+    pub debug: bool,
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
     /// True if commands could signal init, as they have its user and see its PID; init finds that out.
@@ -215,7 +217,11 @@ impl Confinement {
         network: impl FnOnce() -> io::Result<Network>,
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
-        let filter = Filter::compile(rows(self.sockets)).map_err(ApplyError::Filter)?;
+        let filter = match self.debug {
+            true => Filter::compile(rows_with_debugging(self.sockets)),
+            false => Filter::compile(rows(self.sockets)),
+        };
+        let filter = filter.map_err(ApplyError::Filter)?;
         // Opened before the private /run hides it.
         let cover = self.cover.as_deref().and_then(|path| open(path, OFlags::PATH).ok());
         // Mounts come before paths are resolved, as grants apply to the files behind them.

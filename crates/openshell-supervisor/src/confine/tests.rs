@@ -31,6 +31,7 @@ fn confinement() -> Confinement {
         keep_visible: None,
         identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
+        debug: false,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         is_init_exposed: false,
     }

@@ -119,6 +119,14 @@ const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
     Condition { argument, comparison: Comparison::Masked { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
 }
 
+/// Calls that the workload may make if its processes may trace each other.
+const DEBUGGING: &[c_long] = &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
+
+/// Rows of the workload's filter if its processes may trace each other.
+pub fn rows_with_debugging(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
+    rows(sockets).filter(|row| !DEBUGGING.contains(&row.number))
+}
+
 /// Rows of the workload's filter.
 pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
     let local = match sockets {
