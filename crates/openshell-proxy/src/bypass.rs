@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::identify::{Identified, Witness};
+use crate::identify::Witness;
 use crate::peer::Caller;
 
 /// A netlink socket in the sandbox's namespace that receives the packets of a log group (nfnetlink_log).
@@ -137,8 +137,7 @@ impl Monitor {
 
     fn report_all(&self, messages: &[u8]) {
         for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)) {
-            let sender = self.witness.sender(attempt.mark).and_then(Result::ok);
-            report(&*self.audit, &attempt, sender.as_ref().map(Identified::caller));
+            report(&*self.audit, &attempt, self.witness.sender(attempt.mark).as_ref());
         }
     }
 

@@ -131,7 +131,7 @@ impl Witness for Blind {
         None
     }
 
-    fn sender(&self, _: u32) -> Option<Identity> {
+    fn sender(&self, _: u32) -> Option<Caller> {
         None
     }
 }

@@ -23,7 +23,7 @@ pub trait Witness: fmt::Debug + Send + Sync {
     fn caller(&self, client: BorrowedFd<'_>) -> Option<Identity>;
 
     /// The process that sent packets with `mark`, which the egress firewall has refused, if it is known.
-    fn sender(&self, mark: u32) -> Option<Identity>;
+    fn sender(&self, mark: u32) -> Option<Caller>;
 }
 
 /// A process that made a connection, or the reason why it could not be identified.

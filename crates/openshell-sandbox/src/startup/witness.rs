@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openshell_policy::event::Audit;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::identify::{self, Identifier, Identity};
+use openshell_proxy::peer::Caller;
 use openshell_proxy::record::{Outcome, Record};
 use openshell_supervisor::netns::WORKLOAD;
 use openshell_supervisor::witness::{Callers, Connects, Network, Refused, Witness, WitnessError};
@@ -58,9 +59,14 @@ struct Described {
 
 impl Callers for Described {
     type Caller = Identity;
+    type Note = Option<Caller>;
 
     fn describe(&self, thread: i32) -> Identity {
         self.identifier.identify(thread)
+    }
+
+    fn note(&self, thread: i32) -> Option<Caller> {
+        self.identifier.identify(thread).ok().map(|identified| identified.caller().clone())
     }
 
     fn refused(&self, caller: Option<Identity>, why: Refused) {
@@ -84,8 +90,8 @@ impl identify::Witness for Sight {
         self.0.caller(client)
     }
 
-    fn sender(&self, mark: u32) -> Option<Identity> {
-        self.0.noted(mark)
+    fn sender(&self, mark: u32) -> Option<Caller> {
+        self.0.noted(mark).flatten()
     }
 }
 

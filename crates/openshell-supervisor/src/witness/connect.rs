@@ -27,6 +27,16 @@ enum Destination {
     Other,
 }
 
+/// The way of a connect.
+enum Course<C: Callers> {
+    /// To the supervisor's listener, by this caller.
+    ToDoor(SocketAddr, C::Caller),
+    /// Out of the sandbox past it, where the egress firewall refuses it.
+    Elsewhere(C::Note),
+    /// To another socket of the sandbox, or to none.
+    Inside,
+}
+
 impl<C: Callers> Shared<C> {
     /// Decides on a connect. It goes on by itself unless it leads to the door. The kernel reports errors of calls that go on.
     pub(super) fn decide(self: &Arc<Self>, call: &Notification) -> Answer {
@@ -71,42 +81,35 @@ impl<C: Callers> Shared<C> {
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
         }
-        // Every mark is made anew, as one of an earlier connect says nothing about this one.
-        let mark = match destination {
+        let course: Course<C> = match destination {
             Destination::Internet(to) if is_tcp && self.is_door(to) => {
-                return self.connect(call, &caller, &socket, to);
+                Course::ToDoor(to, self.callers.describe(inner_thread(&caller)?))
             }
             Destination::Internet(to) if !is_local(to.ip(), self.own) => {
-                let caller = self.callers.describe(inner_thread(&caller)?);
-                if !notify::is_waiting(self.listener.as_fd(), call.id) {
-                    return Err(Errno::SRCH.into());
-                }
-                lock(&self.notes).add(caller)
+                Course::Elsewhere(self.callers.note(inner_thread(&caller)?))
             }
-            Destination::Internet(_) | Destination::None | Destination::Other => 0,
+            Destination::Internet(_) | Destination::None | Destination::Other => Course::Inside,
+        };
+        // All that was read so far is true of the caller if it waits still.
+        if !notify::is_waiting(self.listener.as_fd(), call.id) {
+            return Err(Errno::SRCH.into());
+        }
+        // Every mark is made anew, as one of an earlier connect says nothing about this one.
+        let mark = match course {
+            Course::ToDoor(to, caller) => return self.connect(&socket, to, caller),
+            Course::Elsewhere(note) => lock(&self.notes).add(note),
+            Course::Inside => 0,
         };
         socket::set_mark(socket.as_fd(), mark)?;
         Ok(Answer::Continue)
     }
 
-    /// Connects `socket` to the door `to` for the thread `thread`.
-    fn connect(
-        self: &Arc<Self>,
-        call: &Notification,
-        thread: &OwnedFd,
-        socket: &OwnedFd,
-        to: SocketAddr,
-    ) -> io::Result<Answer> {
-        let caller = self.callers.describe(inner_thread(thread)?);
-        // All that was read so far is true of the caller if it waits still.
-        if !notify::is_waiting(self.listener.as_fd(), call.id) {
-            return Err(Errno::SRCH.into());
-        }
-        let is_blocking = !rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
-        let leave = is_blocking.then(|| self.begin_connect());
-        if let Some(None) = leave {
+    /// Connects `socket` to the door `to` for `caller`.
+    fn connect(self: &Arc<Self>, socket: &OwnedFd, to: SocketAddr, caller: C::Caller) -> io::Result<Answer> {
+        // Also for a socket that does not wait: another thread of the caller may change that at any moment.
+        let Some(_leave) = self.begin_connect() else {
             return Ok(self.refuse(Some(caller), Refused::Waiting));
-        }
+        };
         let added = lock(&self.pending).add(caller);
         let nonce = match added {
             Ok(nonce) => nonce,

@@ -51,38 +51,38 @@ impl<C> Pending<C> {
     }
 }
 
-/// The last callers that connected elsewhere, by the mark of their packets.
+/// Notes of the last connects elsewhere, by the mark of their packets.
 #[derive(Debug)]
-pub(super) struct Notes<C> {
-    callers: VecDeque<C>,
+pub(super) struct Notes<N> {
+    notes: VecDeque<N>,
     /// Mark of the last one.
     last: u32,
 }
 
-impl<C> Default for Notes<C> {
+impl<N> Default for Notes<N> {
     fn default() -> Self {
-        Self { callers: VecDeque::new(), last: 0 }
+        Self { notes: VecDeque::new(), last: 0 }
     }
 }
 
-impl<C: Clone> Notes<C> {
-    /// Notes `caller` and returns the mark, which is neither 0 nor has [`DOOR_MARK`].
-    pub(super) fn add(&mut self, caller: C) -> u32 {
+impl<N: Clone> Notes<N> {
+    /// Adds a note and returns its mark, which is neither 0 nor has [`DOOR_MARK`].
+    pub(super) fn add(&mut self, note: N) -> u32 {
         if self.last == DOOR_MARK - 1 {
             *self = Self::default();
         }
-        if self.callers.len() == NOTES {
-            self.callers.pop_front();
+        if self.notes.len() == NOTES {
+            self.notes.pop_front();
         }
-        self.callers.push_back(caller);
+        self.notes.push_back(note);
         self.last += 1;
         self.last
     }
 
-    pub(super) fn get(&self, mark: u32) -> Option<C> {
+    pub(super) fn get(&self, mark: u32) -> Option<N> {
         let from_last = usize::try_from(self.last.checked_sub(mark)?).ok()?;
-        let index = self.callers.len().checked_sub(from_last + 1)?;
-        self.callers.get(index).cloned()
+        let index = self.notes.len().checked_sub(from_last + 1)?;
+        self.notes.get(index).cloned()
     }
 }
 

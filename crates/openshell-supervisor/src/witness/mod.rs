@@ -36,11 +36,16 @@ const LONG_CONNECT: Duration = Duration::from_millis(50);
 /// The look-up of callers, and the place for what the witness has to say.
 pub trait Callers: Send + Sync + 'static {
     /// Description of a caller, or the reason why there is none.
-    type Caller: Clone + Send + 'static;
+    type Caller: Send + 'static;
+    /// The same as far as logs need it, which is kept for longer.
+    type Note: Clone + Send + 'static;
 
     /// Describes the process of `thread`, a number of the sandbox's PID namespace. The thread waits meanwhile. Must not wait for
     /// anything that the caller can delay.
     fn describe(&self, thread: i32) -> Self::Caller;
+
+    /// Describes the process of `thread` in the same way for logs.
+    fn note(&self, thread: i32) -> Self::Note;
 
     /// Reports a connect that was refused. Must not block.
     fn refused(&self, caller: Option<Self::Caller>, why: Refused);
@@ -105,7 +110,7 @@ struct Shared<C: Callers> {
     /// Number of the sandbox's network namespace.
     namespace: u64,
     pending: Mutex<Pending<C::Caller>>,
-    notes: Mutex<Notes<C::Caller>>,
+    notes: Mutex<Notes<C::Note>>,
     callers: C,
     threads: Mutex<Threads>,
     /// Signalled when a thread leaves its connect.
@@ -176,9 +181,9 @@ impl<C: Callers> Witness<C> {
         lock(&self.0.pending).take(nonce)
     }
 
-    /// Returns the caller noted for packets with `mark`, if it is not forgotten.
+    /// Returns the note of packets with `mark`, if it is not forgotten.
     #[must_use]
-    pub fn noted(&self, mark: u32) -> Option<C::Caller> {
+    pub fn noted(&self, mark: u32) -> Option<C::Note> {
         lock(&self.0.notes).get(mark)
     }
 }
