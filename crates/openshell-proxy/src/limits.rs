@@ -131,7 +131,7 @@ impl Limits {
     /// Programs with a fingerprint. None is ever forgotten, or trust on first use would not hold.
     pub const FINGERPRINTS: usize = 4_096;
     /// Programs in use at once, each with a descriptor until its connections are accepted and judged.
-    pub const EXECUTABLES: usize = 1_024;
+    pub const EXECUTABLES: usize = 4_096;
     /// Programs whose descriptors are kept, as they probably connect again.
     pub const RECENT_EXECUTABLES: usize = 16;
     /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.

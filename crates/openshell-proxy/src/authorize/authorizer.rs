@@ -137,7 +137,7 @@ impl Authorizer {
                 let caller = Caller { program: program.into(), ..caller };
                 let permit = mode.judge(&policy, &caller, &target, verify);
                 let denied = |refusal: Refusal| match refusal.is_policy_denial() {
-                    true => Refusal::caller_modified(why),
+                    true => Refusal::caller_modified(why, identified.caller().program.executable.clone()),
                     false => refusal,
                 };
                 (caller, permit.map_err(denied))

@@ -4,7 +4,9 @@ use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
-use crate::denial::refusal::{AddressFault, Facts, JudgedRequest, Matches, Nearest, Refusal, RequestFault, Subject};
+use crate::denial::refusal::{
+    AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault, Subject,
+};
 use crate::peer::Caller;
 use crate::target::Target;
 
@@ -40,7 +42,7 @@ impl Refusal {
                 | Facts::CredentialHost(_)
                 | Facts::CredentialPath(_)
                 | Facts::Placeholder
-                | Facts::Program(_)
+                | Facts::Program(..)
                 | Facts::Model(_) => String::new(),
             },
             _ => self.reason().to_owned(),
@@ -74,7 +76,11 @@ impl Refusal {
                 "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
                     .to_owned(),
             ),
-            Facts::Program(path) => {
+            Facts::Program(path, ProgramFault::Modified) => Some(format!(
+                "network_policies: an entry `- {{path: {}}}` without `exact: true` would permit it",
+                flow_text(path)
+            )),
+            Facts::Program(path, ProgramFault::Changed) => {
                 Some(format!("network_policies: if it may change, list it as `- {{path: {}, pinned: false}}`", flow_text(path)))
             }
             Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
@@ -103,7 +109,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
-            | Facts::Program(_)
+            | Facts::Program(..)
             | Facts::Model(_) => return None,
         };
         let host = target.host.to_string();

@@ -44,10 +44,19 @@ pub enum Facts {
     CredentialPath(String),
     /// A placeholder where none is replaced.
     Placeholder,
-    /// The path of a program that has changed.
-    Program(String),
+    /// The path of a program, and its fault.
+    Program(String, ProgramFault),
     /// A request for a model, whose clients read a response format of their own; and the command that would help.
     Model(Option<&'static str>),
+}
+
+/// Fault of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramFault {
+    /// Its file is not the one of its first use.
+    Changed,
+    /// It runs code from a file that the workload can write.
+    Modified,
 }
 
 /// Fault of a host's addresses.
@@ -185,13 +194,13 @@ impl Refusal {
     /// The program `path`, or an ancestor, has changed since its first use.
     #[must_use]
     pub fn caller_changed(reason: String, path: String) -> Self {
-        Self::because(ReasonCode::CallerChanged, reason).with(Facts::Program(path))
+        Self::because(ReasonCode::CallerChanged, reason).with(Facts::Program(path, ProgramFault::Changed))
     }
 
-    /// The program runs code from a file that the workload can write, and the policy permits it only unmodified.
+    /// The program `path` runs code from a file that the workload can write, and the policy permits it only unmodified.
     #[must_use]
-    pub fn caller_modified(reason: String) -> Self {
-        Self::because(ReasonCode::CallerModified, reason)
+    pub fn caller_modified(reason: String, path: String) -> Self {
+        Self::because(ReasonCode::CallerModified, reason).with(Facts::Program(path, ProgramFault::Modified))
     }
 
     /// The host has no address that may be connected to.
@@ -470,7 +479,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
-            | Facts::Program(_)
+            | Facts::Program(..)
             | Facts::Model(_) => None,
         }
     }
@@ -488,7 +497,7 @@ impl Refusal {
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
             | Facts::Placeholder
-            | Facts::Program(_)
+            | Facts::Program(..)
             | Facts::Model(_) => None,
         }
     }

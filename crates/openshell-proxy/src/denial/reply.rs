@@ -71,7 +71,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
         | Facts::CredentialHost(_)
         | Facts::CredentialPath(_)
         | Facts::Placeholder
-        | Facts::Program(_) => serde_json::to_vec(&Content {
+        | Facts::Program(..) => serde_json::to_vec(&Content {
             policy: ruled(refusal).and_then(|request| request.policy.as_deref()),
             rule: ruled(refusal).map(|request| format!("{} {}", request.method, request.path)),
             method: ruled(refusal).map(|request| request.method.as_str()),

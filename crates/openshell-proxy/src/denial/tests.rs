@@ -60,7 +60,11 @@ fn all() -> Vec<(Refusal, &'static str)> {
             "403 policy_denied caller_changed: GET /a not permitted by policy; network_policies: if it may change, list it as \
              `- {path: /usr/bin/tool, pinned: false}`",
         ),
-        (Refusal::caller_modified(text()), "403 policy_denied caller_modified: GET /a not permitted by policy"),
+        (
+            Refusal::caller_modified(text(), "/usr/bin/tool".to_owned()),
+            "403 policy_denied caller_modified: GET /a not permitted by policy; network_policies: an entry `- {path: /usr/bin/tool}` \
+             without `exact: true` would permit it",
+        ),
         (
             address(InternalAddress, Unlisted),
             "403 ssrf_denied internal_address: GET web.test:443 blocked: internal address; \

@@ -101,6 +101,8 @@ impl Door<'_> {
         if self.proxy.inference.is_none() {
             return Err(Refusal::inference_not_configured());
         }
+        // Models need no policy, but a caller.
+        self.identity.as_ref().map_err(Clone::clone)?;
         self.proxy.interceptor.authority()?;
         let program = caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
         let quota = services.egress.reserve(program)?;

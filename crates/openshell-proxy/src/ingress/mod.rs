@@ -130,6 +130,7 @@ impl<'p> HttpDoor<'p> {
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
         let inference = self.door.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
+        self.door.identity.as_ref().map_err(Clone::clone)?;
         Ok(Models { services, inference, caller, target })
     }
 }

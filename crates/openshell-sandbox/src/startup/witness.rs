@@ -5,20 +5,24 @@ use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use openshell_policy::event::Audit;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::identify::{self, Identifier, Identity};
 use openshell_proxy::peer::Caller;
 use openshell_proxy::record::{Outcome, Record};
-use openshell_supervisor::netns::WORKLOAD;
+use openshell_supervisor::netns::{INTERFACE, WORKLOAD};
 use openshell_supervisor::witness::{Callers, Connects, Network, Refused, Witness, WitnessError};
 use tokio::sync::mpsc;
 
 use crate::tasks::Tasks;
 
 /// Refused connects that wait to be reported.
-const REPORTS: usize = 1_024;
+const REPORTS: usize = 64;
+
+/// Time between two reports, so that many do not fill the log.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts to answer `connects` of the sandbox to the proxy at `door` and elsewhere; `socket` is one of its network. Connects that
 /// the witness refuses are reported to `audit`.
@@ -36,7 +40,7 @@ pub(super) fn start(
     let (reports, received) = mpsc::channel(REPORTS);
     let unreported = Arc::new(AtomicU64::new(0));
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
-    let network = Network { door, own: WORKLOAD, socket: socket.as_fd() };
+    let network = Network { door, own: WORKLOAD, interface: INTERFACE, socket: socket.as_fd() };
     let witness = Witness::start(connects, network, Described { identifier, reports, unreported })?;
     Ok(Arc::new(Sight(witness)))
 }
@@ -102,6 +106,7 @@ async fn report(mut reports: mpsc::Receiver<Report>, unreported: Arc<AtomicU64>,
             Report::Refused(caller, why) => report_refused(&audit, caller, &why),
             Report::Failed(error) => return tracing::error!("callers are not seen any more: {error}"),
         }
+        tokio::time::sleep(REPORT_INTERVAL).await;
         match unreported.swap(0, Ordering::Relaxed) {
             0 => {}
             count => tracing::warn!("further connects refused, as many as were not reported one by one: {count}"),
@@ -112,7 +117,6 @@ async fn report(mut reports: mpsc::Receiver<Report>, unreported: Arc<AtomicU64>,
 fn report_refused(audit: &Arc<dyn Audit>, caller: Option<Identity>, why: &Refused) {
     let refusal = match why {
         Refused::Pending => Refusal::limit_reached("too many connections wait to be accepted"),
-        Refused::Waiting => Refusal::limit_reached("too many connects wait for the proxy"),
         Refused::Foreign | Refused::Unreadable(_) => Refusal::caller_unknown(why.to_string()),
     };
     let mut record = Record::new(audit, "connect".to_owned(), None);

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::netlink::{Message, Protocol, Socket};
-use crate::witness::DOOR_MARK;
+use crate::witness::{DOOR_MARK, NONCE_HEADER};
 
 /// NFLOG group of the namespace that receives refused packets.
 pub const LOG_GROUP: u16 = 7;
@@ -23,7 +23,7 @@ pub struct Rule {
 /// Packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// TCP to the proxy's address and port, of sockets that the witness connected.
+    /// TCP to the proxy's address and port, of sockets that the witness connects, with a nonce.
     WitnessedToProxy(SocketAddrV4),
     /// TCP to the proxy's address and port that opens no connection.
     WithinProxy(SocketAddrV4),
@@ -169,7 +169,9 @@ fn match_expressions(list: Message, when: Match) -> Message {
         Match::WitnessedToProxy(proxy) => {
             let list = meta(to(list, proxy), NFT_META_MARK);
             let mark = DOOR_MARK.to_ne_bytes();
-            compare(masked(list, &mark), NFT_CMP_EQ, &mark)
+            let list = compare(masked(list, &mark), NFT_CMP_EQ, &mark);
+            let list = compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 0, 1), NFT_CMP_EQ, &[NONCE_HEADER.0]);
+            compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 20, 3), NFT_CMP_EQ, &NONCE_HEADER.1)
         }
         Match::WithinProxy(proxy) => {
             let list = payload(to(list, proxy), NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::link::{self, LANDING, WORKLOAD};
 use super::{Linked, Netns, Pair, Pending, listen, run_in};
-use crate::witness::DOOR_MARK;
+use crate::witness::{DOOR_MARK, NONCE_HEADER};
 
 /// Creates linked namespaces without a firewall.
 fn open_pair() -> Pair {
@@ -36,6 +36,8 @@ fn connect_witnessed(netns: &Netns, to: SocketAddr) -> io::Result<TcpStream> {
     run_in(netns.as_fd(), || {
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         crate::sys::socket::set_mark(socket.as_fd(), DOOR_MARK)?;
+        let option = [&NONCE_HEADER.1[..], &[0; 9]].concat();
+        crate::sys::socket::set_ip_options(socket.as_fd(), &option)?;
         rustix::net::connect(&socket, &to)?;
         Ok(socket.into())
     })

@@ -238,6 +238,12 @@ pub(crate) fn unshare_user() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(Into::into)
 }
 
+/// Gives the calling thread a descriptor table of its own, which ends with it (unshare(2)).
+pub(crate) fn copy_descriptors() -> io::Result<()> {
+    // SAFETY: the caller's thread ends after this, so that it uses no descriptor whose number another thread closes or gives away.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.map_err(Into::into)
+}
+
 /// Threads to install a filter for; threads that they start inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {

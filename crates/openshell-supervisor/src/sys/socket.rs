@@ -17,6 +17,12 @@ pub(crate) fn set_ip_options(socket: BorrowedFd<'_>, options: &[u8]) -> io::Resu
     set(socket, libc::IPPROTO_IP, libc::IP_OPTIONS, options)
 }
 
+/// Binds a socket to the interface with `index`.
+#[cfg(test)]
+pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index.to_ne_bytes())
+}
+
 /// The mark of a socket's packets.
 #[cfg(test)]
 pub(crate) fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
@@ -47,6 +53,13 @@ pub(crate) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = [0; 8];
     get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
     Ok(u64::from_ne_bytes(cookie))
+}
+
+/// Index of the interface that a socket is bound to; 0 if it is bound to none.
+pub(crate) fn interface(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut index = [0; 4];
+    get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &mut index)?;
+    Ok(u32::from_ne_bytes(index))
 }
 
 /// Returns true if a TCP socket has no connection, is not making one, and does not listen.

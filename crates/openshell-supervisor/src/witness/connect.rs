@@ -3,16 +3,16 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::mpsc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, sockopt};
+use rustix::net::{AddressFamily, SendFlags, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use super::{Callers, DOOR_MARK, Refused, Shared, lock, nonce, number};
+use super::{Callers, DOOR_MARK, Refused, Shared, lock, nonce};
 use crate::sys::notify::{self, Answer, Notification};
-use crate::sys::socket;
+use crate::sys::{self, socket};
 
 /// `PIDFD_THREAD` (linux/pidfd.h), Linux 6.9.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
@@ -39,14 +39,19 @@ enum Course<C: Callers> {
 
 impl<C: Callers> Shared<C> {
     /// Decides on a connect. It goes on by itself unless it leads to the door. The kernel reports errors of calls that go on.
-    pub(super) fn decide(self: &Arc<Self>, call: &Notification) -> Answer {
+    pub(super) fn decide(&self, call: &Notification) -> Answer {
         match self.follow(call) {
             Ok(answer) => answer,
             // The caller was killed.
             Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => Answer::Error(libc::ESRCH),
-            // A caller that the supervisor may not look at, such as a program that nobody may read, has no door.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Answer::Continue,
-            Err(error) => self.refuse(None, Refused::Unreadable(error)),
+            // What cannot be looked at goes on by itself, and no door is open to it: a program that nobody may read, or any when
+            // descriptors are exhausted.
+            Err(error) => {
+                if error.kind() != io::ErrorKind::PermissionDenied {
+                    self.callers.refused(None, Refused::Unreadable(error));
+                }
+                Answer::Continue
+            }
         }
     }
 
@@ -54,21 +59,34 @@ impl<C: Callers> Shared<C> {
     fn refuse(&self, caller: Option<C::Caller>, why: Refused) -> Answer {
         let code = match why {
             Refused::Foreign => libc::EPERM,
-            Refused::Pending | Refused::Waiting | Refused::Unreadable(_) => libc::ECONNREFUSED,
+            Refused::Pending | Refused::Unreadable(_) => libc::ECONNREFUSED,
         };
         self.callers.refused(caller, why);
         Answer::Error(code)
     }
 
-    fn follow(self: &Arc<Self>, call: &Notification) -> io::Result<Answer> {
+    fn follow(&self, call: &Notification) -> io::Result<Answer> {
         let caller = pidfd(call.thread)?;
-        let [descriptor, address, length, ..] = call.arguments;
         // The kernel takes the lower half.
-        let Some(socket) = socket_of(&caller, descriptor as i32)? else { return Ok(Answer::Continue) };
-        let domain = sockopt::socket_domain(&socket);
-        if !matches!(domain, Ok(AddressFamily::INET | AddressFamily::INET6)) {
-            return Ok(Answer::Continue);
-        }
+        let descriptor = call.arguments[0] as i32;
+        let Some(socket) = socket_of(&caller, descriptor)? else { return Ok(Answer::Continue) };
+        let domain = match sockopt::socket_domain(&socket) {
+            Ok(domain @ (AddressFamily::INET | AddressFamily::INET6)) => domain,
+            Ok(_) | Err(_) => return Ok(Answer::Continue),
+        };
+        let followed = self.follow_socket(call, &caller, &socket, domain);
+        release(socket);
+        followed
+    }
+
+    fn follow_socket(
+        &self,
+        call: &Notification,
+        caller: &OwnedFd,
+        socket: &OwnedFd,
+        domain: AddressFamily,
+    ) -> io::Result<Answer> {
+        let [_, address, length, ..] = call.arguments;
         if socket::namespace(socket.as_fd())? != self.namespace {
             return Ok(self.refuse(None, Refused::Foreign));
         }
@@ -76,17 +94,20 @@ impl<C: Callers> Shared<C> {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(Answer::Error(libc::EFAULT)),
             destination => destination?,
         };
-        let is_tcp = sockopt::socket_protocol(&socket)? == Some(rustix::net::ipproto::TCP);
+        let is_tcp = sockopt::socket_protocol(socket)? == Some(rustix::net::ipproto::TCP);
         // A further connect of a connection changes nothing about it.
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
         }
         let course: Course<C> = match destination {
-            Destination::Internet(to) if is_tcp && self.is_door(to) => {
-                Course::ToDoor(to, self.callers.describe(inner_thread(&caller)?))
+            // An address of the other family is the kernel's to refuse.
+            Destination::Internet(to)
+                if is_tcp && self.is_door(to) && to.is_ipv4() == (domain == AddressFamily::INET) =>
+            {
+                Course::ToDoor(to, self.callers.describe(inner_thread(caller)?))
             }
             Destination::Internet(to) if !is_local(to.ip(), self.own) => {
-                Course::Elsewhere(self.callers.note(inner_thread(&caller)?))
+                Course::Elsewhere(self.callers.note(inner_thread(caller)?))
             }
             Destination::Internet(_) | Destination::None | Destination::Other => Course::Inside,
         };
@@ -96,7 +117,7 @@ impl<C: Callers> Shared<C> {
         }
         // Every mark is made anew, as one of an earlier connect says nothing about this one.
         let mark = match course {
-            Course::ToDoor(to, caller) => return self.connect(&socket, to, caller),
+            Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
             Course::Elsewhere(note) => lock(&self.notes).add(note),
             Course::Inside => 0,
         };
@@ -104,23 +125,27 @@ impl<C: Callers> Shared<C> {
         Ok(Answer::Continue)
     }
 
-    /// Connects `socket` to the door `to` for `caller`.
-    fn connect(self: &Arc<Self>, socket: &OwnedFd, to: SocketAddr, caller: C::Caller) -> io::Result<Answer> {
-        // Also for a socket that does not wait: another thread of the caller may change that at any moment.
-        let Some(_leave) = self.begin_connect() else {
-            return Ok(self.refuse(Some(caller), Refused::Waiting));
-        };
+    /// Begins to connect `socket` to the door `to` for `caller`.
+    fn connect(&self, socket: &OwnedFd, to: SocketAddr, caller: C::Caller) -> io::Result<Answer> {
+        let is_blocking = !rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
+        // A first packet that leaves by another interface would never arrive.
+        let interface = socket::interface(socket.as_fd())?;
+        if interface != 0 && interface != self.interface {
+            return Ok(Answer::Error(libc::ENETUNREACH));
+        }
         let added = lock(&self.pending).add(caller);
         let nonce = match added {
             Ok(nonce) => nonce,
             Err(caller) => return Ok(self.refuse(Some(caller), Refused::Pending)),
         };
-        let connected = socket::set_mark(socket.as_fd(), DOOR_MARK)
+        let begun = socket::set_mark(socket.as_fd(), DOOR_MARK)
             .and_then(|()| nonce::put(socket.as_fd(), nonce))
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            .and_then(|()| connect_to(socket, to));
-        let is_under_way = connected == Err(Errno::INPROGRESS);
-        if connected.is_err() && !is_under_way {
+            .and_then(|()| Ok(begin(socket, to)?));
+        let is_under_way = match &begun {
+            Err(error) => error.raw_os_error() == Some(libc::EINPROGRESS),
+            Ok(()) => true,
+        };
+        if !is_under_way {
             lock(&self.pending).take(nonce);
             socket::set_mark(socket.as_fd(), 0)?;
         }
@@ -128,7 +153,12 @@ impl<C: Callers> Shared<C> {
         if !is_under_way || !socket::is_connecting(socket.as_fd())? {
             nonce::clear(socket.as_fd())?;
         }
-        Ok(connected.map_or_else(|error| number(&error), |()| Answer::Success))
+        Ok(match begun {
+            Ok(()) => Answer::Success,
+            // The kernel waits for the connection in the caller's own call, or says why there is none.
+            Err(_) if is_under_way && is_blocking => Answer::Continue,
+            Err(error) => Answer::Error(error.raw_os_error().unwrap_or(libc::EIO)),
+        })
     }
 
     fn is_door(&self, to: SocketAddr) -> bool {
@@ -136,14 +166,34 @@ impl<C: Callers> Shared<C> {
     }
 }
 
-/// Connects until it is done: signals of the supervisor are nothing to the caller.
-fn connect_to(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
-    loop {
-        match rustix::net::connect(socket, &to) {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
+/// Begins to connect `socket`, and waits for nothing, whatever its file says: a connect by sendto(2) has flags of its own. Without data
+/// it is an ordinary one (tcp_fastopen_connect in net/ipv4/tcp.c).
+///
+/// # Errors
+/// EINPROGRESS if it has begun.
+fn begin(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
+    let fast_open = SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
+    rustix::net::sendto(socket, &[], fast_open | SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to).map(drop)
+}
+
+/// Closes a socket of a caller without waiting: if this is its last descriptor, close(2) would wait for its data to be sent, as long
+/// as SO_LINGER says.
+pub(super) fn release(socket: OwnedFd) {
+    if sockopt::socket_linger(&socket).is_ok_and(|time| time.is_none_or(|time| time.is_zero())) {
+        return;
     }
+    // The kernel does not wait where the end of a thread closes a descriptor.
+    let ((copied, is_copied), (close, is_closed)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let started = std::thread::Builder::new().name("close".to_owned()).spawn(move || {
+        let result = sys::copy_descriptors();
+        drop(copied);
+        let _ = is_closed.recv();
+        result
+    });
+    // Both channels end by the end of the thread that has the other side.
+    let _ = is_copied.recv();
+    drop(socket);
+    drop((close, started));
 }
 
 /// Opens a pidfd of a thread: of its process if it is the first thread, else of itself.
@@ -199,9 +249,10 @@ fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
 impl Destination {
     /// Reads the address of a connect from the memory of `thread`, once.
     fn read(thread: i32, address: u64, length: i32) -> io::Result<Self> {
-        let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
-        let length = usize::try_from(length).unwrap_or(0).min(bytes.len());
-        if length == 0 {
+        // The kernel takes no longer ones.
+        let mut bytes = [0; size_of::<libc::sockaddr_storage>()];
+        let length = usize::try_from(length).unwrap_or(0);
+        if length == 0 || length > bytes.len() {
             return Ok(Self::Other);
         }
         let filled = notify::read_memory(thread, address, &mut bytes[..length])?;

@@ -12,6 +12,12 @@ pub(super) const PENDING: usize = 4_096;
 /// Time for a connection to be accepted.
 const ACCEPT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// The same when there are [`PENDING`]: enough for a first packet to be sent twice.
+const FULL_DEADLINE: Duration = Duration::from_secs(4);
+
+/// Time between two removals of those that were not accepted in time.
+const PURGE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Connects elsewhere that are remembered; the egress firewall logs five a second.
 const NOTES: usize = 256;
 
@@ -20,11 +26,13 @@ const NOTES: usize = 256;
 pub(super) struct Pending<C> {
     connections: HashMap<u64, (Instant, C)>,
     last: u64,
+    /// When those that were not accepted in time were removed.
+    purged: Option<Instant>,
 }
 
 impl<C> Default for Pending<C> {
     fn default() -> Self {
-        Self { connections: HashMap::new(), last: 0 }
+        Self { connections: HashMap::new(), last: 0, purged: None }
     }
 }
 
@@ -33,8 +41,11 @@ impl<C> Pending<C> {
     /// [`PENDING`].
     pub(super) fn add(&mut self, caller: C) -> Result<u64, C> {
         let now = Instant::now();
-        if self.connections.len() >= PENDING {
-            self.connections.retain(|_, (begin, _)| now.duration_since(*begin) < ACCEPT_DEADLINE);
+        let is_full = self.connections.len() >= PENDING;
+        if is_full || self.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_INTERVAL) {
+            self.purged = Some(now);
+            let deadline = if is_full { FULL_DEADLINE } else { ACCEPT_DEADLINE };
+            self.connections.retain(|_, (begin, _)| now.duration_since(*begin) < deadline);
         }
         if self.connections.len() >= PENDING {
             return Err(caller);

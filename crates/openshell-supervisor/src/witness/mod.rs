@@ -1,37 +1,35 @@
 //! Tells who makes connections to the supervisor's listeners, as a fact of the connection itself.
 //!
 //! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If it leads to a listener of the
-//! supervisor, a *door*, the witness takes the socket, describes the caller, writes a nonce into the header of the first packet,
-//! connects the socket itself, and returns the result to the caller. The accepted connection carries the nonce, so caller,
-//! socket and address are one fact, whatever the caller changes meanwhile. Every other connect goes on by itself; its packets
+//! supervisor, a *door*, the witness takes the socket, describes the caller, and sends the first packet itself, with a nonce in its
+//! header; the caller's own call then waits for the connection. The accepted connection carries the nonce, so caller, socket and
+//! address are one fact, whatever the caller changes meanwhile. Every other connect goes on by itself; its packets
 //! carry a mark that tells the caller where the egress firewall refuses them.
 
 mod connect;
 mod connections;
 mod nonce;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
 use crate::switches::{SWITCHES, Switch};
-use crate::sys::notify::{self, Answer};
+use crate::sys::notify;
 use crate::sys::socket;
 pub use connections::DOOR_MARK;
 use connections::{Notes, Pending};
-pub use nonce::save_first_packets;
+pub use nonce::{NONCE_HEADER, save_first_packets};
 
-/// Threads at most. One receives; a connect that waits, as the queue of its listener is full, takes one for as long.
+/// Threads at most. None of them waits for a connection, but one may wait for memory of its caller, or a lock of a socket.
 const THREADS: usize = 8;
 
-/// Time that no connect takes but one that waits for a full queue, which takes a second.
-const LONG_CONNECT: Duration = Duration::from_millis(50);
+/// Nice value of the threads (setpriority(2)).
+const PRIORITY: i32 = -10;
 
 /// The look-up of callers, and the place for what the witness has to say.
 pub trait Callers: Send + Sync + 'static {
@@ -60,13 +58,10 @@ pub enum Refused {
     /// As many connections wait to be accepted as may.
     #[error("too many connections wait to be accepted")]
     Pending,
-    /// As many connects wait as may.
-    #[error("too many connects wait for a queue that is full")]
-    Waiting,
     /// The socket was made elsewhere.
     #[error("the socket belongs to another network than the sandbox's")]
     Foreign,
-    /// The caller cannot be looked at.
+    /// The caller could not be looked at, or its socket not be set; it has no door.
     #[error("the supervisor cannot look at the caller: {0}")]
     Unreadable(io::Error),
 }
@@ -96,6 +91,8 @@ pub struct Network<'s> {
     pub door: SocketAddrV4,
     /// Address of the sandbox itself.
     pub own: Ipv4Addr,
+    /// Index of its interface.
+    pub interface: u32,
     /// Any socket of its namespace.
     pub socket: BorrowedFd<'s>,
 }
@@ -107,43 +104,15 @@ struct Shared<C: Callers> {
     listener: OwnedFd,
     door: SocketAddrV4,
     own: Ipv4Addr,
+    interface: u32,
     /// Number of the sandbox's network namespace.
     namespace: u64,
     pending: Mutex<Pending<C::Caller>>,
     notes: Mutex<Notes<C::Note>>,
     callers: C,
-    threads: Mutex<Threads>,
-    /// Signalled when a thread leaves its connect.
-    left: Condvar,
-}
-
-/// The threads of a witness.
-#[derive(Debug, Default)]
-struct Threads {
-    count: usize,
-    /// When those that may wait in a connect began to, by ascending numbers.
-    connecting: BTreeMap<u64, Instant>,
-    /// Those that wait for leave.
-    waiting: usize,
-    /// The last number given.
-    last: u64,
-}
-
-/// Leave of a thread to wait in a connect.
-struct ConnectGuard<'s> {
-    threads: &'s Mutex<Threads>,
-    left: &'s Condvar,
-    number: u64,
-}
-
-impl Drop for ConnectGuard<'_> {
-    fn drop(&mut self) {
-        let mut threads = lock(self.threads);
-        threads.connecting.remove(&self.number);
-        if threads.waiting > 0 {
-            self.left.notify_one();
-        }
-    }
+    /// Threads started, and those of them that are not at a notification.
+    threads: AtomicUsize,
+    receiving: AtomicUsize,
 }
 
 impl<C: Callers> Witness<C> {
@@ -152,7 +121,7 @@ impl<C: Callers> Witness<C> {
     /// # Errors
     /// Processes or sockets of the sandbox cannot be looked at, or a thread cannot be started.
     pub fn start(connects: Connects, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
-        let Network { door, own, socket } = network;
+        let Network { door, own, interface, socket } = network;
         let Connects { listener } = connects;
         let forbidding = SWITCHES.iter().find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
         forbidding.map_or(Ok(()), |switch| Err(WitnessError::Forbidden(*switch)))?;
@@ -162,15 +131,15 @@ impl<C: Callers> Witness<C> {
             listener,
             door,
             own,
+            interface,
             namespace,
             pending: Mutex::default(),
             notes: Mutex::default(),
             callers,
-            threads: Mutex::default(),
-            left: Condvar::new(),
+            threads: AtomicUsize::new(0),
+            receiving: AtomicUsize::new(0),
         });
-        let started = shared.start_thread(&mut lock(&shared.threads));
-        started.map_err(|source| WitnessError::Thread { source })?;
+        shared.start_thread().map_err(|source| WitnessError::Thread { source })?;
         Ok(Self(shared))
     }
 
@@ -190,45 +159,36 @@ impl<C: Callers> Witness<C> {
 
 impl<C: Callers> Shared<C> {
     /// Starts a thread that receives, unless there are [`THREADS`].
-    fn start_thread(self: &Arc<Self>, threads: &mut Threads) -> io::Result<()> {
-        if threads.count == THREADS {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
+    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
+        let free = |count: usize| (count < THREADS).then_some(count + 1);
+        let taken = self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        taken.map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        self.receiving.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(self);
-        std::thread::Builder::new().name("witness".to_owned()).spawn(move || shared.serve())?;
-        threads.count += 1;
-        Ok(())
-    }
-
-    /// Waits for leave to wait in a connect: one thread must be left that does not. Returns `None` if all others have waited for
-    /// [`LONG_CONNECT`], which only a full queue makes them do.
-    fn begin_connect(self: &Arc<Self>) -> Option<ConnectGuard<'_>> {
-        let mut threads = lock(&self.threads);
-        loop {
-            if threads.connecting.len() + 1 < threads.count || self.start_thread(&mut threads).is_ok() {
-                let number = threads.last + 1;
-                threads.last = number;
-                threads.connecting.insert(number, Instant::now());
-                return Some(ConnectGuard { threads: &self.threads, left: &self.left, number });
-            }
-            let newest = threads.connecting.last_key_value().map(|(_, begin)| begin.elapsed());
-            let left = LONG_CONNECT.checked_sub(newest.unwrap_or(LONG_CONNECT)).filter(|left| !left.is_zero())?;
-            threads.waiting += 1;
-            threads = self.left.wait_timeout(threads, left).unwrap_or_else(PoisonError::into_inner).0;
-            threads.waiting -= 1;
-        }
+        let started = std::thread::Builder::new().name("witness".to_owned()).spawn(move || shared.serve());
+        started.map(drop).inspect_err(|_| {
+            self.receiving.fetch_sub(1, Ordering::Relaxed);
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        })
     }
 
     /// Answers notifications until no process of the sandbox is left.
     fn serve(self: Arc<Self>) {
+        // Callers wait for it; without the right to do so it has the priority of others.
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
         let guard = FailureNotice(&self);
         loop {
             let received = notify::receive(self.listener.as_fd());
             match received {
                 Ok(notification) => {
+                    // One more thread receives, so that calls do not wait for each other; without one they do.
+                    if self.receiving.fetch_sub(1, Ordering::Relaxed) == 1 {
+                        let _ = self.start_thread();
+                    }
                     let answer = self.decide(&notification);
                     // A failure means that the caller was killed.
                     let _ = notify::answer(self.listener.as_fd(), notification.id, answer);
+                    self.receiving.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The caller was killed, or no process is left.
@@ -272,11 +232,6 @@ impl<C: Callers> std::fmt::Debug for Witness<C> {
 /// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The error number of `error`.
-fn number(error: &Errno) -> Answer {
-    Answer::Error(error.raw_os_error())
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use crate::sys::socket;
 /// IPOPT_RR, the length of the option, and a pointer behind its end: it is full.
 const FULL_ROUTE: [u8; 3] = [7, 11, 12];
 
+/// First byte of an IPv4 header with the option, and the first bytes of the option behind the other fields.
+pub const NONCE_HEADER: (u8, [u8; 3]) = (0x48, FULL_ROUTE);
+
 /// IPOPT_END, which fills the header up to a whole word.
 const END: u8 = 0;
 
@@ -54,7 +57,7 @@ pub(super) fn take(accepted: BorrowedFd<'_>) -> Option<u64> {
 /// Parses the headers of a first packet; only the witness makes one with options.
 fn parse(headers: &[u8]) -> Option<u64> {
     let first = headers.first()?;
-    if first >> 4 != 4 || usize::from(first & 0xf) * 4 != HEADER + 12 {
+    if *first != NONCE_HEADER.0 {
         return None;
     }
     let nonce = headers.get(HEADER..)?.strip_prefix(&FULL_ROUTE)?.first_chunk::<8>()?;
