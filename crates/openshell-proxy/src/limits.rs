@@ -10,7 +10,8 @@ impl Limits {
     /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two descriptors each. Judged
     /// connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
-    /// Descriptors that no connection takes: those that are needed for a moment, to see who makes the next one, are among them.
+    /// Descriptors that no new connection takes, or one part in 32 if that is more: those that are needed for a moment, to see who makes
+    /// the next one, and those that connections take when they begin.
     pub const SPARE_DESCRIPTORS: u64 = 16;
     /// Connections at once to one published port: a browser's, many times over.
     pub const PUBLISHED_CONNECTIONS: usize = 512;

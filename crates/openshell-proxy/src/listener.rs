@@ -48,6 +48,9 @@ impl Service for Proxy {
     }
 }
 
+/// Descriptors that a supervisor opens after its listener.
+const OTHER_DESCRIPTORS: u32 = 8;
+
 /// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
 pub struct Listener {
@@ -57,6 +60,8 @@ pub struct Listener {
     accepting: (Handle, WorkerId),
     /// Descriptors beyond which no connection is accepted; `None` without a limit.
     descriptors: Option<u32>,
+    /// Descriptors without connections.
+    begin: u32,
 }
 
 impl Listener {
@@ -66,8 +71,9 @@ impl Listener {
     /// Threads or descriptors are exhausted, or the socket is not one that can be waited for.
     pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
         let limit = rustix::process::getrlimit(Resource::Nofile).current;
-        let descriptors =
-            limit.map(|limit| limit.saturating_sub(Limits::SPARE_DESCRIPTORS).try_into().unwrap_or(u32::MAX));
+        let descriptors = limit.map(|limit| {
+            limit.saturating_sub(Limits::SPARE_DESCRIPTORS.max(limit / 32)).try_into().unwrap_or(u32::MAX)
+        });
         // Accepted sockets inherit the options.
         prepare(&socket)?;
         let accepting = workers.first()?;
@@ -75,7 +81,8 @@ impl Listener {
             let _runtime = accepting.0.enter();
             TcpListener::from_std(socket)?
         };
-        Ok(Self { socket, workers, accepting, descriptors })
+        let begin = socket.as_raw_fd().cast_unsigned().saturating_add(OTHER_DESCRIPTORS);
+        Ok(Self { socket, workers, accepting, descriptors, begin })
     }
 
     /// As [`Self::new`], for connections of the workload.
@@ -119,7 +126,7 @@ impl Listener {
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
-                accepted = self.accept(last) => accepted,
+                accepted = self.accept(last, connections.len()) => accepted,
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {
@@ -158,9 +165,12 @@ impl Listener {
         connections.shutdown().await;
     }
 
-    /// Accepts a connection, unless the descriptors are used up that connections may have; the one accepted last has `last`.
-    async fn accept(&self, last: u32) -> io::Result<(TcpStream, SocketAddr)> {
-        while self.descriptors.is_some_and(|most| last >= most / 2) && self.has_few_descriptors()? {
+    /// Accepts a connection, unless the descriptors are used up that connections may have: the one accepted last has `last`, and `open`
+    /// ones have two each, or take the second in a moment.
+    async fn accept(&self, last: u32, open: usize) -> io::Result<(TcpStream, SocketAddr)> {
+        let taken = self.begin.saturating_add(u32::try_from(2 * open).unwrap_or(u32::MAX));
+        let is_near = |most: u32| last >= most / 2 || taken >= most;
+        while self.descriptors.is_some_and(is_near) && self.has_few_descriptors(taken)? {
             let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
             if rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
                 return Err(Errno::MFILE.into());
@@ -170,10 +180,10 @@ impl Listener {
         self.socket.accept().await
     }
 
-    fn has_few_descriptors(&self) -> io::Result<bool> {
+    fn has_few_descriptors(&self, taken: u32) -> io::Result<bool> {
         // The kernel gives out the lowest number that is free.
         let next = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
-        Ok(self.descriptors.is_some_and(|most| next.as_raw_fd().cast_unsigned() >= most))
+        Ok(self.descriptors.is_some_and(|most| taken.max(next.as_raw_fd().cast_unsigned()) >= most))
     }
 
     /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.

@@ -73,7 +73,11 @@ pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32)
             unmasked.push(format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display()));
             break;
         }
-        if let Err(error) = mask_one(path, *kind, &mut placeholders) {
+        // Folders of others come and go: one that is gone needs no mask.
+        let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if let Err(error) = mask_one(path, *kind, &mut placeholders)
+            && !is_gone()
+        {
             unmasked.push(format!("{}: {error}", path.display()));
         }
     }

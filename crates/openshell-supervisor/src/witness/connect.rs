@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -16,6 +17,10 @@ use crate::sys::{self, socket};
 
 /// `PIDFD_THREAD` (linux/pidfd.h), Linux 6.9.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
+
+/// Attempts, and the pause between them, where the supervisor has no free descriptor.
+const EXHAUSTED_ATTEMPTS: usize = 40;
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Address of a connect, as far as the witness reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +38,23 @@ enum Course<C: Callers> {
     ToDoor(SocketAddr, C::Caller),
     /// Out of the sandbox past it, where the egress firewall refuses it.
     Elsewhere(C::Note),
-    /// To another socket of the sandbox, or to none.
-    Inside,
+    /// To another socket of the sandbox, to none, or elsewhere without a note.
+    Unnoted,
 }
 
 impl<C: Callers> Shared<C> {
     /// Decides on a connect. It goes on by itself unless it leads to the door. The kernel reports errors of calls that go on.
     pub(super) fn decide(&self, call: &Notification) -> Answer {
-        match self.follow(call) {
+        let mut followed = self.follow(call);
+        // Connections end, and free descriptors; other threads receive meanwhile.
+        for _ in 0..EXHAUSTED_ATTEMPTS {
+            if !followed.as_ref().is_err_and(is_exhaustion) || !notify::is_waiting(self.listener.as_fd(), call.id) {
+                break;
+            }
+            std::thread::sleep(EXHAUSTED_PAUSE);
+            followed = self.follow(call);
+        }
+        match followed {
             Ok(answer) => answer,
             // The caller was killed.
             Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => Answer::Error(libc::ESRCH),
@@ -106,10 +120,10 @@ impl<C: Callers> Shared<C> {
             {
                 Course::ToDoor(to, self.callers.describe(inner_thread(caller)?))
             }
-            Destination::Internet(to) if !is_local(to.ip(), self.own) => {
+            Destination::Internet(to) if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() => {
                 Course::Elsewhere(self.callers.note(inner_thread(caller)?))
             }
-            Destination::Internet(_) | Destination::None | Destination::Other => Course::Inside,
+            Destination::Internet(_) | Destination::None | Destination::Other => Course::Unnoted,
         };
         // All that was read so far is true of the caller if it waits still.
         if !notify::is_waiting(self.listener.as_fd(), call.id) {
@@ -119,7 +133,7 @@ impl<C: Callers> Shared<C> {
         let mark = match course {
             Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
             Course::Elsewhere(note) => lock(&self.notes).add(note),
-            Course::Inside => 0,
+            Course::Unnoted => 0,
         };
         socket::set_mark(socket.as_fd(), mark)?;
         Ok(Answer::Continue)
@@ -164,6 +178,11 @@ impl<C: Callers> Shared<C> {
     fn is_door(&self, to: SocketAddr) -> bool {
         to.ip().to_canonical() == IpAddr::V4(*self.door.ip()) && to.port() == self.door.port()
     }
+}
+
+/// Returns true if the supervisor had no free descriptor.
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Begins to connect `socket`, and waits for nothing, whatever its file says: a connect by sendto(2) has flags of its own. Without data

@@ -21,6 +21,9 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Connects elsewhere that are remembered; the egress firewall logs five a second.
 const NOTES: usize = 256;
 
+/// Notes in a second; a look at a caller with many ancestors takes long.
+const NOTES_PER_SECOND: u32 = 100;
+
 /// Callers of connections that are not accepted yet, by nonce.
 #[derive(Debug)]
 pub(super) struct Pending<C> {
@@ -68,11 +71,13 @@ pub(super) struct Notes<N> {
     notes: VecDeque<N>,
     /// Mark of the last one.
     last: u32,
+    /// The begin of the current second, and the notes asked for in it.
+    second: Option<(Instant, u32)>,
 }
 
 impl<N> Default for Notes<N> {
     fn default() -> Self {
-        Self { notes: VecDeque::new(), last: 0 }
+        Self { notes: VecDeque::new(), last: 0, second: None }
     }
 }
 
@@ -90,6 +95,21 @@ impl<N: Clone> Notes<N> {
         self.last
     }
 
+    /// Returns true if there is room for a further note in this second, and takes it.
+    pub(super) fn has_room(&mut self) -> bool {
+        let now = Instant::now();
+        match &mut self.second {
+            Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(1) => {
+                *count += 1;
+                *count <= NOTES_PER_SECOND
+            }
+            second => {
+                *second = Some((now, 1));
+                true
+            }
+        }
+    }
+
     pub(super) fn get(&self, mark: u32) -> Option<N> {
         let from_last = usize::try_from(self.last.checked_sub(mark)?).ok()?;
         let index = self.notes.len().checked_sub(from_last + 1)?;
@@ -99,7 +119,7 @@ impl<N: Clone> Notes<N> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DOOR_MARK, NOTES, Notes, PENDING, Pending};
+    use super::{DOOR_MARK, NOTES, NOTES_PER_SECOND, Notes, PENDING, Pending};
 
     #[test]
     fn a_connection_has_one_caller_once_and_their_number_is_bounded() {
@@ -122,6 +142,8 @@ mod tests {
         assert_eq!(notes.get(marks[3]), Some(3));
         assert_eq!(notes.get(marks[NOTES + 2]), Some(NOTES + 2));
         assert_eq!((notes.get(0), notes.get(marks[NOTES + 2] + 1), notes.get(u32::MAX)), (None, None, None));
+        let room = (0..10 * NOTES_PER_SECOND).filter(|_| notes.has_room()).count();
+        assert!((100..1000).contains(&room), "{room}");
         notes.last = DOOR_MARK - 1;
         assert_eq!(notes.add(1), 1);
         assert_eq!(notes.get(1), Some(1));

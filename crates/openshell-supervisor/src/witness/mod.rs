@@ -28,9 +28,6 @@ pub use nonce::{NONCE_HEADER, save_first_packets};
 /// Threads at most. None of them waits for a connection, but one may wait for memory of its caller, or a lock of a socket.
 const THREADS: usize = 8;
 
-/// Nice value of the threads (setpriority(2)).
-const PRIORITY: i32 = -10;
-
 /// The look-up of callers, and the place for what the witness has to say.
 pub trait Callers: Send + Sync + 'static {
     /// Description of a caller, or the reason why there is none.
@@ -174,8 +171,6 @@ impl<C: Callers> Shared<C> {
 
     /// Answers notifications until no process of the sandbox is left.
     fn serve(self: Arc<Self>) {
-        // Callers wait for it; without the right to do so it has the priority of others.
-        let _ = rustix::process::setpriority_process(None, PRIORITY);
         let guard = FailureNotice(&self);
         loop {
             let received = notify::receive(self.listener.as_fd());
