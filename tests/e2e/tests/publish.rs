@@ -52,7 +52,9 @@ fn a_server_that_is_not_there_yet_resets_its_clients_and_a_later_one_answers() {
         &["--publish", "8000"],
         "touch ready; while [ ! -e go ]; do sleep 0.05; done; rm ready; {WEB}".replace("{WEB}", WEB).as_str(),
     );
-    assert_eq!(lab.shell("curl -s -m 5 http://127.0.0.1:8000/page; echo $?"), "56\n", "a reset");
+    // The reset can come before curl has looked at the connection.
+    let refused = lab.shell("curl -s -m 5 http://127.0.0.1:8000/page; echo $?");
+    assert!(["56\n", "7\n"].contains(&refused.as_str()), "a reset: {refused}");
     let folder = lab.folder("ready");
     std::fs::write(folder.join("go"), "").unwrap();
     let answer = "until curl -sf -m 5 http://127.0.0.1:8000/page; do sleep 0.05; done";
