@@ -70,7 +70,8 @@ impl Listener {
     /// # Errors
     /// Threads or descriptors are exhausted, or the socket is not one that can be waited for.
     pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
-        let limit = rustix::process::getrlimit(Resource::Nofile).current;
+        // The start raises the limit to the maximum after this.
+        let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
         let descriptors = limit.map(|limit| {
             limit.saturating_sub(Limits::SPARE_DESCRIPTORS.max(limit / 32)).try_into().unwrap_or(u32::MAX)
         });

@@ -28,9 +28,7 @@ impl Executable {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(File::from(rustix::fs::open(link, flags, Mode::empty())?))
     }
-}
 
-impl Executable {
     /// Returns true if `link`, a link of /proc in `root`, leads to this file, unchanged.
     pub(super) fn is_at(&self, root: impl AsFd, link: &str) -> io::Result<bool> {
         Ok(Stamp::at(root, link, AtFlags::empty())? == self.stamp)
