@@ -48,8 +48,8 @@ impl Service for Proxy {
     }
 }
 
-/// Descriptors that a supervisor opens after its listener.
-const OTHER_DESCRIPTORS: u32 = 8;
+/// Descriptors that a supervisor opens after its listener: some, and three for each worker.
+const OTHER_DESCRIPTORS: u32 = 8 + 3 * Limits::WORKERS as u32;
 
 /// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
 #[derive(Debug)]
