@@ -27,6 +27,8 @@ pub enum Event<'e> {
     Revoked(ConnectionRevoked<'e>),
     /// The firewall rejected a packet that went past the proxy.
     Bypass(BypassAttempt<'e>),
+    /// A name was looked up.
+    Name(NameLookedUp<'e>),
     /// A client outside connected to a published port.
     Published(PublishedConnection<'e>),
     /// A sign of misuse was found.
@@ -161,6 +163,29 @@ pub struct BypassAttempt<'e> {
     pub denial: Option<&'e Denial>,
 }
 
+/// A look-up of a name: by a program inside, or of the policy's names outside.
+#[derive(Clone, Copy, Debug)]
+pub struct NameLookedUp<'e> {
+    /// The name.
+    pub name: &'e str,
+    /// The kind of record; `None` for a look-up outside.
+    pub kind: Option<&'e str>,
+    /// How urgent the event is.
+    pub severity: Severity,
+    /// The effect.
+    pub action: Action,
+    /// Addresses found outside, and the seconds for which they hold.
+    pub found: Option<(usize, u64)>,
+    /// Further look-ups of the name since the last event.
+    pub repeated: u64,
+    /// The cause of a refusal or failure; empty if there is nothing to add.
+    pub reason: &'e str,
+    /// The cause in one word.
+    pub code: Option<ReasonCode>,
+    /// The denial to count.
+    pub denial: Option<&'e Denial>,
+}
+
 /// A connection from outside of the sandbox to a server inside.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedConnection<'e> {
@@ -243,6 +268,7 @@ impl<'e> Event<'e> {
             Self::Request(decided) => decided.denial,
             Self::Revoked(revoked) => revoked.denial,
             Self::Bypass(attempt) => attempt.denial,
+            Self::Name(name) => name.denial,
             Self::Published(_) | Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => {
                 None
             }

@@ -68,6 +68,8 @@ pub fn propose<'s>(
         let denial = &summary.first;
         (denial.code.stage().is_proposed() || !summary.requests.is_empty())
             && denial.code.is_policy_denial()
+            // A name that was only looked up.
+            && denial.port != 0
             && is_one_program(&denial.binary)
             && never_reachable(&denial.host).is_none()
     };

@@ -286,8 +286,6 @@ pub enum WarningKind {
     TlsWordDeprecated(String),
     #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]
     SqlNotInspected,
-    #[error("`protocol: tcp` is not in this build: its connections are refused (not_in_this_build)")]
-    TcpNotInThisBuild,
     #[error(
         "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` names the domains whose names may be looked up"
     )]

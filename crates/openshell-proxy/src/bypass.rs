@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, BypassAttempt, Decided, Ends, Event, Finding};
+use openshell_policy::network::host::HostName;
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Confidence, Decision, FindingActivity, Severity};
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::dns::names::Names;
 use crate::identify::Witness;
 use crate::peer::Caller;
 
@@ -23,6 +25,7 @@ use crate::peer::Caller;
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
     probe: Option<SocketAddrV4>,
+    names: Arc<Names>,
     witness: Arc<dyn Witness>,
     audit: Arc<dyn Audit>,
 }
@@ -58,9 +61,10 @@ impl fmt::Display for Protocol {
 const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 
 impl Attempt {
-    /// Remedy for the author of the program.
-    fn hint(&self) -> &'static str {
+    /// Remedy for the author of the program, or of the policy; `is_named` for an address that is a name's.
+    fn hint(&self, is_named: bool) -> &'static str {
         match (self.protocol, self.ports) {
+            (Protocol::Tcp, _) if is_named => "no endpoint of the policy names this port of the host",
             (Protocol::Udp, Some([_, 53])) => {
                 "DNS queries should route through the sandbox proxy; check resolver configuration"
             }
@@ -75,8 +79,8 @@ impl Attempt {
 
 impl Monitor {
     /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace.
-    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `witness` tells the
-    /// sending program, and `audit` takes the reports. Must be called within a tokio runtime.
+    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `names` tells the
+    /// name of an address, `witness` the sending program, and `audit` takes the reports. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
@@ -84,6 +88,7 @@ impl Monitor {
         socket: OwnedFd,
         group: u16,
         probe: Option<SocketAddrV4>,
+        names: Arc<Names>,
         witness: Arc<dyn Witness>,
         audit: Arc<dyn Audit>,
     ) -> io::Result<Self> {
@@ -103,7 +108,7 @@ impl Monitor {
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, probe, witness, audit })
+        Ok(Self { socket, probe, names, witness, audit })
     }
 
     /// Reports packets until `stop` completes, then those that are queued. The firewall limits their rate.
@@ -137,7 +142,8 @@ impl Monitor {
 
     fn report_all(&self, messages: &[u8]) {
         for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)) {
-            report(&*self.audit, &attempt, self.witness.sender(attempt.mark).as_ref());
+            let name = self.names.name(attempt.to);
+            report(&*self.audit, &attempt, name.as_ref(), self.witness.sender(attempt.mark).as_ref());
         }
     }
 
@@ -147,9 +153,9 @@ impl Monitor {
     }
 }
 
-fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
-    let Attempt { to, protocol, .. } = attempt;
-    let (host, protocol, hint) = (to.to_string(), protocol.to_string(), attempt.hint());
+fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller: Option<&Caller>) {
+    let host = name.map_or_else(|| attempt.to.to_string(), HostName::to_string);
+    let (protocol, hint) = (attempt.protocol.to_string(), attempt.hint(name.is_some()));
     let port = attempt.ports.map(|[_, port]| port);
     let binary = caller.map(|caller| caller.program.executable.as_str());
     let code = ReasonCode::DirectConnection;
@@ -165,7 +171,7 @@ fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
             code: Some(code),
         },
         protocol: &protocol,
-        denial: Some(&denial(attempt, caller)),
+        denial: Some(&denial(attempt, &host, hint, caller)),
     }));
     let (binary, number) = (binary.unwrap_or("-"), port.unwrap_or(0));
     audit.event(&Event::Finding(Finding {
@@ -174,21 +180,21 @@ fn report(audit: &dyn Audit, attempt: &Attempt, caller: Option<&Caller>) {
         title: "Proxy Bypass Detected",
         confidence: Confidence::High,
         message: &format!(
-            "BYPASS_DETECT {to}:{number} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
+            "BYPASS_DETECT {host}:{number} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
         ),
     }));
 }
 
-fn denial(attempt: &Attempt, caller: Option<&Caller>) -> Denial {
+fn denial(attempt: &Attempt, host: &str, hint: &str, caller: Option<&Caller>) -> Denial {
     let program = caller.map(|caller| &caller.program);
     Denial {
-        host: attempt.to.to_string(),
+        host: host.to_owned(),
         port: attempt.ports.map_or(0, |[_, port]| port),
         binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
         ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),
-        fix: Some(format!("it went past the proxy: {}", attempt.hint())),
+        fix: Some(format!("it went past the proxy: {hint}")),
         request: None,
     }
 }
@@ -295,7 +301,7 @@ mod tests {
         let tcp = of(6, 443);
         let to = "198.51.100.77".parse().unwrap();
         assert_eq!(tcp, Attempt { mark: 0, to, ports: Some([0x8000, 443]), protocol: Protocol::Tcp });
-        let hints = [tcp.hint(), of(17, 53).hint(), of(17, 123).hint(), of(1, 0).hint()];
+        let hints = [tcp, of(17, 53), of(17, 123), of(1, 0)].map(|attempt| attempt.hint(false));
         assert!(hints.iter().enumerate().all(|(n, hint)| !hints[..n].contains(hint)), "{hints:?}");
         assert_eq!(of(132, 9).ports, None, "ports of other protocols are not looked for");
     }

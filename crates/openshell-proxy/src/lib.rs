@@ -12,6 +12,7 @@ pub mod workers;
 
 pub mod pipeline;
 
+pub mod dns;
 pub mod ingress;
 pub mod publish;
 

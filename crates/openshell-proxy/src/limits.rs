@@ -157,6 +157,30 @@ impl Limits {
     pub const CMDLINE_BYTES: usize = 16 * 1024;
     /// Bytes of a process's mappings that are read; large programs have some hundred kilobytes.
     pub const MAPS_BYTES: u64 = 8 * 1024 * 1024;
+    /// Names with open doors at once, and their doors.
+    pub const NAMES: usize = 4_096;
+    /// Doors open at once.
+    pub const DOORS: usize = 8_192;
+    /// Ports of all doors, each with a listener for the life of the sandbox.
+    pub const DOOR_PORTS: usize = 1_024;
+    /// Time after which a name that nobody has asked for again may lose its doors to another one: as long as answers are kept.
+    pub const NAME_UNASKED: Duration = Duration::from_secs(30);
+    /// New names a minute that the policy permits by wildcards alone.
+    pub const WILDCARD_NAMES: u32 = 256;
+    /// Bytes of a question for a name.
+    pub const DNS_MESSAGE: usize = 8 * 1024;
+    /// Questions at once that wait for a door, or for a name server outside.
+    pub const DNS_QUESTIONS: usize = 64;
+    /// Connections to the name server at once.
+    pub const DNS_CONNECTIONS: usize = 64;
+    /// Time for a question to arrive over TCP, and between two of them.
+    pub const DNS_DEADLINE: Duration = Duration::from_secs(10);
+    /// Bytes of an answer from a name server outside that are passed on.
+    pub const DNS_RECORDS: usize = 4 * 1024;
+    /// Unknown names whose questions are counted apart.
+    pub const UNKNOWN_NAMES: usize = 1_024;
+    /// Time for which further questions for an unknown name are counted only.
+    pub const UNKNOWN_NAME_INTERVAL: Duration = Duration::from_secs(60);
     /// Time for open connections to end with the sandbox: their clients are gone, and most notice at once.
     pub const DRAIN: Duration = Duration::from_millis(250);
     /// Pause after a failed accept, doubled after each further one up to [`Self::ACCEPT_BACKOFF_MAX`].

@@ -11,40 +11,113 @@ use rustix::net::sockopt;
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, debug_span};
 
 use crate::denial::refusal::Refusal;
+use crate::dns::names::Names;
 use crate::ingress;
 use crate::limits::Limits;
-use crate::pipeline;
+use crate::pipeline::{self, Entry};
 use crate::proxy::Proxy;
+use crate::record::{Outcome, Record};
 use crate::socket::prepare;
 use crate::workers::{WorkerId, Workers};
 
 /// A service at a listener.
 pub trait Service: Send + Sync + 'static {
-    /// Connections served at once.
-    const CONNECTIONS: usize;
-
     /// Serves a client at `peer`.
     fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
 
-    /// Turns away a client beyond [`Self::CONNECTIONS`].
+    /// Turns away a client beyond the bound of [`Slots`].
     fn refuse_excess(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
 }
 
-impl Service for Proxy {
-    const CONNECTIONS: usize = Limits::CONNECTIONS;
+/// Bounds on the connections of one or several listeners.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
+}
 
+impl Slots {
+    /// Bounds of `served` connections at once, and [`Limits::REFUSED_CONNECTIONS`] beyond.
+    #[must_use]
+    pub fn new(served: usize) -> Self {
+        let semaphore = |count| Arc::new(Semaphore::new(count));
+        Self { served: semaphore(served), refused: semaphore(Limits::REFUSED_CONNECTIONS) }
+    }
+}
+
+impl Service for Proxy {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         let identity = self.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
-        pipeline::serve(self, client, identity).instrument(debug_span!("connection", client = %peer)).await;
+        let served = pipeline::serve(self, client, identity, Entry::Proxy);
+        served.instrument(debug_span!("connection", client = %peer)).await;
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
         ingress::refuse_excess(self, client).await;
+    }
+}
+
+/// The doors of names.
+#[derive(Debug)]
+pub struct NamedDoors {
+    /// The proxy that serves their connections.
+    pub proxy: Arc<Proxy>,
+    /// Tells the target of a door.
+    pub names: Arc<Names>,
+}
+
+impl Service for NamedDoors {
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
+        // No door is opened for anything else.
+        let Some(target) = client.local_addr().ok().and_then(|door| self.names.target(door)) else {
+            return ingress::named::reset(&client);
+        };
+        let identity = self.proxy.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        let served = pipeline::serve(Arc::clone(&self.proxy), client, identity, Entry::Name(target));
+        served.instrument(debug_span!("connection", client = %peer)).await;
+    }
+
+    async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
+        let target = client.local_addr().ok().and_then(|door| self.names.target(door));
+        let request = target.as_ref().map_or_else(|| "CONNECT".to_owned(), |target| format!("CONNECT {target}"));
+        let record = Record::new(&self.proxy.services.audit, request, target);
+        record.finish(Outcome::Refused(&Refusal::limit_reached("too many connections at once")));
+        ingress::named::reset(&client);
+    }
+}
+
+impl NamedDoors {
+    /// Serves the connections of `listeners`, each as it comes, by `workers` within `slots`, until it is `stopped`.
+    pub async fn run(
+        self: Arc<Self>,
+        mut listeners: mpsc::Receiver<std::net::TcpListener>,
+        workers: Arc<Workers>,
+        slots: Slots,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let (mut running, mut stops) = (JoinSet::new(), Vec::new());
+        loop {
+            let socket = tokio::select! {
+                biased;
+                Some(socket) = listeners.recv() => socket,
+                _ = &mut stopped => break,
+            };
+            match Listener::of_workload(socket, Arc::clone(&workers)) {
+                Ok(listener) => {
+                    let (stop, stopped) = oneshot::channel();
+                    stops.push(stop);
+                    running.spawn(listener.run(Arc::clone(&self), slots.clone(), stopped));
+                }
+                Err(error) => tracing::error!("connections by names are not accepted at a port: {error}"),
+            }
+        }
+        drop(stops);
+        while running.join_next().await.is_some() {}
     }
 }
 
@@ -97,16 +170,16 @@ impl Listener {
         Self::new(socket, workers)
     }
 
-    /// Accepts connections until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
+    /// Accepts connections within `slots` until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
     /// accept are logged and retried, since their causes pass.
     ///
     /// # Panics
     /// The accepting task panicked.
-    pub async fn run<S: Service>(self, service: Arc<S>, stopped: oneshot::Receiver<()>) {
+    pub async fn run<S: Service>(self, service: Arc<S>, slots: Slots, stopped: oneshot::Receiver<()>) {
         let runtime = self.accepting.0.clone();
         // Dropping the set ends the task.
         let mut task = JoinSet::new();
-        task.spawn_on(self.accept_all(service, stopped), &runtime);
+        task.spawn_on(self.accept_all(service, slots, stopped), &runtime);
         if let Some(Err(error)) = task.join_next().await
             && let Ok(panic) = error.try_into_panic()
         {
@@ -114,9 +187,7 @@ impl Listener {
         }
     }
 
-    async fn accept_all<S: Service>(self, service: Arc<S>, mut stopped: oneshot::Receiver<()>) {
-        let slots = Arc::new(Semaphore::new(S::CONNECTIONS));
-        let refusal_slots = Arc::new(Semaphore::new(Limits::REFUSED_CONNECTIONS));
+    async fn accept_all<S: Service>(self, service: Arc<S>, slots: Slots, mut stopped: oneshot::Receiver<()>) {
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
         let (mut unanswered, mut last) = (0, u32::MAX);
@@ -147,9 +218,9 @@ impl Listener {
             pause = Limits::ACCEPT_BACKOFF;
             last = client.as_raw_fd().cast_unsigned();
             let service = Arc::clone(&service);
-            if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            if let Ok(slot) = Arc::clone(&slots.served).try_acquire_owned() {
                 self.spawn_on_worker(&mut connections, client, slot, move |client| service.serve(client, peer));
-            } else if let Ok(slot) = Arc::clone(&refusal_slots).try_acquire_owned() {
+            } else if let Ok(slot) = Arc::clone(&slots.refused).try_acquire_owned() {
                 self.spawn_on_worker(&mut connections, client, slot, move |client| service.refuse_excess(client, peer));
             } else {
                 unanswered += 1;
@@ -278,7 +349,7 @@ mod tests {
             client(address).await;
             drop(stop);
         };
-        tokio::join!(listener.run(proxy, stopped), client);
+        tokio::join!(listener.run(proxy, super::Slots::new(16), stopped), client);
     }
 
     /// Everything that the proxy at `address` says to a request that names no host.

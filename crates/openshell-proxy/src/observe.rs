@@ -36,6 +36,8 @@ struct Use {
     has_encoded_slash: bool,
     /// True if bytes were relayed that no rule for requests could judge.
     is_opaque: bool,
+    /// True if such bytes were inside TLS.
+    is_in_tls: bool,
 }
 
 /// Distinct methods, and distinct paths, that are kept of an endpoint.
@@ -59,6 +61,8 @@ pub struct Observation {
     pub paths: Vec<String>,
     /// True if a path held an escaped slash.
     pub has_encoded_slash: bool,
+    /// True if all of its connections were neither HTTP nor TLS.
+    pub is_tcp: bool,
 }
 
 impl Observations {
@@ -96,9 +100,12 @@ impl Observations {
         });
     }
 
-    /// Notes that bytes of `program` to `target` were relayed uninspected.
-    pub fn add_opaque(&self, program: &str, target: &Target) {
-        self.update(program, target, |used| used.is_opaque = true);
+    /// Notes that bytes of `program` to `target` were relayed uninspected, `raw` if they were not inside TLS.
+    pub fn add_opaque(&self, program: &str, target: &Target, raw: bool) {
+        self.update(program, target, |used| {
+            used.is_opaque = true;
+            used.is_in_tls |= !raw;
+        });
     }
 
     /// Applies `note` to an endpoint that has been added; others are ignored.
@@ -122,6 +129,7 @@ impl Observations {
             methods: if used.is_opaque { BTreeSet::new() } else { used.methods.clone() },
             paths: used.paths.iter().cloned().collect(),
             has_encoded_slash: used.has_encoded_slash,
+            is_tcp: used.is_opaque && !used.is_in_tls && used.methods.is_empty(),
         };
         let all = observed
             .programs

@@ -35,16 +35,27 @@ use crate::relay::opaque;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
 use crate::socket::ClientStream;
-use crate::target::Scheme;
+use crate::target::{Scheme, Target};
 use crate::tls::terminate::read_client_hello;
 use crate::trace::Stopwatch;
 
+/// The door at which a client came.
+#[derive(Debug)]
+pub enum Entry {
+    /// The proxy's own, which reads requests.
+    Proxy,
+    /// That of a name.
+    Name(Target),
+}
+
 /// Serves one client, which is `identity`: answers its requests, and relays a permitted connection until it ends.
-pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity) {
+pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, entry: Entry) {
     // Boxed, so that the memory for reading heads is freed before the relay, which may last for hours.
-    let Some(Connected { client, surplus, opened }) = Box::pin(ingress::serve(&proxy, client, &identity)).await else {
-        return;
+    let connected = match entry {
+        Entry::Proxy => Box::pin(ingress::serve(&proxy, client, &identity)).await,
+        Entry::Name(target) => Box::pin(ingress::named::serve(&proxy, client, &identity, target)).await,
     };
+    let Some(Connected { client, surplus, opened }) = connected else { return };
     drop(identity);
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
@@ -107,11 +118,17 @@ async fn relay(
     let Dialed { stream: mut upstream, address, quota: _quota } = dialed;
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
-        let first = start_opaque(services, connection).await?;
+        let first = start_opaque(services, connection, true).await?;
         return discard_io_error(opaque::relay(client, surplus, upstream, Bytes::new(), first).await);
     }
-    let Ok(found) = Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await else {
-        return Ok(());
+    let found = match Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await {
+        Ok(found) => found,
+        Err(error) => {
+            if error.kind() == io::ErrorKind::ConnectionReset {
+                ingress::named::reset(&client);
+            }
+            return Ok(());
+        }
     };
     let Detected { protocol, from_client, from_upstream } = found;
     debug!(?protocol, "detected");
@@ -136,7 +153,7 @@ async fn relay(
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let first = start_opaque(services, connection).await?;
+            let first = start_opaque(services, connection, true).await?;
             discard_io_error(opaque::relay(client, from_client, upstream, from_upstream, first).await)
         }
     }
@@ -183,7 +200,7 @@ async fn relay_tls(
             Ok(())
         }
         (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let first = start_opaque(services, connection).await?;
+            let first = start_opaque(services, connection, false).await?;
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             discard_io_error(opaque::copy(client, upstream, first).await)
         }
@@ -226,9 +243,9 @@ where
     Ok(())
 }
 
-/// Authorizes an uninspected relay; returns the search for placeholders in its first bytes.
-async fn start_opaque(services: &Services, connection: &Connection) -> Result<FirstBytes, Refusal> {
-    connection.start_opaque(&services.authorizer).await?;
+/// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the search for placeholders in its first bytes.
+async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -> Result<FirstBytes, Refusal> {
+    connection.start_opaque(&services.authorizer, raw).await?;
     Ok(FirstBytes::new(&services.vault.load()))
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::dns::names::Names;
 use crate::identify::Witness;
 use crate::inference::route::Inference;
 use crate::relay::services::Services;
@@ -16,6 +17,8 @@ pub struct Proxy {
     pub witness: Arc<dyn Witness>,
     /// TLS interception.
     pub interceptor: Interceptor,
+    /// Names of programs that use no proxy; `None` without a name server.
+    pub names: Option<Arc<Names>>,
     /// Inference; `None` if it is not configured.
     pub inference: Option<Arc<Inference>>,
 }

@@ -80,8 +80,6 @@ impl PublishedPort {
 }
 
 impl Service for PublishedPort {
-    const CONNECTIONS: usize = Limits::PUBLISHED_CONNECTIONS;
-
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         match self.connect().await {
             Ok(server) => {
@@ -135,7 +133,7 @@ mod tests {
             client(address).await;
             drop(stop);
         };
-        tokio::join!(listener.run(Arc::new(service), stopped), client);
+        tokio::join!(listener.run(Arc::new(service), crate::listener::Slots::new(16), stopped), client);
     }
 
     #[tokio::test]

@@ -134,6 +134,10 @@ impl Witness for Blind {
     fn sender(&self, _: u32) -> Option<Caller> {
         None
     }
+
+    fn asker(&self, _: u16) -> Option<Caller> {
+        None
+    }
 }
 
 /// `host:port` as a target.
@@ -164,7 +168,7 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
 /// A proxy of `services` without CA or models.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
     let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
-    Arc::new(Proxy { services, witness: Arc::new(Blind), interceptor, inference: None })
+    Arc::new(Proxy { services, witness: Arc::new(Blind), interceptor, names: None, inference: None })
 }
 
 /// Leave of curl to reach `host:port`.

@@ -365,13 +365,13 @@ fn fuzzed_doors_lead_where_they_say() {
         let Ok(uri) = Uri::try_from(input) else { return };
         let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();
         let found = [
-            ingress::connect::intake(&audit, &request(Method::CONNECT)).1,
-            ingress::forward::intake(&audit, &request(Method::GET)).1.map(|origin| origin.target),
+            ingress::connect::intake(&audit, None, &request(Method::CONNECT)).1,
+            ingress::forward::intake(&audit, None, &request(Method::GET)).1.map(|origin| origin.target),
         ];
         for target in found.into_iter().flatten() {
             assert_ne!(target.port, 0);
             let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
-            assert_eq!(ingress::connect::intake(&audit, &again).1.unwrap(), target);
+            assert_eq!(ingress::connect::intake(&audit, None, &again).1.unwrap(), target);
         }
     });
 }

@@ -72,7 +72,8 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
     let _ = write!(text, "{line_break}openshell-sandbox: {title}");
     for summary in summaries.iter().take(LINES) {
         let Denial { host, port, binary, code, reason, fix, .. } = &summary.first;
-        let line = format!("{} x {binary} -> {host}:{port}: {}", summary.count, code.as_str());
+        let port = if *port == 0 { String::new() } else { format!(":{port}") };
+        let line = format!("{} x {binary} -> {host}{port}: {}", summary.count, code.as_str());
         let _ = write!(text, "\n  {}", text::printable(&line));
         let reason = Some(reason.as_str()).filter(|_| code.stage().is_explained());
         let fix = fix.as_deref().map(|fix| fix.strip_suffix("; the address is in the log").unwrap_or(fix));

@@ -1,10 +1,13 @@
 //! Bind mounts by descriptor.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags};
 
 use crate::sys;
@@ -25,6 +28,23 @@ pub(crate) enum Shown {
 /// `place` does not exist or is reached by a symlink, or the kernel refuses the mount.
 pub(crate) fn bind(source: &OwnedFd, place: &Path, shown: Shown) -> io::Result<()> {
     bind_to(source, &open(place, OFlags::PATH)?, Some((place, shown)))
+}
+
+/// Mounts the file `source` read-only over the file `place`, over a symlink itself, wherever it leads. A file that is missing is made,
+/// empty, and stays: another sandbox may have it covered too.
+///
+/// # Errors
+/// The file cannot be made, or the kernel refuses the mount.
+pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
+    let open = || rustix::fs::open(place, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let target = match open() {
+        Err(Errno::NOENT) => {
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(place)?;
+            open()?
+        }
+        target => target?,
+    };
+    bind_to(source, &target, Some((place, Shown::ReadOnly)))
 }
 
 /// Mounts `source`, with the mounts in it and their options, on `target`.

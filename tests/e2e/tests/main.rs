@@ -16,6 +16,7 @@ mod inference;
 mod lacking;
 mod leftovers;
 mod logs;
+mod names;
 mod network;
 mod origin;
 mod policy;

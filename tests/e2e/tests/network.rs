@@ -240,13 +240,13 @@ fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     while !running() {
         assert!(std::time::Instant::now() < deadline, "it did not start");
     }
-    // Listeners on 10.200.0.1 in the landing: the proxy, and the one that each command's proof tries to reach.
+    // Listeners on 10.200.0.1 in the landing: the proxy, the name server, and the one that each command's proof tries to reach.
     let listening = format!(
         "for fd in /proc/{}/fd/*; do case $(readlink $fd) in net:*) nsenter --net=$fd cat /proc/net/tcp;; esac; done | \
          awk '$4 == \"0A\" && $2 ~ /^0100C80A:/ {{print $2}}' | sort -u | wc -l",
         started.pid()
     );
-    assert_eq!(lab.shell(&listening), "2\n");
+    assert_eq!(lab.shell(&listening), "3\n");
     drop(started);
 }
 
@@ -434,7 +434,7 @@ def attempt(kind, address, family=socket.AF_INET):
     return result if time.monotonic() - start < 1 else 'slow ' + result
 stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 print(attempt(stream, ('198.51.100.77', 443)), attempt(stream, (supervisor, 22)), attempt(stream, ('10.99.0.1', 8080)))
-print(attempt(datagram, ('198.51.100.77', 53)), attempt(datagram, (supervisor, 53)), attempt(datagram, (supervisor, 3128)))
+print(attempt(datagram, ('198.51.100.77', 53)), attempt(datagram, (supervisor, 54)), attempt(datagram, (supervisor, 3128)))
 print(attempt(stream, ('2001:db8::1', 443), socket.AF_INET6))
 own = socket.create_server(('127.0.0.1', 0))
 print(attempt(stream, own.getsockname()))

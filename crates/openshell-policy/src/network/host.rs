@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use globset::GlobBuilder;
+
 use crate::network::binary::glob;
 use crate::violation::ViolationKind;
 
@@ -168,6 +170,24 @@ impl HostPattern {
                 labels.is_some_and(|labels| wildcard == "**." || !labels.contains('.'))
             }
         }
+    }
+
+    /// The one host that the pattern means; `None` if it has a wildcard.
+    #[must_use]
+    pub fn host(&self) -> Option<Host> {
+        Some(&self.0).filter(|text| !text.contains('*')).and_then(|text| Host::parse(text).ok())
+    }
+
+    /// Returns true if `host` matches: by the rules' meaning of patterns, though only they decide.
+    #[must_use]
+    pub fn matches(&self, host: &Host) -> bool {
+        if self.is_simple() {
+            return self.is_simple_match(host);
+        }
+        // Labels are separated as the parts of a path.
+        let path = |text: &str| text.replace('.', "/");
+        let glob = GlobBuilder::new(&path(&self.0)).literal_separator(true).build();
+        matches!(host, Host::Name(name) if glob.is_ok_and(|glob| glob.compile_matcher().is_match(path(name.as_str()))))
     }
 
     /// Splits off the leading wildcard with its dot.

@@ -89,9 +89,6 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     if parts.protocol == Some(Protocol::Sql) {
         reader.warn(at, WarningKind::SqlNotInspected);
     }
-    if parts.protocol == Some(Protocol::Tcp) {
-        reader.warn(at, WarningKind::TcpNotInThisBuild);
-    }
     if parts.host.is_none() && parts.resolve.is_empty() {
         reader.warn(at, WarningKind::NamesNotResolved);
     }

@@ -180,10 +180,10 @@ impl Authorizer {
         }
     }
 
-    /// Notes, if the run is observed, that bytes of `caller` to `target` are relayed uninspected.
-    pub(super) fn note_opaque(&self, caller: &Caller, target: &Target) {
+    /// Notes, if the run is observed, that bytes of `caller` to `target` are relayed uninspected, `raw` if they are not inside TLS.
+    pub(super) fn note_opaque(&self, caller: &Caller, target: &Target, raw: bool) {
         if let Mode::Observe(observations) = &self.mode {
-            observations.add_opaque(&caller.program.executable, target);
+            observations.add_opaque(&caller.program.executable, target, raw);
         }
     }
 }

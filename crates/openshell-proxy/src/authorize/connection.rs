@@ -124,16 +124,17 @@ impl Connection {
         self.current_permit(authorizer).await
     }
 
-    /// Notes that bytes are relayed uninspected from now on; then as [`Self::current_permit`].
+    /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`, not inside TLS; then as
+    /// [`Self::current_permit`].
     ///
     /// # Errors
     /// As [`Self::current_permit`], or the permit has rules for messages.
-    pub async fn start_opaque(&self, authorizer: &Authorizer) -> Result<(), Refusal> {
+    pub async fn start_opaque(&self, authorizer: &Authorizer, raw: bool) -> Result<(), Refusal> {
         lock(&self.activities).is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
         let activities = lock(&self.activities).clone();
         activities.permitted_by(&permit)?;
-        authorizer.note_opaque(&self.caller, &self.target);
+        authorizer.note_opaque(&self.caller, &self.target, raw);
         Ok(())
     }
 
@@ -245,14 +246,14 @@ mod tests {
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert_eq!(connection.permit().generation(), 1);
         assert!(connection.replace_message(&services.authorizer, get("/b")).await.is_err());
-        assert!(connection.start_opaque(&services.authorizer).await.is_err());
+        assert!(connection.start_opaque(&services.authorizer, true).await.is_err());
     }
 
     #[tokio::test]
     async fn a_connection_with_rules_is_not_relayed_uninspected() {
         let (services, _) = testing::services(FULL);
         let connection = testing::connection(&services, "web.test:80");
-        let refusal = connection.start_opaque(&services.authorizer).await.unwrap_err();
+        let refusal = connection.start_opaque(&services.authorizer, true).await.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
     }
 
@@ -260,7 +261,7 @@ mod tests {
     async fn an_uninspected_connection_is_refused_once_there_are_rules() {
         let (services, _) = testing::services(PLAIN);
         let connection = testing::connection(&services, "web.test:80");
-        connection.start_opaque(&services.authorizer).await.unwrap();
+        connection.start_opaque(&services.authorizer, true).await.unwrap();
         services.authorizer.policy.replace(testing::snapshot(2, FULL));
         let refusal = connection.current_permit(&services.authorizer).await.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);

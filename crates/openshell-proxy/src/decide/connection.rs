@@ -28,9 +28,6 @@ pub fn judge(
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
         Verdict::Allow { policy, endpoints } => {
-            if endpoints.iter().any(Endpoint::is_tcp) {
-                return Err(Refusal::not_in_this_build("`protocol: tcp`", policy.clone()));
-            }
             let inspection = inspection(&answer, policy.as_deref(), endpoints)?;
             verify()?;
             Ok(Permit {
@@ -78,10 +75,14 @@ pub fn observe(
 
 /// Inspection that `endpoints`, which permit a connection together, demand of it.
 fn inspection(decision: &CachedDecision, policy: Option<&str>, endpoints: &[Endpoint]) -> Result<Inspection, Refusal> {
-    let skips_tls = endpoints.iter().any(|endpoint| endpoint.tls() == TlsMode::Skip);
+    let is_tcp = endpoints.iter().any(Endpoint::is_tcp);
+    let skips_tls = is_tcp || endpoints.iter().any(|endpoint| endpoint.tls() == TlsMode::Skip);
     match &decision.rules {
         Some(_) if skips_tls => {
-            let what = "one endpoint says `tls: skip`, and another has rules for what is inside";
+            let what = match is_tcp {
+                true => "one endpoint says `protocol: tcp`, and another has rules for what is inside",
+                false => "one endpoint says `tls: skip`, and another has rules for what is inside",
+            };
             Err(Refusal::unsupported_protocol(what, policy.map(str::to_owned)))
         }
         Some(rules) => Ok(Inspection::Judged(rules.clone())),

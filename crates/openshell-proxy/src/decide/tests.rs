@@ -10,7 +10,7 @@ use super::action::Message;
 use super::connection::judge;
 use super::engine::{BUILT_IN, Engine, Query};
 use super::message::{self, Judged};
-use super::permit::Permit;
+use super::permit::{Inspection, Permit};
 use super::rego_data::rego_data;
 use super::snapshot::{LoadError, Snapshot};
 use crate::denial::refusal::Refusal;
@@ -428,11 +428,16 @@ fn an_endpoint_without_a_host_permits_addresses_and_the_names_that_it_lists() {
 }
 
 #[test]
-fn what_a_policy_says_of_tcp_loads_and_is_refused() {
+fn a_tcp_endpoint_is_never_looked_into_and_contradicts_rules() {
     for extra in ["", ", enforcement: enforce", ", access: full"] {
         let policy = web(&format!("{{host: db.test, port: 5432, protocol: tcp{extra}}}"));
-        check(&policy, "db.test:5432", Err(ReasonCode::NotInThisBuild));
+        let permit = by_curl(&policy, "db.test:5432").unwrap();
+        assert!(matches!(permit.inspection(), Inspection::Passthrough), "{extra}");
     }
+    let both = web("{host: db.test, port: 1, protocol: tcp}, {host: db.test, port: 1, protocol: rest, access: full}");
+    let refusal = by_curl(&both, "db.test:1").unwrap_err();
+    assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
+    assert!(refusal.reason().contains("`protocol: tcp`"), "{}", refusal.reason());
 }
 
 #[test]

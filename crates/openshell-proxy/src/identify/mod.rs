@@ -24,6 +24,9 @@ pub trait Witness: fmt::Debug + Send + Sync {
 
     /// The process that sent packets with `mark`, which the egress firewall has refused, if it is known.
     fn sender(&self, mark: u32) -> Option<Caller>;
+
+    /// The process whose socket at `port` was connected to the name server, if it is known.
+    fn asker(&self, port: u16) -> Option<Caller>;
 }
 
 /// A process that made a connection, or the reason why it could not be identified.

@@ -7,6 +7,7 @@ use hyper::{Request, Response, Uri};
 use openshell_policy::network::host::Host;
 
 use crate::denial::refusal::Refusal;
+use crate::dns::names::{Names, named};
 use crate::http::body::{ResponseBody, full};
 use crate::http::reply;
 use crate::ingress::HttpDoor;
@@ -15,9 +16,14 @@ use crate::record::Record;
 use crate::target::{Target, port};
 use openshell_policy::event::Audit;
 
-/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and port.
-pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Target, Refusal>) {
-    match target(request.uri()) {
+/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and port. An address that one of
+/// `names` has means the name, as of a client that looks names up itself.
+pub fn intake<B>(
+    audit: &Arc<dyn Audit>,
+    names: Option<&Names>,
+    request: &Request<B>,
+) -> (Record, Result<Target, Refusal>) {
+    match target(request.uri()).map(|target| named(names, target)) {
         Ok(target) => (Record::new(audit, format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
         Err(problem) => (Record::new(audit, "CONNECT".to_owned(), None), Err(Refusal::bad_request(problem))),
     }
@@ -57,7 +63,7 @@ mod tests {
     /// The target of a CONNECT to `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
-        let (record, target) = intake(&audit, &Request::connect(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let (record, target) = intake(&audit, None, &Request::connect(uri.parse::<Uri>().unwrap()).body(()).unwrap());
         let words = record.request().to_owned();
         record.finish(Outcome::Allowed);
         (target.map(|target| target.to_string()).map_err(|refusal| refusal.reason().to_owned()), words)

@@ -11,6 +11,7 @@ use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
 use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
+use crate::dns::names::{Names, named};
 use crate::http::body::ResponseBody;
 use crate::http::head;
 use crate::ingress::HttpDoor;
@@ -25,7 +26,12 @@ use openshell_policy::event::Audit;
 
 /// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form. A request with an
 /// https URL is sent inside TLS, since some clients leave that to their proxy.
-pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Result<Origin, Refusal>) {
+/// An address that one of `names` has means the name.
+pub fn intake<B>(
+    audit: &Arc<dyn Audit>,
+    names: Option<&Names>,
+    request: &Request<B>,
+) -> (Record, Result<Origin, Refusal>) {
     let (method, uri) = (request.method(), request.uri());
     let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::bad_request(what)));
     let Some(authority) = uri.authority() else {
@@ -49,7 +55,7 @@ pub fn intake<B>(audit: &Arc<dyn Audit>, request: &Request<B>) -> (Record, Resul
         None => Some(scheme.default_port()).filter(|_| after_host.is_empty()),
     };
     let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
-    let target = Target { host, port };
+    let target = named(names, Target { host, port });
     // The query may hold secrets, so it is not recorded.
     (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
 }
@@ -162,7 +168,7 @@ mod tests {
     /// The origin of a GET of `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
-        let (record, origin) = intake(&audit, &Request::get(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let (record, origin) = intake(&audit, None, &Request::get(uri.parse::<Uri>().unwrap()).body(()).unwrap());
         let words = record.request().to_owned();
         record.finish(Outcome::Allowed);
         let origin = origin.map(|origin| format!("{}://{}", origin.scheme.as_str(), origin.target));

@@ -3,6 +3,8 @@
 pub mod connect;
 pub mod door;
 pub mod forward;
+pub mod named;
+pub mod socks;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
 use crate::denial::refusal::Refusal;
@@ -30,9 +33,16 @@ use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Door, Opened};
 
-/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is permitted.
+/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is permitted. Its first byte tells if
+/// it speaks SOCKS5.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> Option<Connected> {
     let services = &*proxy.services;
+    let mut first = [0];
+    // Without a word there is no decision.
+    timeout(Limits::HEAD_DEADLINE, client.peek(&mut first)).await.ok()?.ok()?;
+    if first == [socks::VERSION] {
+        return Box::pin(socks::serve(proxy, client, identity)).await;
+    }
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
     let ingress = HttpDoor { door: Door { proxy, identity }, session: &session, opener };
@@ -51,8 +61,8 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
     let services = &*proxy.services;
     let answer = |request: Request<Incoming>| async move {
         let record = match *request.method() {
-            Method::CONNECT => connect::intake(&services.audit, &request).0,
-            _ => forward::intake(&services.audit, &request).0,
+            Method::CONNECT => connect::intake(&services.audit, None, &request).0,
+            _ => forward::intake(&services.audit, None, &request).0,
         };
         Some(refuse(&Refusal::limit_reached("too many connections at once"), record))
     };
@@ -85,9 +95,9 @@ struct HttpDoor<'p> {
 
 impl<'p> HttpDoor<'p> {
     async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let audit = &self.door.proxy.services.audit;
+        let (audit, names) = (&self.door.proxy.services.audit, self.door.proxy.names.as_deref());
         let (record, answered) = if request.method() == Method::CONNECT {
-            let (mut record, target) = connect::intake(audit, &request);
+            let (mut record, target) = connect::intake(audit, names, &request);
             let answered = match target {
                 Ok(target) if inference::is_target(&target) => self.door.connect_models(target, &mut record).await,
                 Ok(target) => {
@@ -98,7 +108,7 @@ impl<'p> HttpDoor<'p> {
             };
             (record, answered.map(|opened| self.established(&mut request, opened)))
         } else {
-            let (mut record, origin) = forward::intake(audit, &request);
+            let (mut record, origin) = forward::intake(audit, names, &request);
             let answered = match origin {
                 Ok(Origin { scheme: Scheme::Https, target }) if inference::is_target(&target) => {
                     match self.models(target, &mut record) {

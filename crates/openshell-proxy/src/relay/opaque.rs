@@ -49,6 +49,10 @@ pub async fn relay(
         // A reset, so that the upstream does not take the truncated bytes for complete.
         upstream.set_zero_linger()?;
     }
+    if relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
+        // A reset of one side is one of the other; the side that is gone already does not care.
+        let _ = (client.set_zero_linger(), upstream.set_zero_linger());
+    }
     relayed
 }
 

@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use hickory_resolver::config::{ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::{Record, RecordType};
+use hickory_resolver::proto::serialize::binary::BinEncodable as _;
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 use openshell_policy::network::host::{Host, HostName};
@@ -82,15 +85,47 @@ impl Resolver {
         }
     }
 
+    /// The records of `kind` of `name`, empty if it has none; at most [`Limits::DNS_RECORDS`] bytes of them.
+    ///
+    /// # Errors
+    /// The name servers fail, or the records are larger.
+    pub(crate) async fn records(&self, name: &HostName, kind: RecordType) -> Result<Vec<Record>, String> {
+        let resolver = self.resolver().map_err(|error| error.to_string())?;
+        let (resolver, text) = (resolver.clone(), format!("{name}."));
+        // Dropping the set aborts the look-up.
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(async move { resolver.lookup(text, kind).await }, &self.runtime);
+        let found = match tokio::time::timeout(Limits::LOOKUP_DEADLINE, tasks.join_next()).await {
+            Ok(Some(Ok(Ok(found)))) => found,
+            Ok(Some(Ok(Err(NetError::Dns(DnsError::NoRecordsFound(_)))))) => return Ok(Vec::new()),
+            Ok(Some(Ok(Err(error)))) => return Err(cause(&error)),
+            Ok(_) | Err(_) => return Err("no name server answers".to_owned()),
+        };
+        let records: Vec<_> = found.answers().iter().filter(|record| record.record_type() == kind).cloned().collect();
+        let bytes: usize = records.iter().map(|record| record.to_bytes().map_or(usize::MAX, |bytes| bytes.len())).sum();
+        if bytes > Limits::DNS_RECORDS { Err("the records are too large".to_owned()) } else { Ok(records) }
+    }
+
     /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
+        Ok(self.lookup_with_ttl(name).await?.0)
+    }
+
+    /// The addresses of `name`, and the seconds for which they hold.
+    ///
+    /// # Errors
+    /// The reason why there are none.
+    pub async fn lookup_with_ttl(&self, name: &HostName) -> Result<(Vec<IpAddr>, u64), String> {
         let resolver = self.resolver().map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
         let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);
         match tokio::time::timeout(Limits::LOOKUP_DEADLINE, tasks.join_next()).await {
-            Ok(Some(Ok(Ok(found)))) => Ok(found.iter().take(Limits::ADDRESSES).collect()),
+            Ok(Some(Ok(Ok(found)))) => {
+                let left = found.valid_until().saturating_duration_since(Instant::now());
+                Ok((found.iter().take(Limits::ADDRESSES).collect(), left.as_secs()))
+            }
             Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {}", cause(&error))),
             Ok(Some(Err(error))) => Err(format!("DNS resolution of {name} failed: {error}")),
             Ok(None) | Err(_) => {

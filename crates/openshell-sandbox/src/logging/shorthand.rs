@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_policy::event::{
-    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, Process, PublishedConnection, RequestDecided,
+    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, NameLookedUp, Process, PublishedConnection,
+    RequestDecided,
 };
 use openshell_policy::words::{Activity, Decision, Engine};
 use openshell_proxy::placeholder::REDACTED;
@@ -61,6 +62,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
         Event::Revoked(event) => network(line, Activity::Close, &event.ends, &event.decided),
         Event::Bypass(event) => network(line, Activity::Refuse, &event.ends, &event.decided),
         Event::Request(event) => http(line, event),
+        Event::Name(event) => name(line, event),
         Event::Published(event) => published(line, event),
         Event::Finding(event) => finding(line, event),
         Event::Configuration(Configuration { state, severity, message }) => {
@@ -134,6 +136,27 @@ fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
         write!(line, " [reason:{}]", Cut(decided.reason))?;
     }
     if let Some(code) = decided.code {
+        write!(line, " [code:{}]", code.as_str())?;
+    }
+    Ok(())
+}
+
+fn name(line: &mut String, event: &NameLookedUp<'_>) -> fmt::Result {
+    let NameLookedUp { name, kind, severity, action, found, repeated, reason, code, .. } = event;
+    write!(line, "DNS:RESOLVE [{}] {} {}", severity.as_str(), action.as_str(), Word::of(name))?;
+    if let Some(kind) = kind {
+        write!(line, " {}", Word::of(kind))?;
+    }
+    if let Some((addresses, ttl)) = found {
+        write!(line, " [addresses:{addresses} ttl:{ttl}]")?;
+    }
+    if *repeated > 0 {
+        write!(line, " [repeated:{repeated}]")?;
+    }
+    if !reason.is_empty() {
+        write!(line, " [reason:{}]", Cut(reason))?;
+    }
+    if let Some(code) = code {
         write!(line, " [code:{}]", code.as_str())?;
     }
     Ok(())

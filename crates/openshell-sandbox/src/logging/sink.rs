@@ -71,8 +71,8 @@ impl<'e> LogEvent<'e> {
                 return Priority::State;
             }
             Content::Audit(Event::Finding(_)) => return Priority::Security,
-            // Clients outside can cause as many as they like.
-            Content::Audit(Event::Published(_)) => return Priority::Ordinary,
+            // Clients outside can cause as many as they like; a name that has no address reaches nothing.
+            Content::Audit(Event::Published(_) | Event::Name(_)) => return Priority::Ordinary,
             Content::Audit(Event::Connection(event)) => event.decided,
             Content::Audit(Event::Request(event)) => event.decided,
             Content::Audit(Event::Revoked(event)) => event.decided,

@@ -80,7 +80,7 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
         }
         Some(_) => return None,
     };
-    if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() || program.contains('*') || host.contains('*') {
+    if endpoint.tls() == TlsMode::Skip || program.contains('*') || host.contains('*') {
         return None;
     }
     let of_port = |port: &NonZeroU16| Observation {
@@ -91,6 +91,7 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
         methods: methods.clone(),
         paths: Vec::new(),
         has_encoded_slash: endpoint.allow_encoded_slash(),
+        is_tcp: endpoint.is_tcp(),
     };
     Some(endpoint.ports().iter().map(of_port).collect())
 }
@@ -114,6 +115,7 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
                 known.internal.dedup();
                 known.paths.extend(seen.paths);
                 known.has_encoded_slash |= seen.has_encoded_slash;
+                known.is_tcp &= seen.is_tcp;
             }
         }
     }
@@ -124,8 +126,11 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
 /// others of the same kind.
 fn observed_endpoint(seen: &Observation) -> String {
     let rules = seen.methods.iter().map(|method| (method.clone(), "**".to_owned())).collect();
-    let mut text =
-        format!("      - {}\n", endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash));
+    let mut written = endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash);
+    if seen.is_tcp && written.pop().is_some() {
+        written.push_str(", protocol: tcp}");
+    }
+    let mut text = format!("      - {written}\n");
     if !seen.paths.is_empty() {
         let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
         text.push_str(&format!("        {PATHS}{}\n", paths.join(" ")));
@@ -194,6 +199,7 @@ mod tests {
             methods: methods.iter().map(|method| (*method).to_owned()).collect(),
             paths: methods.iter().map(|method| format!("/{method} #\n\"")).collect(),
             has_encoded_slash: methods.len() > 1,
+            is_tcp: host == "10.9.0.1",
         };
         let all = vec![
             seen("/usr/bin/curl", "a.test", &[], &["POST", "GET"]),

@@ -10,7 +10,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, certificates, java_store};
-use openshell_supervisor::confine::Mount;
+use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
@@ -215,12 +215,13 @@ fn write(
     let lines = bundles.flat_map(|bundle| [bundle.as_slice(), if bundle.ends_with(b"\n") { b"" } else { b"\n" }]);
     write_file(&everything, lines.chain([own.as_bytes()]))?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
-    let mut mounts: Vec<_> =
-        systems.map(|place| Mount { source: everything.clone(), target: place, is_needed: false }).collect();
+    let mut mounts: Vec<_> = systems
+        .map(|place| Mount { source: everything.clone(), target: place, purpose: Purpose::FurtherTrust })
+        .collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
     if place != folder {
-        mounts.push(Mount { source: folder.to_owned(), target: place, is_needed: true });
+        mounts.push(Mount { source: folder.to_owned(), target: place, purpose: Purpose::Trust });
     }
     Ok(mounts)
 }

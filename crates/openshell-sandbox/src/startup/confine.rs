@@ -29,6 +29,7 @@ use crate::startup::ca_files;
 use crate::startup::host::Host;
 use crate::startup::network::{self, Network};
 use crate::startup::plan::Plan;
+use crate::startup::resolver_files;
 
 /// A confined init.
 pub(super) struct Confined {
@@ -54,9 +55,13 @@ impl Confined {
         protected: Vec<ProtectedPath>,
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
-        let mounts = std::mem::take(&mut host.tls.mounts);
+        let mut mounts = std::mem::take(&mut host.tls.mounts);
         let landlock = host.landlock.clone();
-        let granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
+        let mut granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
+        for mount in host.resolver_files.mounts() {
+            granted = granted.reading(&mount.target);
+            mounts.push(mount);
+        }
         let secrets = protected.iter().filter(|path| path.holds_secret).map(|path| path.path.clone()).collect();
         let confinement = Confinement {
             private_run: host.private.run,
@@ -246,9 +251,12 @@ impl PendingConfinement {
         }
         drop(reply);
         let (launcher, enforced, connects) = confining.finish()?;
-        if let Some(why) = &enforced.not_mounted {
+        if let Some(why) = &enforced.no_trust {
             ca_files::log_unavailable(why);
             host.tls.authority = None;
+        }
+        if let Some(why) = &enforced.no_names {
+            resolver_files::log_unavailable(why);
         }
         Ok(Confined { launcher, granted, connects, enforced, secrets })
     }

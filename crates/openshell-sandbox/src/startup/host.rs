@@ -19,11 +19,13 @@ use crate::config::Config;
 use crate::logging;
 use crate::startup::ca_files::CaFiles;
 use crate::startup::plan::Plan;
+use crate::startup::resolver_files::ResolverFiles;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start fails.
 pub(super) struct Host {
     pub(super) private: PrivateFolders,
     pub(super) tls: CaFiles,
+    pub(super) resolver_files: ResolverFiles,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// File rules of the plan, and the private home.
@@ -50,6 +52,7 @@ impl Host {
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let tls = CaFiles::create(config, &run_dir, &mut made)?;
+        let resolver_files = ResolverFiles::create(config, &run_dir)?;
         let private = PrivateFolders::create(user, landlock, &run_dir)?;
         let landlock = match &private.home {
             Some(home) => landlock.clone().writing(home),
@@ -60,7 +63,7 @@ impl Host {
         let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&cover).map(drop);
         is_made.with_context(|| format!("cannot write {}", cover.display()))?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, made, run_dir, landlock, home, proof, cover })
+        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, cover })
     }
 }
 

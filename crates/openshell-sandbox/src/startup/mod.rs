@@ -3,8 +3,10 @@
 mod ca_files;
 mod confine;
 mod host;
+mod names;
 pub(crate) mod network;
 mod plan;
+mod resolver_files;
 mod serve;
 mod witness;
 
@@ -129,8 +131,8 @@ pub(crate) async fn start(
     serve::follow(files, requests, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
-    let Host { tls, made, run_dir, .. } = host;
-    services.serve(in_force, tls, confined.connects.take(), &network, &mut tasks)?;
+    let Host { tls, resolver_files, made, run_dir, .. } = host;
+    services.serve(in_force, tls, resolver_files.local, confined.connects.take(), &network, &mut tasks)?;
     Ok(Sandbox {
         launcher: confined.launcher,
         made,

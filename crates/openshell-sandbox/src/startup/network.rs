@@ -4,18 +4,22 @@ use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::{self, LANDING, Linked, Netns, NetnsError, Pending, WORKLOAD};
+use openshell_supervisor::netns::{
+    self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending, WORKLOAD,
+};
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::streams::{Inspected, Streams};
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
 use crate::logging;
+use crate::startup::resolver_files;
 
 /// The workload's network. Held while the sandbox lives: each command tries the probe.
 pub(super) struct Network {
@@ -40,6 +44,10 @@ pub(super) struct Link {
 pub(super) struct ProxySockets {
     /// Accepts the workload's connections.
     pub(super) listener: TcpListener,
+    /// Of the name server; `None` if it cannot be had.
+    pub(super) name_server: Option<NameServerSockets>,
+    /// Addresses that the workload reaches.
+    pub(super) doors: Arc<Doors>,
     /// Any socket of the workload's namespace.
     pub(super) socket: OwnedFd,
     /// Receives the packets that the firewall refuses.
@@ -106,14 +114,19 @@ impl PendingNetwork {
                 Ok((Network { netns, link: None }, None))
             }
             Self::Linked { proxy, linked } => {
-                let Linked { workload, landing, proxy: listener, probe, probe_address, socket, packet_log } =
-                    linked.finish()??;
+                let linked = linked.finish()??;
+                let Linked { workload, landing, proxy: listener, probe, probe_address, socket, packet_log, .. } =
+                    linked;
+                let (doors, name_server) = (linked.doors, linked.name_server);
                 enabled(&format!("Network namespace created, with a link {WORKLOAD} to {LANDING}"));
-                enabled(&format!("Fence installed: nothing but {proxy} is let through"));
+                enabled(&format!("Fence installed: nothing but {proxy}, and doors of names, is let through"));
                 enabled(&format!("Proxy listening on {proxy}"));
                 let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
                 let network = Network { netns: Some(workload), link: Some(link) };
-                Ok((network, Some(ProxySockets { listener, socket, packet_log })))
+                let failed = |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
+                let name_server =
+                    name_server.map_err(failed).inspect_err(|why| resolver_files::log_unavailable(why)).ok();
+                Ok((network, Some(ProxySockets { listener, name_server, doors, socket, packet_log })))
             }
         }
     }

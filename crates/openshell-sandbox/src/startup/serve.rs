@@ -13,9 +13,12 @@ use openshell_policy::event::Audit;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
+use openshell_proxy::dns::names::Names;
+use openshell_proxy::dns::server::NameServer;
 use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes, Witness};
-use openshell_proxy::listener::Listener;
+use openshell_proxy::limits::Limits;
+use openshell_proxy::listener::{Listener, NamedDoors, Slots};
 use openshell_proxy::proxy::Proxy;
 use openshell_proxy::publish::PublishedPort;
 use openshell_proxy::relay::services::Services;
@@ -25,7 +28,7 @@ use openshell_proxy::workers::Workers;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock;
 use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::firewall;
+use openshell_supervisor::netns::{Doors, NameServerSockets, firewall};
 use openshell_supervisor::protected::Protection;
 use openshell_supervisor::witness::Connects;
 use rustix::io::Errno;
@@ -43,7 +46,9 @@ use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::{self, Request, Source};
 use crate::startup::ca_files::CaFiles;
+use crate::startup::names;
 use crate::startup::network::{Network, ProxySockets};
+use crate::startup::resolver_files::LocalNames;
 use crate::startup::witness;
 use crate::tasks::Tasks;
 
@@ -63,6 +68,9 @@ pub(super) struct RunServices {
 /// The parts of the proxy that are there before its witness.
 struct ProxyParts {
     listener: Listener,
+    workers: Arc<Workers>,
+    name_server: Option<NameServerSockets>,
+    doors: Arc<Doors>,
     identifier: Arc<Identifier>,
     /// Any socket of the workload's namespace.
     socket: OwnedFd,
@@ -87,19 +95,20 @@ impl RunServices {
         let resolver = run_reports.resolver();
         let mut services =
             Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
-        if let Some(ProxySockets { listener, socket, packet_log }) = sockets {
-            let workers = Arc::default();
+        if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
+            let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
                 services.published.push(publish(published, network, &services.audit, &workers)?);
             }
             let identifier = Arc::new(identifier(init, landlock)?);
-            services.proxy = Some(ProxyParts { listener, identifier, socket, packet_log });
+            services.proxy = Some(ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log });
         }
         Ok(services)
     }
 
-    /// Answers `connects` and serves connections, if there is a proxy; starts to report refused packets.
+    /// Answers `connects`, serves connections and answers questions for names, if there is a proxy; starts to report refused packets.
+    /// `local` are names that depend on the host.
     ///
     /// # Errors
     /// Callers cannot be seen.
@@ -107,16 +116,22 @@ impl RunServices {
         &mut self,
         in_force: InForce,
         tls: CaFiles,
+        local: LocalNames,
         connects: Option<Connects>,
         network: &Network,
         tasks: &mut Tasks,
     ) -> anyhow::Result<()> {
-        let Some((parts, door)) = self.proxy.take().zip(network.proxy()) else { return Ok(()) };
-        let ProxyParts { listener, identifier, socket, packet_log } = parts;
+        let Some(parts) = self.proxy.take() else { return Ok(()) };
+        let ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log } = parts;
         let connects = connects.context("the sandbox's init did not send the listener of connects")?;
-        let witness = witness::start(connects, door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
-        self.reporters.extend(monitor(packet_log, network.probe_address(), &witness, &self.audit, tasks));
         let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
+        let is_observed = matches!(mode, Mode::Observe(_));
+        let (names, new_listeners) = names::create(&in_force.policy, &doors, local.search, is_observed);
+        let is_door = names::is_door(doors, &names, is_observed);
+        let witness =
+            witness::start(connects, is_door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
+        self.reporters.extend(monitor(packet_log, network.probe_address(), &names, &witness, &self.audit, tasks));
+        let generations = in_force.policy.subscribe();
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
             egress: Egress::new(Arc::clone(&self.resolver), tls.roots),
@@ -126,15 +141,35 @@ impl RunServices {
         });
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
-            witness,
+            witness: Arc::clone(&witness),
             interceptor: Interceptor::new(tls.authority),
+            names: Some(Arc::clone(&names)),
             inference: in_force.inference,
         });
         tasks.spawn("policy engine", warm_up(services));
-        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, stopped));
+        let slots = Slots::new(Limits::CONNECTIONS);
+        let doors = Arc::new(NamedDoors { proxy: Arc::clone(&proxy), names: Arc::clone(&names) });
+        let of_proxy = slots.clone();
+        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, of_proxy, stopped));
         self.reporters.push(reporter);
+        let run = |stopped| doors.run(new_listeners, workers, slots, stopped);
+        self.reporters.push(BackgroundReporter::start(tasks, "doors of names", run));
+        let server = NameServer::new(
+            Arc::clone(&names),
+            local.own,
+            Arc::clone(&self.resolver),
+            witness,
+            Arc::clone(&self.audit),
+        );
+        names::serve(server, name_server, tasks)?;
+        names::refresh(&names);
+        tasks.spawn(
+            "names of the policy",
+            names::follow(names, generations, Arc::clone(&self.resolver), Arc::clone(&self.audit)),
+        );
         for (listener, port) in self.published.drain(..) {
-            let run = |stopped| listener.run(Arc::new(port), stopped);
+            let slots = Slots::new(Limits::PUBLISHED_CONNECTIONS);
+            let run = |stopped| listener.run(Arc::new(port), slots, stopped);
             self.reporters.push(BackgroundReporter::start(tasks, "published port", run));
         }
         Ok(())
@@ -238,13 +273,14 @@ fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Ident
 fn monitor(
     packet_log: io::Result<Socket>,
     probe: Option<SocketAddrV4>,
+    names: &Arc<Names>,
     witness: &Arc<dyn Witness>,
     audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
-    let (witness, audit) = (Arc::clone(witness), Arc::clone(audit));
-    let monitor =
-        packet_log.and_then(|socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, witness, audit));
+    let (names, witness, audit) = (Arc::clone(names), Arc::clone(witness), Arc::clone(audit));
+    let start = |socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, names, witness, audit);
+    let monitor = packet_log.and_then(start);
     match monitor {
         Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
         Err(error) => {

@@ -1,7 +1,6 @@
 //! Starts the witness, and tells the proxy what it has seen.
 
 use std::io;
-use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +11,8 @@ use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::identify::{self, Identifier, Identity};
 use openshell_proxy::peer::Caller;
 use openshell_proxy::record::{Outcome, Record};
-use openshell_supervisor::netns::{INTERFACE, WORKLOAD};
-use openshell_supervisor::witness::{Callers, Connects, Network, Refused, Witness, WitnessError};
+use openshell_supervisor::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
+use openshell_supervisor::witness::{Callers, Connects, IsDoor, Network, Refused, Witness, WitnessError};
 use tokio::sync::mpsc;
 
 use crate::tasks::Tasks;
@@ -24,14 +23,14 @@ const REPORTS: usize = 64;
 /// Time between two reports, so that many do not fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts to answer `connects` of the sandbox to the proxy at `door` and elsewhere; `socket` is one of its network. Connects that
+/// Starts to answer `connects` of the sandbox to `doors` and elsewhere; `socket` is one of its network. Connects that
 /// the witness refuses are reported to `audit`.
 ///
 /// # Errors
 /// Processes of the sandbox cannot be looked at, or a thread cannot be started.
 pub(super) fn start(
     connects: Connects,
-    door: SocketAddrV4,
+    doors: IsDoor,
     socket: impl AsFd,
     identifier: Arc<Identifier>,
     audit: Arc<dyn Audit>,
@@ -40,7 +39,8 @@ pub(super) fn start(
     let (reports, received) = mpsc::channel(REPORTS);
     let unreported = Arc::new(AtomicU64::new(0));
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
-    let network = Network { door, own: WORKLOAD, interface: INTERFACE, socket: socket.as_fd() };
+    let (name_server, socket) = (NAME_SERVER, socket.as_fd());
+    let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
     let witness = Witness::start(connects, network, Described { identifier, reports, unreported })?;
     Ok(Arc::new(Sight(witness)))
 }
@@ -96,6 +96,10 @@ impl identify::Witness for Sight {
 
     fn sender(&self, mark: u32) -> Option<Caller> {
         self.0.noted(mark).flatten()
+    }
+
+    fn asker(&self, port: u16) -> Option<Caller> {
+        self.0.asker(port).flatten()
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
-use crate::mounts::{Shown, bind};
+use crate::mounts::{Shown, bind, cover};
 use crate::private_run;
 use crate::protected::{ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
@@ -69,8 +69,19 @@ pub struct Mount {
     pub source: PathBuf,
     /// Mount point, which must exist.
     pub target: PathBuf,
-    /// True if its failure is reported.
-    pub is_needed: bool,
+    /// Purpose of the mount.
+    pub purpose: Purpose,
+}
+
+/// Purpose of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// Trust in the proxy's certificates: a failure is reported.
+    Trust,
+    /// The same for some programs: no failure is reported.
+    FurtherTrust,
+    /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing is made.
+    Names,
 }
 
 /// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do not matter.
@@ -91,8 +102,10 @@ pub struct Enforced {
     pub not_proved: Option<String>,
     /// Descriptions of paths that are not granted and could not be masked.
     pub not_masked: Vec<String>,
-    /// Description of a needed mount that failed.
-    pub not_mounted: Option<String>,
+    /// Description of a failed mount of [`Purpose::Trust`].
+    pub no_trust: Option<String>,
+    /// Description of a failed mount of [`Purpose::Names`].
+    pub no_names: Option<String>,
     /// Mount points that protect files of the supervisor.
     pub protected: Vec<PathBuf>,
 }
@@ -225,7 +238,7 @@ impl Confinement {
         // Opened before the private /run hides it.
         let cover = self.cover.as_deref().and_then(|path| open(path, OFlags::PATH).ok());
         // Mounts come before paths are resolved, as grants apply to the files behind them.
-        let not_mounted = self.mount();
+        let [no_trust, no_names] = self.mount();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
@@ -250,24 +263,29 @@ impl Confinement {
         }
         let not_proved = self.prove_landlock(&landlock)?;
         firewall_probe.map_or(Ok(()), prove_firewall)?;
-        let enforced = Enforced { landlock, not_proved, not_masked, not_mounted, protected };
+        let enforced = Enforced { landlock, not_proved, not_masked, no_trust, no_names, protected };
         // Init itself connects to nothing from here on.
         let connects = firewall_probe.map(|_| notify::install()).transpose();
         Ok(AppliedToInit { enforced, filter, connects: connects.map_err(|source| ApplyError::Connects { source })? })
     }
 
-    fn mount(&self) -> Option<String> {
-        let mut failed = None;
-        for Mount { source, target, is_needed } in &self.mounts {
-            let mounted =
-                open(source, OFlags::PATH).map_err(Into::into).and_then(|from| bind(&from, target, Shown::ReadOnly));
-            if let Err(error) = mounted
-                && *is_needed
-            {
-                failed = Some(format!("cannot show {} in the sandbox: {error}", target.display()));
+    /// Makes the mounts; returns descriptions of those that failed, of trust and of names.
+    fn mount(&self) -> [Option<String>; 2] {
+        let [mut no_trust, mut no_names] = [None, None];
+        for Mount { source, target, purpose } in &self.mounts {
+            let mounted = open(source, OFlags::PATH).map_err(Into::into).and_then(|from| match purpose {
+                Purpose::Trust | Purpose::FurtherTrust => bind(&from, target, Shown::ReadOnly),
+                Purpose::Names => cover(&from, target),
+            });
+            let Err(error) = mounted else { continue };
+            let failed = Some(format!("cannot show {} in the sandbox: {error}", target.display()));
+            match purpose {
+                Purpose::Trust => no_trust = failed,
+                Purpose::Names => no_names = failed,
+                Purpose::FurtherTrust => {}
             }
         }
-        failed
+        [no_trust, no_names]
     }
 
     /// Mounts the private /run and home.

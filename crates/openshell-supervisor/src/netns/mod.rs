@@ -4,19 +4,23 @@
 //! host has no interface, address, route or rule of a sandbox. Neither namespace has a name: they live as long as a
 //! descriptor, a socket or a process refers to them, and the veth pair with them.
 
+mod doors;
 pub mod firewall;
 mod link;
+mod sockets;
 mod thread;
 
 use std::io;
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::sync::Arc;
 
 use crate::netlink::{Protocol, Socket};
 use crate::witness;
+pub use doors::Doors;
 pub use link::{INTERFACE, LANDING, WORKLOAD};
+pub use sockets::{NAME_SERVER, NameServerSockets};
+use sockets::{listen, tcp_socket};
 pub use thread::{Pending, run_in};
 
 /// A failed step of creating a network.
@@ -87,12 +91,6 @@ impl Netns {
     }
 }
 
-/// Opens a non-blocking TCP socket in the calling thread's namespace.
-fn tcp_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
-}
-
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -107,8 +105,12 @@ pub struct Linked {
     pub workload: Netns,
     /// The other end of its link.
     pub landing: Netns,
-    /// Listener for the proxy, non-blocking; the only address that the firewall lets the workload reach.
+    /// Listener for the proxy, non-blocking; the first of the doors.
     pub proxy: TcpListener,
+    /// Sockets for the name server; their absence weakens nothing.
+    pub name_server: io::Result<NameServerSockets>,
+    /// Everything that the firewall lets the workload reach by TCP.
+    pub doors: Arc<Doors>,
     /// Listener beside it, which the firewall must keep out of reach.
     pub probe: TcpListener,
     /// Address of that listener.
@@ -138,12 +140,17 @@ impl Linked {
         let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
         let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
         let probe_address = SocketAddrV4::new(LANDING, port);
+        let name_server = NameServerSockets::open();
+        let asked = name_server.as_ref().ok().map(|_| NAME_SERVER);
+        let open: Vec<_> = [address].into_iter().chain(asked).collect();
         thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
         link::configure_workload().map_err(|source| NetnsError::Inside { source })?;
-        firewall::install(&firewall::ruleset(address)).map_err(|source| NetnsError::Firewall { source })?;
-        let socket = tcp_socket().map_err(|source| NetnsError::Inside { source })?;
+        firewall::install(&firewall::ruleset(asked), &open).map_err(|source| NetnsError::Firewall { source })?;
+        let handles = workload.try_clone().and_then(|workload| Ok((workload, landing.try_clone()?, tcp_socket()?)));
+        let (of_workload, of_landing, socket) = handles.map_err(|source| NetnsError::Inside { source })?;
+        let doors = Arc::new(Doors::new(of_workload.fd, of_landing.fd, &open));
         let packet_log = Socket::open(Protocol::Netfilter);
-        Ok(Self { workload, landing, proxy, probe, probe_address, socket, packet_log })
+        Ok(Self { workload, landing, proxy, name_server, doors, probe, probe_address, socket, packet_log })
     }
 }
 
@@ -163,17 +170,6 @@ impl Pair {
         link::configure_landing().map_err(|source| NetnsError::Landing { source })?;
         Ok(Self { landing: Netns { fd: landing }, workload: Netns { fd: workload } })
     }
-}
-
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
-
-/// Opens a non-blocking listener in the calling thread's namespace.
-fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let socket = tcp_socket()?;
-    rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
 }
 
 #[cfg(test)]

@@ -87,16 +87,70 @@ fn every_address_of_the_world_ends_in_the_landing_and_is_refused_there_at_once()
 
 // Conformance: NET-03.
 #[test]
-fn datagrams_are_refused_at_once() {
-    let send = |netns: &Netns| {
+fn datagrams_are_refused_at_once_unless_they_ask_the_name_server() {
+    let send = |netns: &Netns, to: (Ipv4Addr, u16)| {
         run_in(netns.as_fd(), || {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            socket.send_to(b"x", (LANDING, 53))
+            socket.send_to(b"x", to)
         })
     };
-    send(&open_pair().workload).unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
-    let refused = send(&linked().workload).unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    let (open, linked) = (open_pair(), linked());
+    for to in [(LANDING, 54), (Ipv4Addr::new(198, 51, 100, 77), 53)] {
+        send(&open.workload, to).unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));
+        assert_eq!(send(&linked.workload, to).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+    send(&linked.workload, (LANDING, 53)).unwrap();
+    let sockets = linked.name_server.unwrap();
+    sockets.datagrams.set_nonblocking(false).unwrap();
+    assert_eq!(sockets.datagrams.recv_from(&mut [0; 8]).unwrap().1.ip(), WORKLOAD);
+}
+
+#[test]
+fn doors_open_and_close_and_each_is_known_by_its_address() {
+    let linked = linked();
+    let door = |last: u8, port: u16| SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, last), port);
+    let listener = linked.doors.listen(5432).unwrap();
+    listener.set_nonblocking(false).unwrap();
+    assert!(connect_witnessed(&linked.workload, door(1, 5432).into()).is_err(), "it is not open yet");
+    linked.doors.change(&[door(1, 5432), door(2, 5432)], &[]).unwrap();
+    let mut held = Vec::new();
+    for last in [1, 2] {
+        held.push(connect_witnessed(&linked.workload, door(last, 5432).into()).unwrap());
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(accepted.local_addr().unwrap(), door(last, 5432).into());
+        held.push(accepted);
+    }
+    assert_eq!(
+        connect(&linked.workload, door(1, 5432).into()),
+        io::ErrorKind::ConnectionRefused,
+        "nobody has witnessed it"
+    );
+    for other in [door(3, 5432), door(1, 5433), SocketAddrV4::new(LANDING, 5432)] {
+        assert!(!linked.doors.contains(other));
+        assert!(connect_witnessed(&linked.workload, other.into()).is_err(), "{other}");
+    }
+    linked.doors.change(&[], &[door(1, 5432), door(9, 9)]).unwrap();
+    assert!(connect_witnessed(&linked.workload, door(1, 5432).into()).is_err(), "it is closed");
+    connect_witnessed(&linked.workload, door(2, 5432).into()).unwrap();
+    held[0].write_all(b"x").unwrap();
+    held[1].read_exact(&mut [0]).unwrap();
+    // The proxy's own port is free for doors too.
+    let shared = linked.doors.listen(3128).unwrap();
+    shared.set_nonblocking(true).unwrap();
+    connect_witnessed(&linked.workload, linked.proxy.local_addr().unwrap()).unwrap();
+    assert_eq!(shared.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "the proxy has it");
+}
+
+#[test]
+fn a_thousand_doors_change_at_once() {
+    let linked = linked();
+    let doors = |net: u8| -> Vec<_> {
+        (0..4_000_u16).map(|n| SocketAddrV4::new(Ipv4Addr::new(198, net, (n >> 8) as u8, n as u8), 443)).collect()
+    };
+    linked.doors.change(&doors(18), &[]).unwrap();
+    linked.doors.change(&doors(19), &doors(18)).unwrap();
+    assert!(linked.doors.contains(doors(19)[3_999]) && !linked.doors.contains(doors(18)[0]));
+    linked.doors.change(&[], &doors(19)).unwrap();
 }
 
 // Conformance: NET-04.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use super::{Callers, DOOR_MARK, Refused, Shared, lock, nonce};
+use super::{Callers, DOOR_MARK, Refused, Shared, ipv4, lock, nonce};
 use crate::sys::notify::{self, Answer, Notification};
 use crate::sys::{self, socket};
 
@@ -34,8 +34,10 @@ enum Destination {
 
 /// The way of a connect.
 enum Course<C: Callers> {
-    /// To the supervisor's listener, by this caller.
+    /// To a listener of the supervisor, by this caller.
     ToDoor(SocketAddr, C::Caller),
+    /// To the name server, for datagrams.
+    ToNameServer(SocketAddr, C::Note),
     /// Out of the sandbox past it, where the egress firewall refuses it.
     Elsewhere(C::Note),
     /// To another socket of the sandbox, to none, or elsewhere without a note.
@@ -43,7 +45,7 @@ enum Course<C: Callers> {
 }
 
 impl<C: Callers> Shared<C> {
-    /// Decides on a connect. It goes on by itself unless it leads to the door. The kernel reports errors of calls that go on.
+    /// Decides on a connect. It goes on by itself unless it leads to a door. The kernel reports errors of calls that go on.
     pub(super) fn decide(&self, call: &Notification) -> Answer {
         let mut followed = self.follow(call);
         // Connections end, and free descriptors; other threads receive meanwhile.
@@ -108,7 +110,8 @@ impl<C: Callers> Shared<C> {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(Answer::Error(libc::EFAULT)),
             destination => destination?,
         };
-        let is_tcp = sockopt::socket_protocol(socket)? == Some(rustix::net::ipproto::TCP);
+        let protocol = sockopt::socket_protocol(socket)?;
+        let is_tcp = protocol == Some(rustix::net::ipproto::TCP);
         // A further connect of a connection changes nothing about it.
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
@@ -116,9 +119,17 @@ impl<C: Callers> Shared<C> {
         let course: Course<C> = match destination {
             // An address of the other family is the kernel's to refuse.
             Destination::Internet(to)
-                if is_tcp && self.is_door(to) && to.is_ipv4() == (domain == AddressFamily::INET) =>
+                if is_tcp && to.is_ipv4() == (domain == AddressFamily::INET) && self.door(to).is_some() =>
             {
                 Course::ToDoor(to, self.callers.describe(inner_thread(caller)?))
+            }
+            Destination::Internet(to)
+                if protocol == Some(rustix::net::ipproto::UDP)
+                    && ipv4(to) == Some(self.name_server)
+                    && to.is_ipv4() == (domain == AddressFamily::INET)
+                    && lock(&self.notes).has_room() =>
+            {
+                Course::ToNameServer(to, self.callers.note(inner_thread(caller)?))
             }
             Destination::Internet(to) if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() => {
                 Course::Elsewhere(self.callers.note(inner_thread(caller)?))
@@ -132,6 +143,7 @@ impl<C: Callers> Shared<C> {
         // Every mark is made anew, as one of an earlier connect says nothing about this one.
         let mark = match course {
             Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
+            Course::ToNameServer(to, note) => return self.connect_to_name_server(socket, to, note),
             Course::Elsewhere(note) => lock(&self.notes).add(note),
             Course::Unnoted => 0,
         };
@@ -139,7 +151,7 @@ impl<C: Callers> Shared<C> {
         Ok(Answer::Continue)
     }
 
-    /// Begins to connect `socket` to the door `to` for `caller`.
+    /// Begins to connect `socket` to the door at `to` for `caller`.
     fn connect(&self, socket: &OwnedFd, to: SocketAddr, caller: C::Caller) -> io::Result<Answer> {
         let is_blocking = !rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
         // A first packet that leaves by another interface would never arrive.
@@ -175,8 +187,16 @@ impl<C: Callers> Shared<C> {
         })
     }
 
-    fn is_door(&self, to: SocketAddr) -> bool {
-        to.ip().to_canonical() == IpAddr::V4(*self.door.ip()) && to.port() == self.door.port()
+    /// Connects `socket`, which is for datagrams, so that this waits for nothing; its port then tells who asks.
+    fn connect_to_name_server(&self, socket: &OwnedFd, to: SocketAddr, note: C::Note) -> io::Result<Answer> {
+        socket::set_mark(socket.as_fd(), 0)?;
+        if let Err(errno) = rustix::net::connect(socket, &to) {
+            return Ok(Answer::Error(errno.raw_os_error()));
+        }
+        if let Ok(own) = SocketAddr::try_from(rustix::net::getsockname(socket)?) {
+            lock(&self.askers).add(own.port(), note);
+        }
+        Ok(Answer::Success)
     }
 }
 

@@ -117,6 +117,33 @@ impl<N: Clone> Notes<N> {
     }
 }
 
+/// Sockets for questions to the name server that are remembered.
+const ASKERS: usize = 256;
+
+/// Notes of the last sockets that were connected to the name server, by their ports.
+#[derive(Debug)]
+pub(super) struct Askers<N>(VecDeque<(u16, N)>);
+
+impl<N> Default for Askers<N> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<N: Clone> Askers<N> {
+    pub(super) fn add(&mut self, port: u16, note: N) {
+        if self.0.len() == ASKERS {
+            self.0.pop_front();
+        }
+        self.0.push_back((port, note));
+    }
+
+    /// The note of the last socket at `port`.
+    pub(super) fn get(&self, port: u16) -> Option<N> {
+        self.0.iter().rev().find(|(of, _)| *of == port).map(|(_, note)| note.clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{DOOR_MARK, NOTES, NOTES_PER_SECOND, Notes, PENDING, Pending};

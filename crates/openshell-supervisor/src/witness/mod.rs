@@ -11,7 +11,7 @@ mod connections;
 mod nonce;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::switches::{SWITCHES, Switch};
 use crate::sys::notify;
 use crate::sys::socket;
 pub use connections::DOOR_MARK;
-use connections::{Notes, Pending};
+use connections::{Askers, Notes, Pending};
 pub use nonce::{NONCE_HEADER, save_first_packets};
 
 /// Threads at most. None of them waits for a connection, but one may wait for memory of its caller, or a lock of a socket.
@@ -81,11 +81,16 @@ pub struct Connects {
     pub(crate) listener: OwnedFd,
 }
 
+/// Returns true for addresses of the supervisor's listeners, at once.
+pub type IsDoor = Arc<dyn Fn(SocketAddrV4) -> bool + Send + Sync>;
+
 /// The sandbox's network, as the witness knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Network<'s> {
-    /// Address of the supervisor's listener.
-    pub door: SocketAddrV4,
+    /// Tells the addresses of the supervisor's listeners.
+    pub doors: IsDoor,
+    /// Address of the name server.
+    pub name_server: SocketAddrV4,
     /// Address of the sandbox itself.
     pub own: Ipv4Addr,
     /// Index of its interface.
@@ -99,13 +104,15 @@ pub struct Witness<C: Callers>(Arc<Shared<C>>);
 
 struct Shared<C: Callers> {
     listener: OwnedFd,
-    door: SocketAddrV4,
+    is_door: IsDoor,
+    name_server: SocketAddrV4,
     own: Ipv4Addr,
     interface: u32,
     /// Number of the sandbox's network namespace.
     namespace: u64,
     pending: Mutex<Pending<C::Caller>>,
     notes: Mutex<Notes<C::Note>>,
+    askers: Mutex<Askers<C::Note>>,
     callers: C,
     /// Threads started, and those of them that are not at a notification.
     threads: AtomicUsize,
@@ -118,7 +125,7 @@ impl<C: Callers> Witness<C> {
     /// # Errors
     /// Processes or sockets of the sandbox cannot be looked at, or a thread cannot be started.
     pub fn start(connects: Connects, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
-        let Network { door, own, interface, socket } = network;
+        let Network { doors: is_door, name_server, own, interface, socket } = network;
         let Connects { listener } = connects;
         let forbidding = SWITCHES.iter().find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
         forbidding.map_or(Ok(()), |switch| Err(WitnessError::Forbidden(*switch)))?;
@@ -126,12 +133,14 @@ impl<C: Callers> Witness<C> {
         notify::wake_on_one_processor(listener.as_fd());
         let shared = Arc::new(Shared {
             listener,
-            door,
+            is_door,
+            name_server,
             own,
             interface,
             namespace,
             pending: Mutex::default(),
             notes: Mutex::default(),
+            askers: Mutex::default(),
             callers,
             threads: AtomicUsize::new(0),
             receiving: AtomicUsize::new(0),
@@ -147,6 +156,12 @@ impl<C: Callers> Witness<C> {
         lock(&self.0.pending).take(nonce)
     }
 
+    /// Returns the note of the last socket at `port` that was connected to the name server for datagrams, if it is not forgotten.
+    #[must_use]
+    pub fn asker(&self, port: u16) -> Option<C::Note> {
+        lock(&self.0.askers).get(port)
+    }
+
     /// Returns the note of packets with `mark`, if it is not forgotten.
     #[must_use]
     pub fn noted(&self, mark: u32) -> Option<C::Note> {
@@ -155,6 +170,11 @@ impl<C: Callers> Witness<C> {
 }
 
 impl<C: Callers> Shared<C> {
+    /// Returns the IPv4 form of `to` if it is one of the doors.
+    fn door(&self, to: SocketAddr) -> Option<SocketAddrV4> {
+        ipv4(to).filter(|to| (self.is_door)(*to))
+    }
+
     /// Starts a thread that receives, unless there are [`THREADS`].
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let free = |count: usize| (count < THREADS).then_some(count + 1);
@@ -220,7 +240,15 @@ impl<C: Callers> Drop for FailureNotice<'_, C> {
 
 impl<C: Callers> std::fmt::Debug for Witness<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Witness").field("door", &self.0.door).finish_non_exhaustive()
+        f.debug_struct("Witness").finish_non_exhaustive()
+    }
+}
+
+/// The IPv4 address of `to`, which may be written in IPv6.
+fn ipv4(to: SocketAddr) -> Option<SocketAddrV4> {
+    match to.ip().to_canonical() {
+        IpAddr::V4(address) => Some(SocketAddrV4::new(address, to.port())),
+        IpAddr::V6(_) => None,
     }
 }
 

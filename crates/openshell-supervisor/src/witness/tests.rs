@@ -3,14 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{Callers, Connects, Network, Refused, THREADS, Witness};
-use crate::netns::{INTERFACE, LANDING, Linked, WORKLOAD, run_in};
+use crate::netns::{INTERFACE, LANDING, Linked, NAME_SERVER, WORKLOAD, run_in};
 use crate::seccomp::notify;
 use crate::sys;
 
@@ -69,7 +69,9 @@ fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
         });
         let connects = Connects { listener: installed.recv().unwrap() };
         let (report, refused) = mpsc::channel();
-        let network = Network { door, own: WORKLOAD, interface: INTERFACE, socket: linked.socket.as_fd() };
+        let doors = Arc::new(move |to| to == door);
+        let (name_server, socket) = (NAME_SERVER, linked.socket.as_fd());
+        let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
         let witness = Witness::start(connects, network, Threads(report)).unwrap();
         ready.send(Seen { linked, witness, refused: refused.into(), door: door.into() }).unwrap();
         working.join().unwrap()

@@ -1,0 +1,130 @@
+//! The names and addresses that a policy knows, with their ports, whatever program it permits them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+
+use openshell_policy::inference::HOST as MODELS_HOST;
+use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::host::{Host, HostName, HostPattern};
+use openshell_policy::policy::Policy;
+
+/// Ports of one name.
+pub(super) type Ports = BTreeSet<u16>;
+
+/// An index of the endpoints of one policy.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    exact: HashMap<HostName, Ports>,
+    patterns: Vec<(HostPattern, Ports)>,
+    literals: BTreeSet<SocketAddrV4>,
+    /// Names whose bytes are never looked into.
+    tcp: BTreeSet<HostName>,
+}
+
+impl Known {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let mut known = Self::default();
+        if let Ok(models) = HostName::parse(MODELS_HOST) {
+            known.exact.insert(models, Ports::from([443]));
+        }
+        for endpoint in policy.network().values().flat_map(|policy| &policy.endpoints) {
+            if let Some(pattern) = endpoint.host() {
+                known.add(pattern, endpoint);
+            }
+        }
+        known
+    }
+
+    fn add(&mut self, pattern: &HostPattern, endpoint: &Endpoint) {
+        let ports = || endpoint.ports().iter().map(|port| port.get());
+        match pattern.host() {
+            Some(Host::Name(name)) => {
+                if endpoint.is_tcp() {
+                    self.tcp.insert(name.clone());
+                }
+                self.exact.entry(name).or_default().extend(ports());
+            }
+            Some(Host::Address(IpAddr::V4(address))) if is_door(address) => {
+                self.literals.extend(ports().map(|port| SocketAddrV4::new(address, port)));
+            }
+            Some(Host::Address(_)) => {}
+            None => self.patterns.push((pattern.clone(), ports().collect())),
+        }
+    }
+
+    /// The ports of `name`; empty if the policy does not know it.
+    pub(super) fn ports(&self, name: &HostName) -> Ports {
+        let exact = self.exact.get(name).into_iter();
+        let host = Host::Name(name.clone());
+        let matching = self.patterns.iter().filter(|(pattern, _)| pattern.matches(&host)).map(|(_, ports)| ports);
+        exact.chain(matching).flatten().copied().collect()
+    }
+
+    /// Returns true if the policy writes `name` out.
+    pub(super) fn is_exact(&self, name: &HostName) -> bool {
+        self.exact.contains_key(name)
+    }
+
+    /// Returns true if an endpoint with `protocol: tcp` writes `name` out.
+    pub(super) fn is_tcp(&self, name: &HostName) -> bool {
+        self.tcp.contains(name)
+    }
+
+    /// Names that endpoints with `protocol: tcp` write out.
+    pub(super) fn tcp_names(&self) -> impl Iterator<Item = &HostName> {
+        self.tcp.iter()
+    }
+
+    /// Addresses that the policy names as hosts, with their ports.
+    pub(super) fn literals(&self) -> &BTreeSet<SocketAddrV4> {
+        &self.literals
+    }
+}
+
+/// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those that are never reachable.
+fn is_door(address: Ipv4Addr) -> bool {
+    let is_own = address.octets()[..3] == [10, 200, 0];
+    !(is_own || address.is_loopback() || address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::network::host::HostName;
+
+    use super::{Known, Ports};
+
+    fn known(endpoints: &str) -> Known {
+        let policy = format!("network_policies: {{web: {{endpoints: [{endpoints}], binaries: [{{path: /x}}]}}}}");
+        Known::new(&openshell_policy::yaml::policy(&policy).unwrap().0)
+    }
+
+    #[track_caller]
+    fn check(endpoints: &str, name: &str, ports: &[u16]) {
+        assert_eq!(known(endpoints).ports(&HostName::parse(name).unwrap()), Ports::from_iter(ports.iter().copied()));
+    }
+
+    #[test]
+    fn ports_are_those_of_all_endpoints_that_permit_a_name() {
+        let endpoints = "{host: db.test, port: 5432, protocol: tcp}, {host: db.test, ports: [80, 443]}, \
+                         {host: '*.apps.test', port: 22}, {host: '**.deep.test', port: 23}, {host: '*.a{b,c}.x.test', port: 9}";
+        check(endpoints, "db.test", &[80, 443, 5432]);
+        check(endpoints, "one.apps.test", &[22]);
+        check(endpoints, "two.one.apps.test", &[]);
+        check(endpoints, "two.one.deep.test", &[23]);
+        check(endpoints, "deep.test", &[]);
+        check(endpoints, "other.test", &[]);
+        check(endpoints, "one.ac.x.test", &[9]);
+        check(endpoints, "two.one.ac.x.test", &[]);
+        check(endpoints, "inference.local", &[443]);
+    }
+
+    #[test]
+    fn addresses_are_doors_unless_they_lead_nowhere() {
+        let known = known(
+            "{host: 198.51.100.7, ports: [80, 443]}, {host: 127.0.0.1, port: 80}, {host: 10.200.0.9, port: 80}, \
+             {host: '2001:db8::1', port: 80}, {allowed_ips: [203.0.113.0/24], port: 80}",
+        );
+        let literals: Vec<_> = known.literals().iter().map(ToString::to_string).collect();
+        assert_eq!(literals, ["198.51.100.7:80", "198.51.100.7:443"]);
+    }
+}

@@ -1,0 +1,28 @@
+//! Names for programs that use no proxy: each name that the policy permits gets an address of its own, at which a door for each of its
+//! ports is open.
+
+mod known;
+mod message;
+pub mod names;
+mod pool;
+pub mod report;
+pub mod server;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddrV4, TcpListener};
+
+/// Opens doors: addresses that the workload may connect to, whose connections arrive at a listener for their port.
+pub trait Doors: fmt::Debug + Send + Sync {
+    /// Opens and closes doors. Connections that are there stay. May block for milliseconds.
+    ///
+    /// # Errors
+    /// The kernel refuses the change; then none of `opened` is open.
+    fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()>;
+
+    /// Opens a listener for `port` of every door.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted, or the port is forbidden.
+    fn listen(&self, port: u16) -> io::Result<TcpListener>;
+}

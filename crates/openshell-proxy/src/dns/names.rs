@@ -1,0 +1,335 @@
+//! The names that programs may connect to without a proxy, and their doors.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use openshell_policy::network::host::{Host, HostName};
+use tokio::sync::mpsc;
+
+use super::Doors;
+use super::known::{Known, Ports};
+use super::pool::Pool;
+use crate::decide::store::PolicyStore;
+use crate::limits::Limits;
+use crate::target::Target;
+
+/// Names with doors, and what the policy in force knows.
+#[derive(Debug)]
+pub struct Names {
+    policy: Arc<PolicyStore>,
+    doors: Box<dyn Doors>,
+    /// Domains that resolvers inside add to names (resolv.conf(5)).
+    search: Vec<HostName>,
+    /// True if every name is known and every port is opened, as the run is observed.
+    is_observed: bool,
+    /// Takes new listeners.
+    listeners: mpsc::Sender<TcpListener>,
+    table: Mutex<Table>,
+    /// Held by a change of doors.
+    change: Mutex<Changes>,
+}
+
+/// A look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The name's doors are open at this address.
+    At(Ipv4Addr),
+    /// The policy knows the name, but its doors are not open: see [`Names::open`].
+    Closed,
+    /// The policy does not know it.
+    Unknown,
+    /// The same, and it is a known name with a domain to search in behind it.
+    UnknownWithDomain,
+}
+
+/// Failure to open doors.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum OpenError {
+    #[error("the policy does not know the name")]
+    Unknown,
+    #[error("{} names have had an address, and there is none left", super::pool::ADDRESSES)]
+    NoAddress,
+    #[error("there are {} new names of wildcards a minute already", Limits::WILDCARD_NAMES)]
+    TooManyNew,
+    #[error("there are {} names or {} doors in use already", Limits::NAMES, Limits::DOORS)]
+    TooManyInUse,
+    #[error("there are {} ports of names already", Limits::DOOR_PORTS)]
+    TooManyPorts,
+    #[error("a door cannot be opened: {0}")]
+    Door(#[from] io::Error),
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Generation of [`Self::known`].
+    generation: u64,
+    known: Known,
+    pool: Pool,
+    in_use: HashMap<HostName, InUse>,
+    /// Addresses that the policy names as hosts and that are doors.
+    literals: BTreeSet<SocketAddrV4>,
+}
+
+/// A name with doors.
+#[derive(Debug)]
+struct InUse {
+    address: Ipv4Addr,
+    /// Generation for which [`Self::ports`] hold.
+    generation: u64,
+    ports: Ports,
+    asked: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    /// Ports with a listener.
+    listening: BTreeSet<u16>,
+    /// The begin of the current minute, and the new names of wildcards in it.
+    minute: Option<(Instant, u32)>,
+}
+
+impl Names {
+    /// No name is in use at first. New listeners, each of all doors with one port, go to `listeners`.
+    #[must_use]
+    pub fn new(
+        policy: Arc<PolicyStore>,
+        doors: Box<dyn Doors>,
+        search: Vec<HostName>,
+        is_observed: bool,
+        listeners: mpsc::Sender<TcpListener>,
+    ) -> Self {
+        let (table, change) = (Mutex::default(), Mutex::default());
+        Self { policy, doors, search, is_observed, listeners, table, change }
+    }
+
+    /// Looks `name` up.
+    #[must_use]
+    pub fn find(&self, name: &HostName) -> Found {
+        let mut table = self.table();
+        let Table { known, in_use, generation, .. } = &mut *table;
+        if let Some(used) = in_use.get_mut(name).filter(|used| used.generation == *generation) {
+            used.asked = Instant::now();
+            return Found::At(used.address);
+        }
+        if self.is_observed || !known.ports(name).is_empty() {
+            return Found::Closed;
+        }
+        let bare = |domain: &HostName| {
+            let bare = name.as_str().strip_suffix(domain.as_str())?.strip_suffix('.')?;
+            HostName::parse(bare).ok()
+        };
+        match self.search.iter().filter_map(bare).any(|bare| !known.ports(&bare).is_empty()) {
+            true => Found::UnknownWithDomain,
+            false => Found::Unknown,
+        }
+    }
+
+    /// Opens the doors of `name` that the policy in force permits, and returns its address. Blocks for up to a millisecond.
+    ///
+    /// # Errors
+    /// The policy does not know it, a bound is reached, or the kernel refuses a door.
+    pub fn open(&self, name: &HostName) -> Result<Ipv4Addr, OpenError> {
+        let mut change = lock(&self.change);
+        let mut closed = Vec::new();
+        let found = {
+            let mut table = self.table();
+            let old = table.in_use.get(name).map(|used| used.ports.clone()).unwrap_or_default();
+            let mut ports = table.known.ports(name);
+            if self.is_observed {
+                ports.extend(&old);
+            } else if ports.is_empty() {
+                return Err(OpenError::Unknown);
+            }
+            if table.pool.get(name).is_none() && !table.known.is_exact(name) && !change.has_room() {
+                return Err(OpenError::TooManyNew);
+            }
+            let room = table.make_room(name, ports.len(), &mut closed);
+            let address = room.and_then(|()| table.pool.take(name).ok_or(OpenError::NoAddress));
+            address.map(|address| (address, table.generation, old, ports))
+        };
+        let (address, generation, old, ports) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.change_doors(&mut change, &[], &closed)?;
+                return Err(error);
+            }
+        };
+        let door = |port: &u16| SocketAddrV4::new(address, *port);
+        let opened: Vec<_> = ports.difference(&old).map(door).collect();
+        closed.extend(old.difference(&ports).map(door));
+        self.change_doors(&mut change, &opened, &closed)?;
+        let used = InUse { address, generation, ports, asked: Instant::now() };
+        self.table().in_use.insert(name.clone(), used);
+        Ok(address)
+    }
+
+    /// Opens and closes doors so that they are those of the policy in force. Blocks, some microseconds for each name in use.
+    ///
+    /// # Errors
+    /// The kernel refuses a door; then no new one is open.
+    pub fn refresh(&self) -> Result<(), OpenError> {
+        let mut change = lock(&self.change);
+        let (mut opened, mut closed) = (Vec::new(), Vec::new());
+        {
+            let mut table = self.table();
+            let Table { generation, known, in_use, literals, .. } = &mut *table;
+            for (name, used) in in_use.iter_mut() {
+                let mut ports = known.ports(name);
+                if self.is_observed {
+                    ports.extend(&used.ports);
+                }
+                let door = |port: &u16| SocketAddrV4::new(used.address, *port);
+                opened.extend(ports.difference(&used.ports).map(door));
+                closed.extend(used.ports.difference(&ports).map(door));
+                (used.ports, used.generation) = (ports, *generation);
+            }
+            in_use.retain(|_, used| self.is_observed || !used.ports.is_empty());
+            opened.extend(known.literals().difference(literals));
+            closed.extend(literals.difference(known.literals()));
+            literals.clone_from(known.literals());
+        }
+        // Doors that stay open lead to the policy's refusal; the others open when their names are asked for.
+        self.change_doors(&mut change, &opened, &closed).inspect_err(|_| self.table().in_use.clear())
+    }
+
+    /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as [`Self::open`] does.
+    #[must_use]
+    pub fn open_observed(&self, address: SocketAddrV4) -> bool {
+        if !self.is_observed {
+            return false;
+        }
+        let mut change = lock(&self.change);
+        let Some(name) = self.table().pool.name(*address.ip()).cloned() else { return false };
+        let opened = self.change_doors(&mut change, &[address], &[]);
+        if opened.is_ok()
+            && let Some(used) = self.table().in_use.get_mut(&name)
+        {
+            used.ports.insert(address.port());
+        }
+        opened.is_ok()
+    }
+
+    /// The target of a connection to `address`: a name, or an address that the policy names as a host.
+    #[must_use]
+    pub fn target(&self, address: SocketAddr) -> Option<Target> {
+        let IpAddr::V4(ip) = address.ip().to_canonical() else { return None };
+        let table = self.table();
+        let host = match table.pool.name(ip) {
+            Some(name) => Host::Name(name.clone()),
+            None if table.literals.contains(&SocketAddrV4::new(ip, address.port())) => Host::Address(ip.into()),
+            None => return None,
+        };
+        Some(Target { host, port: address.port() })
+    }
+
+    /// The name whose address is `address`.
+    #[must_use]
+    pub fn name(&self, address: IpAddr) -> Option<HostName> {
+        let IpAddr::V4(address) = address.to_canonical() else { return None };
+        self.table().pool.name(address).cloned()
+    }
+
+    /// Returns true if the policy writes `name` out for connections whose bytes are never looked into.
+    #[must_use]
+    pub fn is_tcp(&self, name: &HostName) -> bool {
+        self.table().known.is_tcp(name)
+    }
+
+    /// Names that the policy writes out for connections whose bytes are never looked into.
+    #[must_use]
+    pub fn tcp_names(&self) -> Vec<HostName> {
+        self.table().known.tcp_names().cloned().collect()
+    }
+
+    /// Listens for the ports of `opened` that have no listener, and changes the doors.
+    fn change_doors(
+        &self,
+        change: &mut Changes,
+        opened: &[SocketAddrV4],
+        closed: &[SocketAddrV4],
+    ) -> Result<(), OpenError> {
+        for door in opened {
+            if change.listening.contains(&door.port()) {
+                continue;
+            }
+            if change.listening.len() == Limits::DOOR_PORTS {
+                return Err(OpenError::TooManyPorts);
+            }
+            // There is room for one of each port; without a receiver the sandbox is ending.
+            let _ = self.listeners.try_send(self.doors.listen(door.port())?);
+            change.listening.insert(door.port());
+        }
+        Ok(self.doors.change(opened, closed)?)
+    }
+
+    /// The table, by the policy in force.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        let policy = self.policy.load();
+        let mut table = lock(&self.table);
+        if table.generation < policy.generation() {
+            (table.generation, table.known) = (policy.generation(), Known::new(policy.policy()));
+        }
+        table
+    }
+}
+
+impl Table {
+    /// Makes room for `name` with `ports`, by names that nobody has asked for lately, whose doors are added to `closed`.
+    fn make_room(&mut self, name: &HostName, ports: usize, closed: &mut Vec<SocketAddrV4>) -> Result<(), OpenError> {
+        let doors = |table: &Self| -> usize {
+            let others = table.in_use.iter().filter(|(other, _)| *other != name);
+            others.map(|(_, used)| used.ports.len()).sum()
+        };
+        if self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let is_unasked = |used: &InUse| now.duration_since(used.asked) >= Limits::NAME_UNASKED;
+        let unasked: Vec<_> = self.in_use.extract_if(|other, used| other != name && is_unasked(used)).collect();
+        for (_, used) in unasked {
+            closed.extend(used.ports.iter().map(|port| SocketAddrV4::new(used.address, *port)));
+        }
+        match self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
+            true => Ok(()),
+            false => Err(OpenError::TooManyInUse),
+        }
+    }
+}
+
+impl Changes {
+    /// Returns true if there is room for a new name of a wildcard in this minute, and takes it.
+    fn has_room(&mut self) -> bool {
+        let now = Instant::now();
+        match &mut self.minute {
+            Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(60) => {
+                *count += 1;
+                *count <= Limits::WILDCARD_NAMES
+            }
+            minute => {
+                *minute = Some((now, 1));
+                true
+            }
+        }
+    }
+}
+
+/// `target` with a name in place of an address that one of `names` has.
+pub(crate) fn named(names: Option<&Names>, target: Target) -> Target {
+    let name = match (&target.host, names) {
+        (Host::Address(address), Some(names)) => names.name(*address),
+        (Host::Address(_) | Host::Name(_), _) => None,
+    };
+    match name {
+        Some(name) => Target { host: Host::Name(name), port: target.port },
+        None => target,
+    }
+}
+
+/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,143 @@
+//! Reports of look-ups.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use hickory_resolver::proto::rr::RecordType;
+use openshell_policy::denial::Denial;
+use openshell_policy::event::{Audit, Event, NameLookedUp};
+use openshell_policy::network::host::HostName;
+use openshell_policy::reason::ReasonCode;
+use openshell_policy::words::{Action, Severity};
+
+use super::names::OpenError;
+use crate::limits::Limits;
+use crate::peer::Caller;
+
+/// Reports look-ups of programs inside, and of the policy's names outside.
+#[derive(Debug)]
+pub struct NameReport {
+    audit: Arc<dyn Audit>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Names that the policy does not know, each with the time of its last event and the count of look-ups since.
+    unknown: HashMap<String, (Instant, u64)>,
+    /// True once an exhausted bound was reported.
+    is_exhaustion_reported: bool,
+}
+
+impl NameReport {
+    /// Reports to `audit`.
+    #[must_use]
+    pub fn new(audit: Arc<dyn Audit>) -> Self {
+        Self { audit, state: Mutex::default() }
+    }
+
+    /// Reports a question for a name that the policy does not know, once in [`Limits::UNKNOWN_NAME_INTERVAL`]; further ones are counted,
+    /// and those for names beyond [`Limits::UNKNOWN_NAMES`] are not. `caller` finds out who asked.
+    pub(super) fn unknown(&self, name: &str, kind: RecordType, caller: impl FnOnce() -> Option<Caller>) {
+        let Some(repeated) = self.count(name) else { return };
+        let denial = denial(name, caller().as_ref());
+        self.audit.event(&Event::Name(NameLookedUp {
+            name,
+            kind: Some(&kind.to_string()),
+            severity: Severity::Low,
+            action: Action::Denied,
+            found: None,
+            repeated,
+            reason: "",
+            code: Some(denial.code),
+            denial: Some(&denial),
+        }));
+    }
+
+    /// Counts a question for an unknown name; returns the number of those since its last event if another one is due.
+    fn count(&self, name: &str) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, interval) = (Instant::now(), Limits::UNKNOWN_NAME_INTERVAL);
+        let is_recent = |begin: &Instant| now.duration_since(*begin) < interval;
+        if let Some((begin, count)) = state.unknown.get_mut(name) {
+            if is_recent(begin) {
+                *count += 1;
+                return None;
+            }
+            *begin = now;
+            return Some(std::mem::take(count));
+        }
+        if state.unknown.len() >= Limits::UNKNOWN_NAMES {
+            state.unknown.retain(|_, (begin, _)| is_recent(begin));
+        }
+        if state.unknown.len() >= Limits::UNKNOWN_NAMES {
+            return None;
+        }
+        state.unknown.insert(name.to_owned(), (now, 0));
+        Some(0)
+    }
+
+    /// Reports a name that the policy permits and that has no doors, the first time.
+    pub(super) fn exhausted(&self, name: &HostName, kind: RecordType, error: &OpenError) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut state.is_exhaustion_reported, true) {
+            return;
+        }
+        drop(state);
+        self.audit.event(&Event::Name(NameLookedUp {
+            name: name.as_str(),
+            kind: Some(&kind.to_string()),
+            severity: Severity::High,
+            action: Action::Denied,
+            found: None,
+            repeated: 0,
+            reason: &error.to_string(),
+            code: Some(ReasonCode::LimitReached),
+            denial: None,
+        }));
+    }
+
+    /// Reports the answer for a name of the policy outside: its addresses, and the seconds for which they hold.
+    pub fn outside(&self, name: &HostName, answer: &Result<Vec<IpAddr>, String>, ttl: u64) {
+        let (severity, found, reason, code) = match answer {
+            Ok(addresses) => (Severity::Info, Some((addresses.len(), ttl)), "", None),
+            Err(reason) => (Severity::Low, None, reason.as_str(), Some(ReasonCode::DnsFailed)),
+        };
+        let (name, kind, action, repeated, denial) = (name.as_str(), None, Action::Allowed, 0, None);
+        self.audit.event(&Event::Name(NameLookedUp {
+            name,
+            kind,
+            severity,
+            action,
+            found,
+            repeated,
+            reason,
+            code,
+            denial,
+        }));
+    }
+}
+
+fn denial(name: &str, caller: Option<&Caller>) -> Denial {
+    let program = caller.map(|caller| &caller.program);
+    let binary = program.map_or("-", |program| program.executable.as_str());
+    let path = if binary == "-" { "PROGRAM" } else { binary };
+    // No policy can permit what is no name of a host.
+    let fix = HostName::parse(name).ok().map(|name| {
+        format!(
+            "network_policies: add `NAME: {{endpoints: [{{host: {name}, port: PORT}}], binaries: [{{path: {path}}}]}}`"
+        )
+    });
+    Denial {
+        host: name.to_owned(),
+        port: 0,
+        binary: binary.to_owned(),
+        ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
+        code: ReasonCode::EndpointNotInPolicy,
+        reason: "the policy does not know the name, so it has no address inside".to_owned(),
+        fix,
+        request: None,
+    }
+}

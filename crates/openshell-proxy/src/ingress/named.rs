@@ -1,0 +1,40 @@
+//! Connections to the door of a name: the client asks for nothing, and its door tells the target.
+
+use rustix::net::sockopt;
+use std::time::Duration;
+
+use super::door::{Connected, Door};
+use crate::identify::Identity;
+use crate::inference;
+use crate::proxy::Proxy;
+use crate::record::{Outcome, Record};
+use crate::socket::ClientStream;
+use crate::target::Target;
+use bytes::Bytes;
+
+/// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects no answer.
+pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
+    let door = Door { proxy, identity };
+    let mut record = Record::new(&proxy.services.audit, format!("CONNECT {target}"), Some(target.clone()));
+    let opened = match inference::is_target(&target) {
+        true => door.connect_models(target, &mut record).await,
+        false => door.connect(&target, &mut record).await,
+    };
+    match opened {
+        Ok(opened) => {
+            record.finish(Outcome::Allowed);
+            Some(Connected { client, surplus: Bytes::new(), opened })
+        }
+        Err(refusal) => {
+            record.finish(Outcome::Refused(&refusal));
+            reset(&client);
+            None
+        }
+    }
+}
+
+/// Has the end of `client` be a reset.
+pub(crate) fn reset(client: &ClientStream) {
+    // Where the option is refused, the connection ends in order, which is as good as no answer.
+    let _ = sockopt::set_socket_linger(client, Some(Duration::ZERO));
+}

@@ -1,0 +1,118 @@
+//! Starts the name server, and keeps the doors of names those of the policy in force.
+
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, SocketAddrV4, TcpListener};
+use std::sync::Arc;
+
+use openshell_policy::event::Audit;
+use openshell_policy::network::host::HostName;
+use openshell_proxy::decide::store::PolicyStore;
+use openshell_proxy::dns;
+use openshell_proxy::dns::names::Names;
+use openshell_proxy::dns::report::NameReport;
+use openshell_proxy::dns::server::NameServer;
+use openshell_proxy::limits::Limits;
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_supervisor::netns::{Doors, NameServerSockets};
+use openshell_supervisor::witness::IsDoor;
+use tokio::sync::{mpsc, watch};
+
+use crate::tasks::Tasks;
+
+/// The doors as names open them.
+#[derive(Debug)]
+struct Opened(Arc<Doors>);
+
+impl dns::Doors for Opened {
+    fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
+        self.0.change(opened, closed)
+    }
+
+    fn listen(&self, port: u16) -> io::Result<TcpListener> {
+        self.0.listen(port)
+    }
+}
+
+/// Creates the names of `policy`, whose doors are among `doors`; also returns their listeners, as they come.
+pub(super) fn create(
+    policy: &Arc<PolicyStore>,
+    doors: &Arc<Doors>,
+    search: Vec<HostName>,
+    is_observed: bool,
+) -> (Arc<Names>, mpsc::Receiver<TcpListener>) {
+    let (listeners, new) = mpsc::channel(Limits::DOOR_PORTS);
+    let doors = Box::new(Opened(Arc::clone(doors)));
+    (Arc::new(Names::new(Arc::clone(policy), doors, search, is_observed, listeners)), new)
+}
+
+/// Returns the witness's view of the doors. In an observed run those of names open when they are first needed.
+pub(super) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
+    if !is_observed {
+        return Arc::new(move |address| doors.contains(address));
+    }
+    let names = Arc::clone(names);
+    Arc::new(move |address| doors.contains(address) || names.open_observed(address))
+}
+
+/// Starts `server` at its sockets.
+///
+/// # Errors
+/// They are none that can be waited for.
+pub(super) fn serve(server: NameServer, sockets: Option<NameServerSockets>, tasks: &mut Tasks) -> anyhow::Result<()> {
+    let Some(NameServerSockets { datagrams, listener }) = sockets else { return Ok(()) };
+    let (datagrams, listener) =
+        (tokio::net::UdpSocket::from_std(datagrams)?, tokio::net::TcpListener::from_std(listener)?);
+    tasks.spawn("name server", server.run(datagrams, listener, pending::<()>()));
+    Ok(())
+}
+
+/// Opens the doors of the policy in force, and closes others.
+pub(super) fn refresh(names: &Names) {
+    if let Err(error) = names.refresh() {
+        tracing::error!("connections without the proxy are refused: {error}");
+    }
+}
+
+/// Follows `generations` of the policy: changes doors, and looks up names whose bytes are never looked into, so that the log tells
+/// where they lead.
+pub(super) async fn follow(
+    names: Arc<Names>,
+    mut generations: watch::Receiver<u64>,
+    resolver: Arc<Resolver>,
+    audit: Arc<dyn Audit>,
+) {
+    let (report, mut known) = (NameReport::new(audit), Vec::new());
+    loop {
+        known = look_up(&names, &resolver, &report, known).await;
+        if generations.changed().await.is_err() {
+            return pending().await;
+        }
+        let names = Arc::clone(&names);
+        // The task is not aborted before it has ended.
+        let _ = tokio::task::spawn_blocking(move || refresh(&names)).await;
+    }
+}
+
+/// A name and its answer.
+type Known = (HostName, Result<Vec<IpAddr>, String>);
+
+/// Looks up every name whose bytes are never looked into, and reports answers that differ from those of `before`.
+async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, before: Vec<Known>) -> Vec<Known> {
+    let mut known = Vec::new();
+    for name in names.tcp_names() {
+        let (answer, ttl) = match resolver.lookup_with_ttl(&name).await {
+            Ok((mut addresses, ttl)) => {
+                addresses.sort_unstable();
+                (Ok(addresses), ttl)
+            }
+            Err(reason) => (Err(reason), 0),
+        };
+        let answered = (name, answer);
+        if !before.contains(&answered) {
+            report.outside(&answered.0, &answered.1, ttl);
+        }
+        known.push(answered);
+    }
+    known
+}

@@ -1,0 +1,75 @@
+//! The doors of a sandbox: addresses in its landing that the egress firewall lets witnessed connections reach.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use super::firewall;
+use super::sockets::listen;
+use super::thread::run_in;
+use crate::netlink::{Protocol, Socket};
+use crate::witness;
+
+/// The set of doors, which the firewall and the witness share.
+#[derive(Debug)]
+pub struct Doors {
+    workload: OwnedFd,
+    landing: OwnedFd,
+    open: RwLock<HashSet<SocketAddrV4>>,
+    /// Held by a change. A socket of the workload's namespace, if the last change left one without answers to come.
+    change: Mutex<Option<Socket>>,
+}
+
+impl Doors {
+    /// The doors of a firewall that was installed with `open`.
+    pub(super) fn new(workload: OwnedFd, landing: OwnedFd, open: &[SocketAddrV4]) -> Self {
+        Self { workload, landing, open: RwLock::new(open.iter().copied().collect()), change: Mutex::default() }
+    }
+
+    /// Returns true if `address` is a door.
+    #[must_use]
+    pub fn contains(&self, address: SocketAddrV4) -> bool {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+    }
+
+    /// Opens and closes doors. Connections that are there stay; their packets open none. A door that is open already stays so, one that
+    /// is not stays closed. Blocks for some tenths of a millisecond.
+    ///
+    /// # Errors
+    /// The kernel refuses the change; then none of `opened` is open.
+    pub fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
+        let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let (opened, closed): (Vec<_>, Vec<_>) = {
+            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+            let opened = opened.iter().filter(|door| !open.contains(door)).copied().collect();
+            (opened, closed.iter().filter(|door| open.remove(door)).copied().collect())
+        };
+        if opened.is_empty() && closed.is_empty() {
+            return Ok(());
+        }
+        let socket = match change.take() {
+            Some(socket) => socket,
+            None => run_in(self.workload.as_fd(), || Socket::open(Protocol::Netfilter))?,
+        };
+        // The firewall comes first, or a witnessed connect would be refused.
+        firewall::change_doors(&socket, &opened, &closed)?;
+        *change = Some(socket);
+        self.open.write().unwrap_or_else(PoisonError::into_inner).extend(opened);
+        Ok(())
+    }
+
+    /// Opens a non-blocking listener for `port` at every address of the landing. Connections reach it at doors alone, and at those that
+    /// have no listener of their own; the address at which one was accepted tells its door.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted, or for a port below 1024 the supervisor lacks CAP_NET_BIND_SERVICE.
+    pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
+        run_in(self.landing.as_fd(), || {
+            let listener = listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+            witness::save_first_packets(&listener)?;
+            Ok(listener)
+        })
+    }
+}
