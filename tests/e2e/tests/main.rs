@@ -6,6 +6,7 @@ mod caller;
 mod clients;
 mod containers;
 mod credentials;
+mod databases;
 mod explain;
 mod files;
 mod forward;
