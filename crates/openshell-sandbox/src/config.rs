@@ -86,8 +86,9 @@ impl PolicyFiles {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let path = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| variable(name));
         let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
+        let workdir = args.workdir.as_deref().map(std::path::absolute).transpose().context("--workdir")?;
         match path(&args.policy_data, "OPENSHELL_POLICY_DATA") {
-            Some(data) => Ok(Self { data, rules }),
+            Some(data) => Ok(Self { data, rules, workdir }),
             None if rules.is_some() => {
                 bail!("--policy-rules needs --policy-data beside it: the rules decide over its data")
             }

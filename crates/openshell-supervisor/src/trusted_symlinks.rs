@@ -27,18 +27,38 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(resolve_with_links(path)?.0)
 }
 
+/// As [`resolve`]; also follows symlinks in folders for which `is_writable` is false, whoever owns them, unless everybody may write to
+/// the folder: the workload cannot have created those.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
+    let is_trusted = |link: &Metadata, at: &Path, folder: &Metadata| {
+        is_roots_alone(link, folder) || (folder.mode() & 0o002 == 0 && !is_writable(at))
+    };
+    Ok(follow(path, is_trusted)?.0)
+}
+
 /// Returns the symlinks on the way to `path`, trusted or not.
 pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(follow(path, |_, _| true)?.1)
+    Ok(follow(path, |_, _, _| true)?.1)
 }
 
 /// As [`resolve`]; also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
-    follow(path, |link, folder| is_root(link.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0)
+    follow(path, |link, _, folder| is_roots_alone(link, folder))
 }
 
-/// Follows the symlinks of `path` that `is_trusted` by their own metadata and that of their folders.
-fn follow(path: &Path, is_trusted: impl Fn(&Metadata, &Metadata) -> bool) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+/// Returns true if root alone can have created a symlink in a folder.
+fn is_roots_alone(link: &Metadata, folder: &Metadata) -> bool {
+    is_root(link.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0
+}
+
+/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and metadata of their folder.
+fn follow(
+    path: &Path,
+    is_trusted: impl Fn(&Metadata, &Path, &Metadata) -> bool,
+) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     // Most paths have no symlink: one call instead of one for each component.
     if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
         match rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
@@ -66,11 +86,14 @@ fn follow(path: &Path, is_trusted: impl Fn(&Metadata, &Metadata) -> bool) -> io:
             return Err(io::Error::other("it goes through too many symlinks"));
         }
         let target = std::fs::read_link(&next)?;
-        if !is_trusted(&data, &std::fs::metadata(&resolved)?) {
+        if !is_trusted(&data, &resolved, &std::fs::metadata(&resolved)?) {
             let (link, target) = (next.display(), resolved.join(&target));
-            let target = target.display();
+            // With the rest of the path behind it.
+            let whole = left.iter().rev().fold(target, |path, name| path.join(name));
+            let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
+            let whole = whole.display();
             return Err(io::Error::other(format!(
-                "{link} is a symlink that is not root's alone; list {target} instead"
+                "{link} is a symlink that is not root's alone; list {whole} instead"
             )));
         }
         if target.is_absolute() {
@@ -105,7 +128,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
     use std::path::Path;
 
-    use super::resolve;
+    use super::{resolve, resolve_unwritable};
 
     #[test]
     fn root_owned_links_are_followed_and_no_others() {
@@ -122,11 +145,33 @@ mod tests {
         // A symlink of another user, and a symlink in another user's folder.
         lchown(path.join("link"), Some(61184), None).unwrap();
         let message = resolve(&path.join("absolute")).unwrap_err().to_string();
-        assert!(message.contains("not root's alone") && message.contains("real instead"), "{message}");
+        assert!(message.contains("not root's alone") && message.contains("real/deep instead"), "{message}");
         lchown(path.join("link"), Some(0), None).unwrap();
         chown(path, Some(61184), None).unwrap();
         assert!(resolve(&path.join("link")).is_err());
         assert_eq!(resolve(&deep).unwrap(), deep, "no link, no question");
+    }
+
+    #[test]
+    fn links_of_others_are_followed_where_the_workload_cannot_write() {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
+        let path = folder.path();
+        std::fs::create_dir_all(path.join("venv/bin")).unwrap();
+        std::fs::write(path.join("python3.11"), "").unwrap();
+        symlink(path.join("python3.11"), path.join("python3")).unwrap();
+        symlink("../../python3", path.join("venv/bin/python")).unwrap();
+        for owned in ["", "python3", "venv/bin", "venv/bin/python"] {
+            lchown(path.join(owned), Some(61184), None).unwrap();
+        }
+        let link = path.join("venv/bin/python");
+        assert_eq!(resolve_unwritable(&link, |_| false).unwrap(), path.join("python3.11"));
+        for granted in ["", "venv", "venv/bin"] {
+            let refused = resolve_unwritable(&link, |at| at.starts_with(path.join(granted))).unwrap_err().to_string();
+            assert!(refused.ends_with(&format!("list {} instead", path.join("python3.11").display())), "{refused}");
+        }
+        assert!(resolve(&link).is_err());
+        std::fs::set_permissions(path.join("venv/bin"), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(resolve_unwritable(&link, |_| false).is_err(), "anybody can have made it");
     }
 
     #[test]

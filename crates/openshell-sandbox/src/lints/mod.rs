@@ -4,6 +4,8 @@ pub(crate) mod files;
 mod findings;
 mod programs;
 
+use std::path::Path;
+
 use openshell_policy::address::CONTROL_PLANE_PORTS;
 use openshell_policy::address::never_reachable;
 use openshell_policy::network::NetworkPolicy;
@@ -12,8 +14,11 @@ use openshell_policy::policy::Policy;
 
 use findings::Findings;
 
-/// Returns the findings of `policy`.
-pub(crate) fn lints(policy: &Policy) -> Findings {
+/// Returns true if the workload may write in a folder.
+type IsWritable<'w> = &'w dyn Fn(&Path) -> bool;
+
+/// Returns the findings of `policy`, whose workload writes where `is_writable` is true.
+pub(crate) fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
     let mut found = Findings::default();
     found.warnings.extend(files::of_filesystem(policy.filesystem()));
     if policy.permits_debugging() {
@@ -23,12 +28,12 @@ pub(crate) fn lints(policy: &Policy) -> Findings {
         );
     }
     for (name, network) in policy.network() {
-        of_network(&format!("network_policies.{}", name.as_str()), network, &mut found);
+        of_network(&format!("network_policies.{}", name.as_str()), network, is_writable, &mut found);
     }
     found
 }
 
-fn of_network(place: &str, network: &NetworkPolicy, found: &mut Findings) {
+fn of_network(place: &str, network: &NetworkPolicy, is_writable: IsWritable<'_>, found: &mut Findings) {
     found.place = place.to_owned();
     for (what, is_empty) in [("endpoints", network.endpoints.is_empty()), ("binaries", network.binaries.is_empty())] {
         if is_empty {
@@ -37,7 +42,7 @@ fn of_network(place: &str, network: &NetworkPolicy, found: &mut Findings) {
     }
     for (index, binary) in network.binaries.iter().enumerate() {
         found.place = format!("{place}.binaries[{index}]");
-        programs::of_binary(&binary.to_string(), binary.exact, found);
+        programs::of_binary(&binary.to_string(), binary.exact, is_writable, found);
     }
     for (index, endpoint) in network.endpoints.iter().enumerate() {
         found.place = format!("{place}.endpoints[{index}]");
@@ -72,7 +77,7 @@ mod tests {
 
     fn of(policies: &str) -> Vec<String> {
         let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {policies}")).unwrap();
-        lints(&policy).warnings
+        lints(&policy, &|_| true).warnings
     }
 
     #[test]
@@ -149,7 +154,7 @@ mod tests {
             let policies =
                 format!("{{a: {{endpoints: [{{host: x.test, port: 1}}], binaries: [{{path: {path}, exact: true}}]}}}}");
             let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {policies}")).unwrap();
-            let found = lints(&policy);
+            let found = lints(&policy, &|_| true);
             assert!(found.warnings.is_empty(), "{found:?}");
             assert_eq!(
                 found.notes.concat().contains("who may run it may do what it may"),
@@ -166,7 +171,7 @@ mod tests {
             ("filesystem_policy: {read_write: [/proc/self]}", "read_write: /proc/self lets processes write"),
         ] {
             let (policy, _) = openshell_policy::yaml::policy(document).unwrap();
-            let found = lints(&policy).warnings;
+            let found = lints(&policy, &|_| true).warnings;
             assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         }
     }
@@ -176,7 +181,7 @@ mod tests {
         let document =
             "network_policies: {a: {endpoints: [{host: x.test, port: 1}], binaries: [{path: /usr/bin/python3}]}}";
         let (policy, _) = openshell_policy::yaml::policy(document).unwrap();
-        let found = lints(&policy);
+        let found = lints(&policy, &|_| true);
         assert!(found.warnings.is_empty() && found.notes.len() == 1, "{found:?}");
         assert!(found.notes[0].contains("binaries[0]: /usr/bin/python3 runs any script"), "{found:?}");
     }
@@ -197,6 +202,6 @@ mod tests {
             assert!(found.len() == 1 && found[0].contains(expected), "{endpoint}: {found:?}");
         }
         let (policy, _) = openshell_policy::yaml::policy("filesystem_policy: {read_write: [/]}").unwrap();
-        assert!(lints(&policy).warnings.concat().contains("read_write: `/` grants writing"));
+        assert!(lints(&policy, &|_| true).warnings.concat().contains("read_write: `/` grants writing"));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::trusted_symlinks::{resolve, resolve_unwritable};
 
 use super::findings::Findings;
 
@@ -32,11 +32,11 @@ const INTERPRETERS: &[&str] = &[
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
 /// Adds the findings of the program `path` of a policy; `exact` if what it starts does not count.
-pub(super) fn of_binary(path: &str, exact: bool, found: &mut Findings) {
+pub(super) fn of_binary(path: &str, exact: bool, is_writable: super::IsWritable<'_>, found: &mut Findings) {
     if path.contains('*') {
         return of_glob(path, found);
     }
-    let file = match resolve(Path::new(path)) {
+    let file = match resolve_unwritable(Path::new(path), is_writable) {
         Ok(file) => file,
         Err(_) if path.contains(['{', '[', '?']) => {
             return found.warn(format!(

@@ -10,7 +10,8 @@ use openshell_policy::violation::ViolationKind;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::landlock::Request;
+use openshell_supervisor::trusted_symlinks::resolve_unwritable;
 
 use crate::sources::input::{self, Phase};
 use crate::{lints, logging, text};
@@ -28,6 +29,8 @@ pub(crate) struct PolicyFiles {
     pub(crate) data: PathBuf,
     /// Rules instead of the built-in ones.
     pub(crate) rules: Option<PathBuf>,
+    /// The folder that `include_workdir` grants for writing.
+    pub(crate) workdir: Option<PathBuf>,
 }
 
 /// The text of a policy, not yet validated.
@@ -36,6 +39,7 @@ pub(crate) struct PolicyDocument {
     origin: String,
     data: String,
     rules: Option<String>,
+    workdir: Option<PathBuf>,
     /// Time at which reading began.
     began: Instant,
 }
@@ -57,9 +61,10 @@ impl Policy {
     /// Returns a policy that grants nothing but the baseline, and no network.
     pub(crate) fn restrictive() -> Self {
         let data = "network_policies: {}\n".to_owned();
-        let document =
-            PolicyDocument { origin: "the restrictive default".to_owned(), data, rules: None, began: Instant::now() };
-        Self { files: PolicyFiles { data: PathBuf::from("/dev/null"), rules: None }, version: document.compile(1) }
+        let (origin, began) = ("the restrictive default".to_owned(), Instant::now());
+        let document = PolicyDocument { origin, data, rules: None, workdir: None, began };
+        let files = PolicyFiles { data: PathBuf::from("/dev/null"), rules: None, workdir: None };
+        Self { files, version: document.compile(1) }
     }
 }
 
@@ -102,7 +107,7 @@ impl PolicyFiles {
         let rules = self.rules.as_ref().map(|path| {
             read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
-        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, began })
+        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, workdir: self.workdir.clone(), began })
     }
 }
 
@@ -112,7 +117,7 @@ impl PolicyDocument {
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, began } = self;
+        let Self { origin, data, rules, workdir, began } = self;
         let mut version = format!("version:{generation} hash:{}", sha256(&data));
         if let Some(rules) = &rules {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
@@ -123,9 +128,13 @@ impl PolicyDocument {
             }
             _ => anyhow!("{origin}: {violations}"),
         })?;
+        let granted = Request::new(policy.filesystem(), workdir.as_deref());
+        // Rules may grant other folders.
+        let is_writable = |folder: &Path| rules.is_some() || granted.grants_writing(folder);
+        let symlink_target = |path: &str| symlink_target(path, is_writable);
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
-        let lints = lints::lints(snapshot.policy());
+        let lints = lints::lints(snapshot.policy(), &is_writable);
         let of_lints = lints.warnings.into_iter().map(|lint| format!("policy warning: {origin}: {lint}"));
         let warnings = warnings.chain(of_lints).collect();
         let notes = lints.notes.into_iter().map(|note| format!("policy note: {origin}: {note}")).collect();
@@ -188,7 +197,7 @@ fn read(path: &Path, phase: Phase) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Returns the path behind the symlinks of `path`, if only root can have made them.
-fn symlink_target(path: &str) -> Option<String> {
-    resolve(Path::new(path)).ok()?.into_os_string().into_string().ok()
+/// Returns the path behind the symlinks of `path`, if the workload cannot have made them.
+fn symlink_target(path: &str, is_writable: impl Fn(&Path) -> bool) -> Option<String> {
+    resolve_unwritable(Path::new(path), is_writable).ok()?.into_os_string().into_string().ok()
 }

@@ -44,7 +44,7 @@ impl Folder {
     }
 
     fn policy(&self, text: &str) -> PolicyFiles {
-        PolicyFiles { data: self.file("policy.yaml", text), rules: None }
+        PolicyFiles { data: self.file("policy.yaml", text), rules: None, workdir: None }
     }
 
     fn document(&self, text: &str) -> PolicyDocument {
