@@ -88,7 +88,7 @@ impl PolicyFiles {
         let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
         let workdir = args.workdir.as_deref().map(std::path::absolute).transpose().context("--workdir")?;
         match path(&args.policy_data, "OPENSHELL_POLICY_DATA") {
-            Some(data) => Ok(Self { data, rules, workdir }),
+            Some(data) => Ok(Self { data, rules, workdir, ..Self::default() }),
             None if rules.is_some() => {
                 bail!("--policy-rules needs --policy-data beside it: the rules decide over its data")
             }

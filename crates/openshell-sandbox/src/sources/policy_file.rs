@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
@@ -24,13 +25,15 @@ const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
 const WARNINGS: usize = 10;
 
 /// The files of a policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PolicyFiles {
     pub(crate) data: PathBuf,
     /// Rules instead of the built-in ones.
     pub(crate) rules: Option<PathBuf>,
     /// The folder that `include_workdir` grants for writing.
     pub(crate) workdir: Option<PathBuf>,
+    /// File rules of the first generation, which stay in force.
+    pub(crate) started: Arc<OnceLock<Request>>,
 }
 
 /// The text of a policy, not yet validated.
@@ -40,6 +43,7 @@ pub(crate) struct PolicyDocument {
     data: String,
     rules: Option<String>,
     workdir: Option<PathBuf>,
+    started: Arc<OnceLock<Request>>,
     /// Time at which reading began.
     began: Instant,
 }
@@ -62,8 +66,9 @@ impl Policy {
     pub(crate) fn restrictive() -> Self {
         let data = "network_policies: {}\n".to_owned();
         let (origin, began) = ("the restrictive default".to_owned(), Instant::now());
-        let document = PolicyDocument { origin, data, rules: None, workdir: None, began };
-        let files = PolicyFiles { data: PathBuf::from("/dev/null"), rules: None, workdir: None };
+        let files = PolicyFiles { data: PathBuf::from("/dev/null"), ..PolicyFiles::default() };
+        let document =
+            PolicyDocument { origin, data, rules: None, workdir: None, started: Arc::clone(&files.started), began };
         Self { files, version: document.compile(1) }
     }
 }
@@ -107,7 +112,8 @@ impl PolicyFiles {
         let rules = self.rules.as_ref().map(|path| {
             read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
-        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, workdir: self.workdir.clone(), began })
+        let (workdir, started) = (self.workdir.clone(), Arc::clone(&self.started));
+        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, workdir, started, began })
     }
 }
 
@@ -117,7 +123,7 @@ impl PolicyDocument {
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, workdir, began } = self;
+        let Self { origin, data, rules, workdir, started, began } = self;
         let mut version = format!("version:{generation} hash:{}", sha256(&data));
         if let Some(rules) = &rules {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
@@ -129,8 +135,10 @@ impl PolicyDocument {
             _ => anyhow!("{origin}: {violations}"),
         })?;
         let granted = Request::new(policy.filesystem(), workdir.as_deref());
+        let started = started.get_or_init(|| granted.clone());
         // Rules may grant other folders.
-        let is_writable = |folder: &Path| rules.is_some() || granted.grants_writing(folder);
+        let is_writable =
+            |folder: &Path| rules.is_some() || granted.grants_writing(folder) || started.grants_writing(folder);
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));

@@ -44,7 +44,7 @@ impl Folder {
     }
 
     fn policy(&self, text: &str) -> PolicyFiles {
-        PolicyFiles { data: self.file("policy.yaml", text), rules: None, workdir: None }
+        PolicyFiles { data: self.file("policy.yaml", text), ..PolicyFiles::default() }
     }
 
     fn document(&self, text: &str) -> PolicyDocument {
@@ -165,4 +165,33 @@ async fn a_source_hears_of_each_update_before_it_makes_the_next() {
     let source = Twice(vec![folder.document(VALID), folder.document(VALID)], answers);
     tokio::spawn(forward(source, owner.requests.clone()));
     assert_eq!((heard.recv().await, heard.recv().await), (Some(2), Some(3)));
+}
+
+#[test]
+fn a_symlink_where_the_start_grants_writing_never_counts_whatever_a_reload_takes_away() {
+    // /tmp is granted in any case.
+    let place = Folder(PathBuf::from(format!("/var/tmp/openshell-sources-link-{}", std::process::id())));
+    let (folder, link) = (&place.0, place.0.join("tool"));
+    std::fs::create_dir(folder).unwrap();
+    std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/env", &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(61184), None).unwrap();
+    let policy = |grant: &str| {
+        format!(
+            "filesystem_policy: {{{grant}: [{}]}}\nnetwork_policies: {{a: {{endpoints: [{{host: a.test, port: 1}}], \
+             binaries: [{{path: {}}}]}}}}\n",
+            folder.display(),
+            link.display()
+        )
+    };
+    let inputs = Folder::new("symlink");
+    let links = |files: &PolicyFiles, generation| {
+        let version = files.read(Phase::Start).unwrap().compile(generation).unwrap();
+        version.snapshot.links().len()
+    };
+    assert_eq!(links(&inputs.policy(&policy("read_only")), 1), 1, "the workload cannot have made it");
+    let files = inputs.policy(&policy("read_write"));
+    assert_eq!(links(&files, 1), 0);
+    drop(inputs.policy(&policy("read_only")));
+    assert_eq!(links(&files, 2), 0, "the workload can write there still");
 }

@@ -153,7 +153,7 @@ fn clock() -> Check {
 fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program has no path")?;
     let policy = match &args.policy {
-        Some(data) => Policy::load(PolicyFiles { data: data.clone(), rules: None, workdir: None }),
+        Some(data) => Policy::load(PolicyFiles { data: data.clone(), ..PolicyFiles::default() }),
         None => Policy::restrictive(),
     };
     let run = cli::run_args(["openshell-sandbox", "--no-interactive", "--log-level", "error", "--", "true"])?;
