@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use crate::denial::Denial;
 use crate::reason::ReasonCode;
 use crate::words::{
-    Action, Activity, Confidence, ConfigState, Decision, Engine, FindingActivity, LifecycleActivity, ProcessActivity,
-    Severity,
+    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FindingActivity, LifecycleActivity,
+    ProcessActivity, Severity,
 };
 
 /// A receiver of events. Called on the way of connections, so it must not block.
@@ -23,8 +23,8 @@ pub enum Event<'e> {
     Connection(ConnectionDecided<'e>),
     /// A request was decided on.
     Request(RequestDecided<'e>),
-    /// A connection was closed, as it is permitted no longer.
-    Revoked(ConnectionRevoked<'e>),
+    /// A permitted connection has ended.
+    Closed(ConnectionClosed<'e>),
     /// The firewall rejected a packet that went past the proxy.
     Bypass(BypassAttempt<'e>),
     /// A name was looked up.
@@ -139,13 +139,29 @@ impl TokenUsage {
     }
 }
 
-/// The revocation of an open connection.
+/// The end of a permitted connection.
 #[derive(Clone, Copy, Debug)]
-pub struct ConnectionRevoked<'e> {
+pub struct ConnectionClosed<'e> {
+    /// How urgent the event is.
+    pub severity: Severity,
     /// Both ends.
     pub ends: Ends<'e>,
-    /// The decision.
-    pub decided: Decided<'e>,
+    /// The policy that had permitted it, if one is known.
+    pub policy: Option<&'e str>,
+    /// The way by which it came.
+    pub door: Door,
+    /// Bytes that the client received.
+    pub received: u64,
+    /// Bytes that it sent.
+    pub sent: u64,
+    /// The milliseconds for which it lasted.
+    pub milliseconds: u64,
+    /// The cause.
+    pub by: EndedBy,
+    /// The cause in a sentence; empty if there is nothing to add.
+    pub reason: &'e str,
+    /// The cause in one word, of an end by policy.
+    pub code: Option<ReasonCode>,
     /// The denial to count.
     pub denial: Option<&'e Denial>,
 }
@@ -266,7 +282,7 @@ impl<'e> Event<'e> {
         match self {
             Self::Connection(decided) => decided.denial,
             Self::Request(decided) => decided.denial,
-            Self::Revoked(revoked) => revoked.denial,
+            Self::Closed(closed) => closed.denial,
             Self::Bypass(attempt) => attempt.denial,
             Self::Name(name) => name.denial,
             Self::Published(_) | Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => {

@@ -44,6 +44,28 @@ words! {
 }
 
 words! {
+    /// Way by which a connection came.
+    Door {
+        Connect = "connect",
+        Forward = "forward",
+        Name = "name",
+        Socks = "socks",
+        Models = "models",
+    }
+}
+
+words! {
+    /// Cause of the end of a connection.
+    EndedBy {
+        Client = "client",
+        Upstream = "upstream",
+        Policy = "policy",
+        Limit = "limit",
+        Sandbox = "sandbox",
+    }
+}
+
+words! {
     /// Effect of a decision.
     Action {
         Allowed = "ALLOWED",

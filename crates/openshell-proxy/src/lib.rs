@@ -34,6 +34,7 @@ pub mod http;
 pub mod inference;
 
 pub mod bypass;
+pub mod closing;
 pub mod denial;
 pub mod observe;
 pub mod record;

@@ -7,12 +7,14 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use openshell_policy::words::Door;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use crate::authorize::connection::Connection;
+use crate::closing::Closing;
 use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
@@ -24,11 +26,12 @@ use crate::inference::serve::Models;
 use crate::ingress;
 use crate::ingress::door::{Connected, ModelsClient, Opened};
 use crate::io::lingering::Linger;
+use crate::io::metered::{Metered, Side};
 use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
-use crate::relay::http1::{self, report_refused, report_revoked};
+use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
 use crate::relay::opaque;
@@ -55,30 +58,38 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         Entry::Proxy => Box::pin(ingress::serve(&proxy, client, &identity)).await,
         Entry::Name(target) => Box::pin(ingress::named::serve(&proxy, client, &identity, target)).await,
     };
-    let Some(Connected { client, surplus, opened }) = connected else { return };
+    let Some(Connected { client, surplus, opened, door }) = connected else { return };
     drop(identity);
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
         Opened::Models(models) => return Box::pin(serve_models(&proxy, client, surplus, models)).await,
     };
     let (connection, lasted) = (Arc::clone(watch.connection()), Stopwatch::start());
-    let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection));
-    tokio::select! {
-        relayed = &mut relayed => match relayed {
-            // A placeholder was found after the connection was established.
-            Err(refusal) if refusal.is_credential_denial() => {
-                report_refused(&proxy.services, &connection, &refusal);
+    let (caller, target, permit) = (connection.caller().clone(), connection.target().clone(), connection.permit());
+    let closing = Closing::new(&proxy.services.audit, Some(caller), target, permit.policy(), door);
+    drop(permit);
+    {
+        let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection, &closing));
+        tokio::select! {
+            relayed = &mut relayed => if let Err(refusal) = relayed {
+                // A placeholder that is found after the connection was established is a decision by itself.
+                match refusal.is_credential_denial() {
+                    true => {
+                        report_refused(&proxy.services, &connection, &refusal);
+                        closing.stopped(refusal.reason());
+                    }
+                    false => closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)),
+                }
+            },
+            refusal = watch.revoked(&proxy.services.authorizer) => {
+                closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
+                if connection.notify_shutdown() {
+                    let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
+                }
             }
-            Err(refusal) => report_revoked(&proxy.services, &connection, &refusal),
-            Ok(()) => {}
-        },
-        refusal = watch.revoked(&proxy.services.authorizer) => {
-            if connection.notify_shutdown() {
-                let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
-            }
-            report_revoked(&proxy.services, &connection, &refusal);
         }
     }
+    closing.finish();
     debug!(us = lasted.micros(), "ended");
 }
 
@@ -87,6 +98,9 @@ async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, model
     let (services, ModelsClient { caller, target, quota: _quota }) = (&*proxy.services, models);
     let Some(inference) = &proxy.inference else { return };
     let socket = client.as_fd().try_clone_to_owned().ok();
+    let closing = Closing::new(&services.audit, caller.clone(), target.clone(), None, Door::Models);
+    closing.meter().add_from_client(surplus.len());
+    let client = Metered::new(client, closing.meter());
     let mut record = Record::new(&services.audit, format!("CONNECT {target}"), Some(target.clone()));
     caller.iter().for_each(|caller| record.called_by(caller.clone()));
     let terminated = async {
@@ -104,6 +118,7 @@ async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, model
         }
         Err(refusal) => record.finish(Outcome::Refused(&refusal)),
     }
+    closing.finish();
 }
 
 /// Relays a connection as the protocol that is detected in it, with the inspection that its permit demands.
@@ -113,19 +128,23 @@ async fn relay(
     surplus: Bytes,
     dialed: Dialed,
     connection: &Arc<Connection>,
+    closing: &Closing,
 ) -> Result<(), Refusal> {
-    let services = &proxy.services;
+    let (services, meter) = (&proxy.services, closing.meter());
     let Dialed { stream: mut upstream, address, quota: _quota } = dialed;
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
         let first = start_opaque(services, connection, true).await?;
-        return discard_io_error(opaque::relay(client, surplus, upstream, Bytes::new(), first).await);
+        return noted(closing, opaque::relay(client, surplus, upstream, Bytes::new(), first, meter).await);
     }
     let found = match Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await {
         Ok(found) => found,
         Err(error) => {
-            if error.kind() == io::ErrorKind::ConnectionReset {
-                ingress::named::reset(&client);
+            match error.kind() {
+                io::ErrorKind::ConnectionReset => ingress::named::reset(&client),
+                // The client has said nothing.
+                io::ErrorKind::UnexpectedEof => meter.note_end(Side::Client),
+                _ => {}
             }
             return Ok(());
         }
@@ -136,12 +155,15 @@ async fn relay(
     let permit = connection.permit();
     match (protocol, permit.inspection()) {
         (Protocol::Tls, _) => {
-            let client = Prefixed::new(from_client, client);
-            Box::pin(relay_tls(proxy, client, upstream, address, connection)).await
+            meter.add_from_client(from_client.len());
+            let client = Prefixed::new(from_client, Metered::new(client, meter));
+            Box::pin(relay_tls(proxy, client, upstream, address, connection, closing)).await
         }
         (Protocol::Http1 | Protocol::Http2, _) => {
             let socket = client.as_fd().try_clone_to_owned().ok();
-            let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
+            meter.add_from_client(from_client.len());
+            let client = Prefixed::new(from_client, Metered::new(client, meter));
+            let upstream = Prefixed::new(from_upstream, upstream);
             let tunnel = HttpTunnel::new(services, connection, Scheme::Http);
             let ends =
                 Ends { client, socket, upstream, address, upstream_protocol: UpstreamProtocol::Unknown, slot: None };
@@ -154,7 +176,7 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let first = start_opaque(services, connection, true).await?;
-            discard_io_error(opaque::relay(client, from_client, upstream, from_upstream, first).await)
+            noted(closing, opaque::relay(client, from_client, upstream, from_upstream, first, meter).await)
         }
     }
 }
@@ -162,10 +184,11 @@ async fn relay(
 /// Intercepts TLS, and relays the connection inside.
 async fn relay_tls(
     proxy: &Proxy,
-    client: Prefixed<ClientStream>,
+    client: Prefixed<Metered<ClientStream>>,
     upstream: TcpStream,
     address: SocketAddr,
     connection: &Arc<Connection>,
+    closing: &Closing,
 ) -> Result<(), Refusal> {
     let services = &proxy.services;
     let (socket, watch) = (client.as_fd().try_clone_to_owned().ok(), Stopwatch::start());
@@ -202,7 +225,7 @@ async fn relay_tls(
         (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let first = start_opaque(services, connection, false).await?;
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
-            discard_io_error(opaque::copy(client, upstream, first).await)
+            noted(closing, opaque::copy(client, upstream, first).await)
         }
     }
 }
@@ -251,7 +274,10 @@ async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -
 
 /// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
 /// decision: the other side learns of it by the end of its connection.
-fn discard_io_error(relayed: io::Result<()>) -> Result<(), Refusal> {
+fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
+    if relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        closing.limited("neither side has sent anything for too long");
+    }
     relayed.err().as_ref().and_then(placeholder_refusal).map_or(Ok(()), Err)
 }
 
@@ -281,7 +307,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
-    use super::{Bytes, Dialed, Limits, Proxy, Refusal, relay};
+    use super::{Bytes, Closing, Dialed, Door, Limits, Proxy, Refusal, relay};
     use crate::credentials::vault::Vault;
     use crate::testing::{self, Remembered, UPSTREAM};
 
@@ -326,8 +352,11 @@ mod tests {
         let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
         let dialed = Dialed { stream: far, address: (UPSTREAM, 80).into(), quota };
         change(&proxy);
+        let caller = connection.caller().clone();
+        let closing =
+            Closing::new(&proxy.services.audit, Some(caller), connection.target().clone(), None, Door::Connect);
         let (outcome, by_client, by_upstream) = tokio::join!(
-            relay(&proxy, near, Bytes::new(), dialed, &connection),
+            relay(&proxy, near, Bytes::new(), dialed, &connection, &closing),
             spoken(client, said),
             spoken(upstream, answer)
         );

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::credentials::body::FirstBytes;
 use crate::credentials::vault::Vault;
+use crate::io::metered::Meter;
 use crate::limits::Limits;
 use crate::listener::Service;
 use crate::relay::opaque;
@@ -87,7 +88,7 @@ impl Service for PublishedPort {
                 // No credential goes in, so nothing is searched for.
                 let first = FirstBytes::new(&Vault::default());
                 // Either side may break off; there is no one to tell.
-                let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first).await;
+                let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first, &Meter::default()).await;
             }
             Err(error) => {
                 self.report(peer, Severity::Low, Action::Other, &error);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{
-    Audit, ConnectionDecided, ConnectionRevoked, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage,
+    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
@@ -81,8 +81,6 @@ pub enum Outcome<'o> {
     Allowed,
     /// Refused, or the upstream not reached.
     Refused(&'o Refusal),
-    /// Permitted before, and no longer.
-    Revoked(&'o Refusal),
     /// The client left before a decision.
     Aborted,
 }
@@ -224,6 +222,13 @@ impl Record {
         }
     }
 
+    /// Returns the denial of a connection that is permitted no longer, whose end is reported elsewhere.
+    #[must_use]
+    pub fn revoked(mut self, refusal: &Refusal) -> Option<Denial> {
+        self.finished = true;
+        self.denial(refusal)
+    }
+
     /// Reports the outcome.
     pub fn finish(mut self, outcome: Outcome<'_>) {
         self.report(outcome);
@@ -251,7 +256,6 @@ impl Record {
         match outcome {
             Outcome::Allowed => self.report_allowed(""),
             Outcome::Refused(refusal) => self.report_refused(refusal),
-            Outcome::Revoked(refusal) => self.report_revoked(refusal),
             // The request may have been sent already, and taken effect.
             Outcome::Aborted if self.judged.is_some() || self.is_routed() => {
                 self.report_allowed("the connection ended before the answer");
@@ -314,21 +318,6 @@ impl Record {
             code: Some(code),
         };
         self.emit(code.report().activity, decided, self.denial(refusal).as_ref());
-    }
-
-    fn report_revoked(&self, refusal: &Refusal) {
-        let decided = Decided {
-            severity: refusal.code().stage().severity_of_closing(),
-            action: Action::Denied,
-            policy: None,
-            engine: Some(Engine::Policy),
-            decision: Decision::Deny,
-            reason: refusal.reason(),
-            code: Some(refusal.code()),
-        };
-        let (host, denial) = (self.host(), self.denial(refusal));
-        let revoked = ConnectionRevoked { ends: self.ends(host.as_deref()), decided, denial: denial.as_ref() };
-        self.audit.event(&Event::Revoked(revoked));
     }
 
     /// Reports an upstream that tried to open a channel past the rules.
@@ -460,7 +449,6 @@ mod tests {
             let line = match event {
                 Event::Connection(event) => line(event.activity.as_str(), &event.decided),
                 Event::Request(event) => line(event.method, &event.decided),
-                Event::Revoked(event) => line("CLOSE", &event.decided),
                 Event::Finding(event) => event.title.to_owned(),
                 other => panic!("a record does not report {other:?}"),
             };
@@ -520,16 +508,6 @@ mod tests {
         check(refused(denied), &["OPEN MED DENIED, counted: no policy"]);
         check(refused(Refusal::bad_request("no host")), &["OPEN MED DENIED: no host"]);
         check(refused(Refusal::upstream_timeout()), &["FAIL LOW ALLOWED: the upstream did not answer"]);
-    }
-
-    #[test]
-    fn a_socket_in_other_hands_is_more_urgent_than_a_new_policy() {
-        let revoked =
-            |refusal: Refusal| move |audit: &Arc<dyn Audit>| connection(audit).finish(Outcome::Revoked(&refusal));
-        let changed = Refusal::policy_changed("not any more".to_owned());
-        check(revoked(changed), &["CLOSE MED DENIED, counted: not any more"]);
-        let unknown = Refusal::caller_unknown("gone".to_owned());
-        check(revoked(unknown), &["CLOSE HIGH DENIED, counted: gone"]);
     }
 
     #[test]

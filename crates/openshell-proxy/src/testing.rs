@@ -66,7 +66,10 @@ impl Audit for Remembered {
         let decided = match event {
             Event::Connection(event) => &event.decided,
             Event::Request(event) => &event.decided,
-            Event::Revoked(event) => &event.decided,
+            Event::Closed(event) => {
+                self.decisions.lock().unwrap().extend(event.code.map(|code| code.as_str()));
+                return;
+            }
             Event::Published(event) => {
                 let line = format!("{} {} {}", event.action.as_str(), event.client, event.reason);
                 return self.published.lock().unwrap().push(line);

@@ -20,6 +20,7 @@ use openshell_proxy::credentials::inject::inject;
 use openshell_proxy::credentials::redact::Scrubber;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_proxy::detect::protocol;
+use openshell_proxy::dns::message::{self, Answer, Read};
 use openshell_proxy::http::target::RequestTarget;
 use openshell_proxy::inference::model::with_model;
 use openshell_proxy::inference::usage::Meter;
@@ -372,6 +373,34 @@ fn fuzzed_doors_lead_where_they_say() {
             assert_ne!(target.port, 0);
             let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
             assert_eq!(ingress::connect::intake(&audit, None, &again).1.unwrap(), target);
+        }
+    });
+}
+
+#[test]
+fn fuzzed_questions_for_names_are_answered_in_a_datagram_or_not_at_all() {
+    let question = |name: &[u8], kind: u16, more: &[u8]| {
+        [b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01", name, &kind.to_be_bytes(), b"\x00\x01", more].concat()
+    };
+    let options = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00";
+    let samples = [
+        question(b"\x02db\x04test\x00", 1, options),
+        question(b"\x011\x010\x0218\x03198\x07in-addr\x04arpa\x00", 12, options),
+        question(b"\x05_mysq\x04_tcp\x02db\x04test\x00", 33, options),
+        question(b"\xc0\x0c", 28, b""),
+    ];
+    let samples: Vec<_> = samples.iter().map(Vec::as_slice).collect();
+    let words: [&[u8]; 6] = [b"\xc0\x0c", b"\x3f", b"\x00\x00\x29", b"\xff\xff", b"\x04test\x00", b"\x00"];
+    fuzz("question for a name", &samples, &words, |bytes| match message::read(bytes) {
+        Read::Ignored => {}
+        Read::Invalid(answer) => assert_eq!(answer[..2], bytes[..2]),
+        Read::Question(question) => {
+            let _ = (question.host_name(), question.address(), question.is_reverse(), question.kind());
+            for answer in [Answer::NoData, Answer::NoSuchName, Answer::Address(std::net::Ipv4Addr::LOCALHOST.into())] {
+                let datagram = question.datagram(answer.clone());
+                assert!(datagram.len() <= 1232 && datagram[..2] == bytes[..2], "{} bytes", datagram.len());
+                assert!(matches!(message::read(&datagram), Read::Ignored), "an answer is no question");
+            }
         }
     });
 }

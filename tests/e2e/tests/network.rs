@@ -51,7 +51,9 @@ fn what_the_policy_gives_is_reached_and_logged_once() {
     let events = finished.logged(" OCSF NET:");
     let expected =
         format!(" OCSF NET:OPEN [INFO] ALLOWED {}(2) -> web.test:8080 [policy:web engine:opa] sandbox=", python());
-    assert!(events.len() == 1 && events[0].contains(&expected), "{events:?}");
+    assert!(events.len() == 2 && events[0].contains(&expected), "{events:?}");
+    let closed = format!(" OCSF NET:CLOSE [INFO] {}(2) -> web.test:8080 [policy:web] [door:connect] [in:", python());
+    assert!(events[1].contains(&closed) && events[1].contains("] [by:"), "{events:?}");
 }
 
 // Conformance: L4-01, L4-26, LOG-04.
@@ -484,7 +486,8 @@ print(all(verdicts[n] == (b'200', b'403')[n % 2] for n in range(50)))
 ";
     let finished = lab.sandbox(&web()).python(program, &[]);
     assert_eq!(finished.ok(), "True");
-    assert_eq!(finished.logged(" OCSF NET:").len(), 50, "one event a decision");
+    assert_eq!(finished.logged(" OCSF NET:OPEN").len(), 50, "one event a decision");
+    assert_eq!(finished.logged(" OCSF NET:CLOSE").len(), 25, "and one an end");
 }
 
 // Conformance: NET-01.

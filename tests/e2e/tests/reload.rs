@@ -114,7 +114,7 @@ fn what_is_permitted_no_longer_ends_within_a_second_and_is_logged() {
     assert!(start.elapsed() < Duration::from_secs(5), "a second, and what a busy machine adds");
     let finished = running.finish();
     assert_eq!(finished.ok(), "0 HTTP/1.1 403 no_network_policies");
-    let line = format!("NET:CLOSE [MED] DENIED {}(2) -> web.test:8080", super::python());
+    let line = format!("NET:CLOSE [MED] {}(2) -> web.test:8080 [policy:web] [door:connect] [in:", super::python());
     assert_eq!(finished.logged(&line).len(), 20, "{}", finished.log);
 }
 

@@ -20,7 +20,7 @@ const LARGE_DATAGRAM: u16 = 1232;
 
 /// A message that was read.
 #[derive(Debug)]
-pub(super) enum Read {
+pub enum Read {
     /// A question.
     Question(Question),
     /// No question that is answered; the answer says so.
@@ -31,7 +31,7 @@ pub(super) enum Read {
 
 /// One question, and what its answer repeats of it.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub struct Question {
     id: u16,
     recursion_desired: bool,
     has_edns: bool,
@@ -42,7 +42,7 @@ pub(super) struct Question {
 
 /// The content of an answer.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub enum Answer {
     /// The address of a name.
     Address(IpAddr),
     /// The name of an address.
@@ -59,8 +59,9 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// Reads a message.
-pub(super) fn read(bytes: &[u8]) -> Read {
+/// Reads a message, which anybody inside may have sent.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Read {
     // The header has 12 bytes; without it there is nobody to answer.
     let (Some(id), Some(flags), true) = (bytes.first_chunk::<2>(), bytes.get(2), bytes.len() >= 12) else {
         return Read::Ignored;
@@ -103,24 +104,28 @@ pub(super) fn read(bytes: &[u8]) -> Read {
 
 impl Question {
     /// The name that is asked for, as it was written.
-    pub(super) fn name(&self) -> &Name {
+    #[must_use]
+    pub fn name(&self) -> &Name {
         self.query.name()
     }
 
     /// The name in normal form, if it is one that a host can have.
-    pub(super) fn host_name(&self) -> Option<HostName> {
+    #[must_use]
+    pub fn host_name(&self) -> Option<HostName> {
         HostName::parse(&self.name().to_ascii()).ok()
     }
 
     /// Returns true if the name is that of an address.
-    pub(super) fn is_reverse(&self) -> bool {
+    #[must_use]
+    pub fn is_reverse(&self) -> bool {
         let name = self.name().to_ascii().to_ascii_lowercase();
         let name = name.strip_suffix('.').unwrap_or(&name);
         name.ends_with(".in-addr.arpa") || name.ends_with(".ip6.arpa")
     }
 
     /// The address whose name is asked for.
-    pub(super) fn address(&self) -> Option<Ipv4Addr> {
+    #[must_use]
+    pub fn address(&self) -> Option<Ipv4Addr> {
         // Only the address of a host has a pointer, and that name has all of its parts.
         let net = (self.name().num_labels() == 6).then(|| self.name().parse_arpa_name().ok()).flatten()?;
         match net.addr() {
@@ -130,12 +135,14 @@ impl Question {
     }
 
     /// The kind of record that is asked for.
-    pub(super) fn kind(&self) -> RecordType {
+    #[must_use]
+    pub fn kind(&self) -> RecordType {
         self.query.query_type()
     }
 
     /// Writes an answer for a datagram; what does not fit is cut off, and asked for again over TCP.
-    pub(super) fn datagram(&self, answer: Answer) -> Vec<u8> {
+    #[must_use]
+    pub fn datagram(&self, answer: Answer) -> Vec<u8> {
         let whole = self.message(answer);
         match whole.to_vec() {
             Ok(bytes) if bytes.len() <= usize::from(self.datagram) => bytes,
@@ -144,7 +151,8 @@ impl Question {
     }
 
     /// Writes an answer for a stream.
-    pub(super) fn stream(&self, answer: Answer) -> Vec<u8> {
+    #[must_use]
+    pub fn stream(&self, answer: Answer) -> Vec<u8> {
         self.message(answer).to_vec().unwrap_or_default()
     }
 
@@ -183,7 +191,8 @@ impl Question {
 }
 
 /// The answer for `localhost` and names below it (RFC 6761 §6.3).
-pub(super) fn localhost(kind: RecordType) -> Answer {
+#[must_use]
+pub fn localhost(kind: RecordType) -> Answer {
     match kind {
         RecordType::A => Answer::Address(Ipv4Addr::LOCALHOST.into()),
         RecordType::AAAA => Answer::Address(Ipv6Addr::LOCALHOST.into()),

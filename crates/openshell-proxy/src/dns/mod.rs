@@ -2,7 +2,7 @@
 //! ports is open.
 
 mod known;
-mod message;
+pub mod message;
 pub mod names;
 mod pool;
 pub mod report;

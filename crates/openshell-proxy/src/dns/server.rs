@@ -269,10 +269,14 @@ fn is_localhost(name: &HostName) -> bool {
     name.as_str() == "localhost" || name.as_str().ends_with(".localhost")
 }
 
-/// The host of a service: the name behind `_service._protocol.` (RFC 2782).
+/// The host of a service: the name behind `_service._tcp.` (RFC 2782). A service's name has at most 15 letters, digits and hyphens
+/// (RFC 6335 §5.1), which is little to tell by a question that leaves the sandbox.
 fn service_host(name: &HostName) -> Option<HostName> {
     let (service, rest) = name.as_str().split_once('.')?;
     let (protocol, host) = rest.split_once('.')?;
-    let is_service = service.len() > 1 && service.starts_with('_') && protocol == "_tcp";
+    let service = service.strip_prefix('_')?;
+    let is_service = (1..=15).contains(&service.len())
+        && service.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && protocol == "_tcp";
     is_service.then(|| HostName::parse(host).ok()).flatten()
 }

@@ -1,6 +1,7 @@
 //! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
 
 use bytes::Bytes;
+use openshell_policy::words;
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
@@ -24,6 +25,8 @@ pub struct Connected {
     pub surplus: Bytes,
     /// The other end of the tunnel.
     pub opened: Opened,
+    /// The way by which it came.
+    pub door: words::Door,
 }
 
 /// The other end of a tunnel.

@@ -6,9 +6,11 @@ use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use openshell_policy::network::host::Host;
+use openshell_policy::words;
 
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
+use crate::closing::Closing;
 use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
 use crate::dns::names::{Names, named};
@@ -117,6 +119,10 @@ impl UpstreamSource for ForwardSource<'_> {
                     let roots = &services.egress.roots;
                     self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
                     self.kept.quota = Some(dialed.quota);
+                    let (audit, target) = (&services.audit, self.origin.target.clone());
+                    let closing =
+                        Closing::new(audit, Some(caller.clone()), target, permit.policy(), words::Door::Forward);
+                    self.ingress.session.connected(closing.counted_by(self.ingress.meter));
                     dialed.address
                 }
             };

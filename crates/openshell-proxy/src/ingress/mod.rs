@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use openshell_policy::words;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
@@ -25,6 +26,7 @@ use crate::identify::Identity;
 use crate::inference;
 use crate::inference::serve::Models;
 use crate::io::lingering::Linger;
+use crate::io::metered::{Meter, Metered};
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
@@ -45,15 +47,17 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     }
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
-    let ingress = HttpDoor { door: Door { proxy, identity }, session: &session, opener };
+    let meter = Arc::default();
+    let ingress = HttpDoor { door: Door { proxy, identity }, session: &session, opener, meter: &meter };
     let answer = |request| ingress.answer(request);
-    if let Err(refusal) = driver.serve(services, client, &protocol(), answer).await {
+    if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
     let (client, opened) = opened.try_recv().ok()?;
-    let parts = client.await.ok()?.downcast::<TokioIo<Linger<ClientStream>>>().ok()?;
-    Some(Connected { client: parts.io.into_inner().into_inner(), surplus: parts.read_buf, opened })
+    let parts = client.await.ok()?.downcast::<TokioIo<Linger<Metered<ClientStream>>>>().ok()?;
+    let client = parts.io.into_inner().into_inner().into_inner();
+    Some(Connected { client, surplus: parts.read_buf, opened, door: words::Door::Connect })
 }
 
 /// Refuses a client because there are too many connections.
@@ -91,6 +95,8 @@ struct HttpDoor<'p> {
     session: &'p Session,
     /// Takes the client's side of a tunnel, which opens with the response, and its other end.
     opener: mpsc::Sender<(OnUpgrade, Opened)>,
+    /// Counts the client's bytes.
+    meter: &'p Arc<Meter>,
 }
 
 impl<'p> HttpDoor<'p> {

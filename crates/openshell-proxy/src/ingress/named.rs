@@ -11,6 +11,7 @@ use crate::record::{Outcome, Record};
 use crate::socket::ClientStream;
 use crate::target::Target;
 use bytes::Bytes;
+use openshell_policy::words;
 
 /// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects no answer.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
@@ -23,7 +24,7 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, tar
     match opened {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
-            Some(Connected { client, surplus: Bytes::new(), opened })
+            Some(Connected { client, surplus: Bytes::new(), opened, door: words::Door::Name })
         }
         Err(refusal) => {
             record.finish(Outcome::Refused(&refusal));

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 use openshell_policy::network::host::Host;
+use openshell_policy::words;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -75,7 +76,7 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
             record.finish(Outcome::Allowed);
             // A client that is gone ends the connection at its first byte.
             let _ = reply(&mut client, SUCCEEDED).await;
-            Some(Connected { client, surplus: Bytes::new(), opened })
+            Some(Connected { client, surplus: Bytes::new(), opened, door: words::Door::Socks })
         }
         Err(refusal) => {
             refuse(&refusal, record);

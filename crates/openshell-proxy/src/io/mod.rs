@@ -4,6 +4,7 @@ pub mod complete_body;
 pub(crate) mod coop;
 pub(crate) mod delegate;
 pub mod lingering;
+pub mod metered;
 pub mod prefixed;
 pub mod read_ahead;
 pub mod tasks;

@@ -3,20 +3,22 @@
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use openshell_policy::denial::Denial;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
+use crate::closing::Closing;
 use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
@@ -43,6 +45,7 @@ pub struct Session {
     pub upgrades: mpsc::Sender<Upgraded>,
     watches: mpsc::Sender<RevocationWatch>,
     requests: AtomicU64,
+    closing: CurrentClosing,
 }
 
 /// An upstream connection between requests.
@@ -63,7 +66,11 @@ pub struct Driver {
     upgrades: mpsc::Receiver<Upgraded>,
     tasks: ConnectionTasks,
     state: State,
+    closing: CurrentClosing,
 }
+
+/// The upstream connection of forwarded requests, whose end is reported.
+type CurrentClosing = Arc<std::sync::Mutex<Option<Closing>>>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -90,8 +97,16 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
     let tasks = ConnectionTasks::default();
     let upstream = Mutex::new(KeptUpstream { upstream: Upstream::new(tasks.clone()), quota: None });
-    let driver = Driver { socket, watches, upgrades, tasks: tasks.clone(), state: State::default() };
-    let session = Session { upstream, tasks, upgrades: upgrade, watches: watch, requests: AtomicU64::new(0) };
+    let closing = CurrentClosing::default();
+    let driver = Driver {
+        socket,
+        watches,
+        upgrades,
+        tasks: tasks.clone(),
+        state: State::default(),
+        closing: Arc::clone(&closing),
+    };
+    let session = Session { upstream, tasks, upgrades: upgrade, watches: watch, requests: AtomicU64::new(0), closing };
     (session, driver)
 }
 
@@ -119,6 +134,14 @@ impl Session {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Puts `closing` in place of that of the last upstream connection, which the client has left.
+    pub fn connected(&self, closing: Closing) {
+        let last = self.closing.lock().unwrap_or_else(PoisonError::into_inner).replace(closing);
+        if let Some(last) = last {
+            last.left();
+        }
+    }
+
     /// Replaces the watch over the authorization on which the connection depends.
     pub async fn watch(&self, watch: RevocationWatch) {
         // The driver receives for as long as there are requests.
@@ -143,7 +166,7 @@ impl Driver {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = Option<Response<ResponseBody>>>,
     {
-        let Self { socket, mut watches, mut upgrades, tasks, state } = self;
+        let Self { socket, mut watches, mut upgrades, tasks, state, closing } = self;
         let state = &state;
         let answer = service_fn(|request| {
             state.is_pending.store(true, Ordering::Relaxed);
@@ -158,21 +181,34 @@ impl Driver {
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches)), pin!(tasks.run()));
+        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches, &closing)), pin!(tasks.run()));
+        let finish = || {
+            let last = closing.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(last) = last {
+                last.finish();
+            }
+        };
         tokio::select! {
             served = connection => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
+                    finish();
                     return violation(&error).map_or(Ok(()), Err);
                 }
                 _ => {}
             },
             () = &mut driven => {}
-            () = &mut revoked => return Ok(()),
-            gone = gone(state, socket.as_ref()) => return match gone {
-                Gone::Closed => Ok(()),
-                Gone::Stalled => Err(Refusal::bad_request("the head of the request did not arrive in time")),
-            },
+            () = &mut revoked => {
+                finish();
+                return Ok(());
+            }
+            gone = gone(state, socket.as_ref()) => {
+                finish();
+                return match gone {
+                    Gone::Closed => Ok(()),
+                    Gone::Stalled => Err(Refusal::bad_request("the head of the request did not arrive in time")),
+                };
+            }
         }
         if let Ok(upgraded) = upgrades.try_recv() {
             tokio::select! {
@@ -181,6 +217,7 @@ impl Driver {
                 () = revoked => {}
             }
         }
+        finish();
         Ok(())
     }
 }
@@ -217,7 +254,7 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
 }
 
 /// Returns when the last request, whose response may be in flight, is permitted no longer.
-async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWatch>) {
+async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWatch>, closing: &CurrentClosing) {
     let mut current: Option<RevocationWatch> = None;
     loop {
         let ended = async {
@@ -231,7 +268,11 @@ async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWat
             biased;
             Some(newer) = watches.recv() => current = Some(newer),
             refusal = ended => {
-                current.iter().for_each(|watch| report_revoked(services, watch.connection(), &refusal));
+                if let Some(watch) = current {
+                    let denial = denial_of_revoked(services, watch.connection(), &refusal);
+                    let closing = closing.lock().unwrap_or_else(PoisonError::into_inner);
+                    closing.iter().for_each(|closing| closing.refused(&refusal, denial.clone()));
+                }
                 return;
             }
         }
@@ -293,10 +334,9 @@ where
     let _ = served.await;
 }
 
-/// Reports that an open connection is permitted no longer.
-pub fn report_revoked(services: &Services, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
-    record.finish(Outcome::Revoked(refusal));
+/// The denial of an open connection that is permitted no longer.
+pub fn denial_of_revoked(services: &Services, connection: &Connection, refusal: &Refusal) -> Option<Denial> {
+    Record::of(&services.audit, connection.caller(), connection.target().clone()).revoked(refusal)
 }
 
 /// Reports that an open connection is refused for its content.
@@ -311,12 +351,13 @@ mod tests {
 
     use bytes::Bytes;
     use openshell_policy::reason::ReasonCode;
+    use openshell_policy::words::Door;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
     use tokio::time::{Duration, Instant};
 
     use super::{
-        Driver, Incoming, Limits, Record, Refusal, Request, Response, ResponseBody, Services, Session, connection,
-        full, pending, protocol, refuse,
+        Closing, Driver, Incoming, Limits, Record, Refusal, Request, Response, ResponseBody, Services, Session,
+        connection, full, pending, protocol, refuse,
     };
     use crate::testing;
 
@@ -435,6 +476,8 @@ mod tests {
         let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
         client.write_all(GET).await.unwrap();
         let answer = |_| async {
+            let target = testing::target("web.test:80");
+            session.connected(Closing::new(&services.audit, None, target, None, Door::Forward));
             session.watch(testing::watch(&services, "web.test:80")).await;
             services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
             pending().await

@@ -8,6 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::authorize::connection::Connection;
 use crate::denial::refusal::Refusal;
 use crate::detect::Protocol;
+use crate::io::metered::Metered;
 use crate::io::prefixed::Prefixed;
 use crate::record::{Outcome, Record};
 use crate::relay::http2::UpstreamProtocol;
@@ -22,7 +23,7 @@ use crate::tls::terminate::{self, ClientAlpn, ClientTls, read_client_hello};
 /// Both sides of a connection whose TLS is intercepted.
 pub struct Intercepted {
     /// The client's side.
-    pub client: ClientTls<Prefixed<ClientStream>>,
+    pub client: ClientTls<Prefixed<Metered<ClientStream>>>,
     /// The upstream's side.
     pub upstream: UpstreamTls,
     /// A slot for HTTP/2, if that was negotiated.
@@ -57,7 +58,7 @@ impl Intercepted {
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
-    client: Prefixed<ClientStream>,
+    client: Prefixed<Metered<ClientStream>>,
     upstream: TcpStream,
     connection: &Connection,
 ) -> Option<Intercepted> {
@@ -84,13 +85,14 @@ pub async fn intercept(
 }
 
 /// The client's TLS, the upstream's or its refusal, and a slot for HTTP/2.
-type Handshakes = (ClientTls<Prefixed<ClientStream>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
+type Handshakes =
+    (ClientTls<Prefixed<Metered<ClientStream>>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
 
 /// Performs both handshakes concurrently.
 async fn handshakes(
     services: &Services,
     interceptor: &Interceptor,
-    client: Prefixed<ClientStream>,
+    client: Prefixed<Metered<ClientStream>>,
     upstream: TcpStream,
     connection: &Connection,
 ) -> Result<Handshakes, Refusal> {
@@ -171,7 +173,7 @@ mod tests {
             let connection = testing::connection(services, "web.test:443");
             let host = &connection.target().host;
             let acceptor = TlsAcceptor::from(self.other.server(host, upstream_may).unwrap());
-            let near = Prefixed::new(Bytes::new(), near);
+            let near = Prefixed::new(Bytes::new(), super::Metered::new(near, &Default::default()));
             let intercepted = Box::pin(intercept(services, &self.interceptor, near, far, &connection));
             let accepted = Box::pin(acceptor.accept(upstream));
             let client = Box::pin(async {

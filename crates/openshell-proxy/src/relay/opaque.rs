@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::io::coop::CoopBudget;
+use crate::io::metered::{Meter, Side};
 use crate::limits::Limits;
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
@@ -42,9 +43,10 @@ pub async fn relay(
     mut upstream: TcpStream,
     early: Bytes,
     mut first: FirstBytes,
+    meter: &Meter,
 ) -> io::Result<()> {
     first.scan(&surplus)?;
-    let relayed = relay_all(&mut client, surplus, &mut upstream, early, first).await;
+    let relayed = relay_all(&mut client, surplus, &mut upstream, early, first, meter).await;
     if relayed.as_ref().err().and_then(placeholder_refusal).is_some() {
         // A reset, so that the upstream does not take the truncated bytes for complete.
         upstream.set_zero_linger()?;
@@ -62,22 +64,44 @@ async fn relay_all(
     upstream: &mut TcpStream,
     early: Bytes,
     mut first: FirstBytes,
+    meter: &Meter,
 ) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
     client.write_all(&early).await?;
+    meter.add_from_client(surplus.len());
+    meter.add_to_client(early.len());
     drop((surplus, early));
-    let moved = AtomicU64::new(0);
+    let (from, to) = (Counter { meter, side: Side::Client }, Counter { meter, side: Side::Upstream });
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
     let both = async {
         tokio::try_join!(
-            one_way(&mut from_client, &mut to_upstream, &moved, Some(&mut first)),
-            one_way(&mut from_upstream, &mut to_client, &moved, None)
+            one_way(&mut from_client, &mut to_upstream, &from, Some(&mut first)),
+            one_way(&mut from_upstream, &mut to_client, &to, None)
         )
     };
     tokio::select! {
         done = both => done.map(drop),
-        () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
+        () = idle(|| meter.bytes()) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Counts the bytes that one side sends.
+struct Counter<'m> {
+    meter: &'m Meter,
+    side: Side,
+}
+
+impl Counter<'_> {
+    fn add(&self, count: usize) {
+        match self.side {
+            Side::Client => self.meter.add_from_client(count),
+            Side::Upstream => self.meter.add_to_client(count),
+        }
+    }
+
+    fn end(&self) {
+        self.meter.note_end(self.side);
     }
 }
 
@@ -94,7 +118,7 @@ where
     let mut client = Counted { stream: client, moved: Arc::clone(&moved), first };
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
-        () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
+        () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -140,7 +164,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 async fn one_way(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
-    moved: &AtomicU64,
+    counter: &Counter<'_>,
     mut first: Option<&mut FirstBytes>,
 ) -> io::Result<()> {
     loop {
@@ -148,12 +172,18 @@ async fn one_way(
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let filled = match from.try_read(&mut buffer) {
-                Ok(0) => return to.shutdown().await,
+                Ok(0) => {
+                    counter.end();
+                    return to.shutdown().await;
+                }
                 Ok(filled) => filled,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    counter.end();
+                    return Err(error);
+                }
             };
-            moved.fetch_add(filled as u64, Ordering::Relaxed);
+            counter.add(filled);
             let read = buffer.get(..filled).unwrap_or_default();
             if let Some(seen) = &mut first {
                 seen.scan(read)?;
@@ -166,8 +196,11 @@ async fn one_way(
                 && let Ok(_permit) = PIPES.try_acquire()
                 && let Ok(pipe) = Pipe::new()
             {
-                match pipe.stream(from.as_ref(), to.as_ref(), moved).await? {
-                    Paused::Ended => return to.shutdown().await,
+                match pipe.stream(from.as_ref(), to.as_ref(), counter).await? {
+                    Paused::Ended => {
+                        counter.end();
+                        return to.shutdown().await;
+                    }
                     Paused::Waiting => break,
                 }
             }
@@ -198,7 +231,7 @@ impl Pipe {
     }
 
     /// Moves bytes until none have come for [`PIPE_IDLE`]. The pipe is empty whenever this waits for more.
-    async fn stream(&self, from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Paused> {
+    async fn stream(&self, from: &TcpStream, to: &TcpStream, counter: &Counter<'_>) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut budget = CoopBudget::default();
         loop {
@@ -217,7 +250,7 @@ impl Pipe {
                 }
                 Err(error) => return Err(error),
             };
-            moved.fetch_add(buffered as u64, Ordering::Relaxed);
+            counter.add(buffered);
             budget.moved(buffered);
             while buffered > 0 {
                 to.writable().await?;
@@ -232,12 +265,12 @@ impl Pipe {
     }
 }
 
-/// Returns when nothing has moved for [`Limits::IDLE`].
-async fn idle(moved: &AtomicU64) {
-    let mut before = moved.load(Ordering::Relaxed);
+/// Returns when the count of bytes `moved` has not changed for [`Limits::IDLE`].
+async fn idle<C: PartialEq>(moved: impl Fn() -> C) {
+    let mut before = moved();
     loop {
         tokio::time::sleep(Limits::IDLE).await;
-        let now = moved.load(Ordering::Relaxed);
+        let now = moved();
         if now == before {
             return;
         }
@@ -251,12 +284,11 @@ mod tests {
     use std::io::Write;
     use std::os::fd::OwnedFd;
     use std::pin::pin;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::task::{Context, Waker};
 
     use tokio::net::TcpStream;
 
-    use super::{PIPE_BYTES, Pipe, PipeFlags};
+    use super::{Counter, Meter, PIPE_BYTES, Pipe, PipeFlags, Side};
     use crate::limits::Limits;
 
     /// A pipe with room for all that one may hold, which any user may have; a socket has less by default.
@@ -281,10 +313,11 @@ mod tests {
         // It moves less at once than is there.
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
-        let (pipe, moved) = (Pipe { reader, writer }, AtomicU64::new(0));
-        let mut stream = pin!(pipe.stream(&from, &to, &moved));
+        let (pipe, meter) = (Pipe { reader, writer }, Meter::default());
+        let counter = Counter { meter: &meter, side: Side::Client };
+        let mut stream = pin!(pipe.stream(&from, &to, &counter));
         assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        let moved = moved.load(Ordering::Relaxed);
+        let (moved, _) = meter.bytes();
         assert!(moved > 0 && moved <= (Limits::COOP_BYTES + step) as u64, "{moved} bytes at once");
     }
 }

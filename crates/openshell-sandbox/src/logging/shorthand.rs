@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_policy::event::{
-    Configuration, Decided, Ends, Event, Finding, Lifecycle, ModelCall, NameLookedUp, Process, PublishedConnection,
-    RequestDecided,
+    Configuration, ConnectionClosed, Decided, Ends, Event, Finding, Lifecycle, ModelCall, NameLookedUp, Process,
+    PublishedConnection, RequestDecided,
 };
+use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Activity, Decision, Engine};
 use openshell_proxy::placeholder::REDACTED;
 use time::OffsetDateTime;
@@ -59,7 +60,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
     line.push_str("OCSF ");
     match event {
         Event::Connection(event) => network(line, event.activity, &event.ends, &event.decided),
-        Event::Revoked(event) => network(line, Activity::Close, &event.ends, &event.decided),
+        Event::Closed(event) => closed(line, event),
         Event::Bypass(event) => network(line, Activity::Refuse, &event.ends, &event.decided),
         Event::Request(event) => http(line, event),
         Event::Name(event) => name(line, event),
@@ -131,11 +132,32 @@ fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Dec
     reason(line, decided)
 }
 
+fn closed(line: &mut String, event: &ConnectionClosed<'_>) -> fmt::Result {
+    let ConnectionClosed { severity, ends, policy, door, received, sent, milliseconds, by, reason: text, code, .. } =
+        event;
+    write!(
+        line,
+        "NET:CLOSE [{}] {} -> {}:{} [policy:{}] [door:{}] [in:{received} out:{sent} ms:{milliseconds}] [by:{}]",
+        severity.as_str(),
+        Program(ends),
+        Word::of(ends.host.unwrap_or("-")),
+        ends.port.unwrap_or(0),
+        Word::of(policy.unwrap_or("-")),
+        door.as_str(),
+        by.as_str(),
+    )?;
+    cause(line, text, *code)
+}
+
 fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
-    if !decided.reason.is_empty() {
-        write!(line, " [reason:{}]", Cut(decided.reason))?;
+    cause(line, decided.reason, decided.code)
+}
+
+fn cause(line: &mut String, reason: &str, code: Option<ReasonCode>) -> fmt::Result {
+    if !reason.is_empty() {
+        write!(line, " [reason:{}]", Cut(reason))?;
     }
-    if let Some(code) = decided.code {
+    if let Some(code) = code {
         write!(line, " [code:{}]", code.as_str())?;
     }
     Ok(())
@@ -153,13 +175,7 @@ fn name(line: &mut String, event: &NameLookedUp<'_>) -> fmt::Result {
     if *repeated > 0 {
         write!(line, " [repeated:{repeated}]")?;
     }
-    if !reason.is_empty() {
-        write!(line, " [reason:{}]", Cut(reason))?;
-    }
-    if let Some(code) = code {
-        write!(line, " [code:{}]", code.as_str())?;
-    }
-    Ok(())
+    cause(line, reason, *code)
 }
 
 fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result {
@@ -282,12 +298,12 @@ impl fmt::Display for Cut<'_> {
 #[cfg(test)]
 mod tests {
     use openshell_policy::event::{
-        BypassAttempt, Configuration, ConnectionDecided, ConnectionRevoked, Decided, Ends, Event, Finding, Lifecycle,
-        ModelCall, Process, PublishedConnection, RequestDecided, TokenUsage,
+        BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
+        ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage,
     };
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::{
-        Action, Activity, Confidence, ConfigState, Decision, Engine, FindingActivity, LifecycleActivity,
+        Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FindingActivity, LifecycleActivity,
         ProcessActivity, Severity,
     };
     use time::macros::datetime;
@@ -403,11 +419,47 @@ mod tests {
             }),
             "NET:FAIL [LOW] DENIED -(0) -> -:0 [policy:- engine:-] [reason:the connection ended before the decision]",
         );
-        check(
-            Event::Revoked(ConnectionRevoked { ends: ENDS, decided: DENIED, denial: None }),
-            "NET:CLOSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:no policy] \
-             [code:endpoint_not_in_policy]",
-        );
+        let closed = ConnectionClosed {
+            severity: Severity::Info,
+            ends: ENDS,
+            policy: Some("web"),
+            door: Door::Name,
+            received: 12,
+            sent: 7,
+            milliseconds: 1_500,
+            by: EndedBy::Client,
+            reason: "",
+            code: None,
+            denial: None,
+        };
+        let line = "/usr/bin/curl(7) -> web.test:8080 [policy:web] [door:name] [in:12 out:7 ms:1500]";
+        check(Event::Closed(closed), &format!("NET:CLOSE [INFO] {line} [by:client]"));
+        let (severity, by, code) = (Severity::Medium, EndedBy::Policy, Some(ReasonCode::PolicyChanged));
+        let closed = ConnectionClosed { severity, by, reason: "not any more", code, ..closed };
+        let cause = "[by:policy] [reason:not any more] [code:policy_changed]";
+        check(Event::Closed(closed), &format!("NET:CLOSE [MED] {line} {cause}"));
+        let looked_up = NameLookedUp {
+            name: "db.test",
+            kind: Some("AAAA"),
+            severity: Severity::Low,
+            action: Action::Denied,
+            found: None,
+            repeated: 3,
+            reason: "",
+            code: Some(ReasonCode::EndpointNotInPolicy),
+            denial: None,
+        };
+        let line = "DNS:RESOLVE [LOW] DENIED db.test AAAA [repeated:3] [code:endpoint_not_in_policy]";
+        check(Event::Name(looked_up), line);
+        let found = NameLookedUp {
+            kind: None,
+            severity: Severity::Info,
+            action: Action::Allowed,
+            found: Some((2, 60)),
+            ..looked_up
+        };
+        let found = NameLookedUp { repeated: 0, code: None, ..found };
+        check(Event::Name(found), "DNS:RESOLVE [INFO] ALLOWED db.test [addresses:2 ttl:60]");
         let rejected = Decided {
             policy: Some("bypass-detect"),
             engine: Some(Engine::Firewall),

@@ -73,9 +73,11 @@ impl<'e> LogEvent<'e> {
             Content::Audit(Event::Finding(_)) => return Priority::Security,
             // Clients outside can cause as many as they like; a name that has no address reaches nothing.
             Content::Audit(Event::Published(_) | Event::Name(_)) => return Priority::Ordinary,
+            Content::Audit(Event::Closed(event)) => {
+                return if event.code.is_some() { Priority::Security } else { Priority::Ordinary };
+            }
             Content::Audit(Event::Connection(event)) => event.decided,
             Content::Audit(Event::Request(event)) => event.decided,
-            Content::Audit(Event::Revoked(event)) => event.decided,
             Content::Audit(Event::Bypass(event)) => event.decided,
         };
         match decided.action {

@@ -74,9 +74,18 @@ pub(super) fn refresh(names: &Names) {
     }
 }
 
-/// Follows `generations` of the policy: changes doors, and looks up names whose bytes are never looked into, so that the log tells
-/// where they lead.
-pub(super) async fn follow(
+/// Follows `generations` of the policy by changing doors.
+pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<u64>) {
+    while generations.changed().await.is_ok() {
+        let names = Arc::clone(&names);
+        // An error is one of the thread alone.
+        let _ = tokio::task::spawn_blocking(move || refresh(&names)).await;
+    }
+    pending().await
+}
+
+/// Follows `generations` of the policy by looking up names whose bytes are never looked into, so that the log tells where they lead.
+pub(super) async fn announce(
     names: Arc<Names>,
     mut generations: watch::Receiver<u64>,
     resolver: Arc<Resolver>,
@@ -84,23 +93,27 @@ pub(super) async fn follow(
 ) {
     let (report, mut known) = (NameReport::new(audit), Vec::new());
     loop {
-        known = look_up(&names, &resolver, &report, known).await;
-        if generations.changed().await.is_err() {
-            return pending().await;
+        generations.mark_unchanged();
+        tokio::select! {
+            () = look_up(&names, &resolver, &report, &mut known) => {
+                if generations.changed().await.is_err() {
+                    return pending().await;
+                }
+            }
+            // Another generation may know other names.
+            Ok(()) = generations.changed() => {}
         }
-        let names = Arc::clone(&names);
-        // The task is not aborted before it has ended.
-        let _ = tokio::task::spawn_blocking(move || refresh(&names)).await;
     }
 }
 
 /// A name and its answer.
 type Known = (HostName, Result<Vec<IpAddr>, String>);
 
-/// Looks up every name whose bytes are never looked into, and reports answers that differ from those of `before`.
-async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, before: Vec<Known>) -> Vec<Known> {
-    let mut known = Vec::new();
-    for name in names.tcp_names() {
+/// Looks up every name whose bytes are never looked into, and reports answers that are not the `known` ones.
+async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, known: &mut Vec<Known>) {
+    let wanted = names.tcp_names();
+    known.retain(|(name, _)| wanted.contains(name));
+    for name in wanted {
         let (answer, ttl) = match resolver.lookup_with_ttl(&name).await {
             Ok((mut addresses, ttl)) => {
                 addresses.sort_unstable();
@@ -109,10 +122,10 @@ async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, before
             Err(reason) => (Err(reason), 0),
         };
         let answered = (name, answer);
-        if !before.contains(&answered) {
+        if !known.contains(&answered) {
             report.outside(&answered.0, &answered.1, ttl);
+            known.retain(|(name, _)| *name != answered.0);
+            known.push(answered);
         }
-        known.push(answered);
     }
-    known
 }

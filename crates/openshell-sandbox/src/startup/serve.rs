@@ -163,10 +163,9 @@ impl RunServices {
         );
         names::serve(server, name_server, tasks)?;
         names::refresh(&names);
-        tasks.spawn(
-            "names of the policy",
-            names::follow(names, generations, Arc::clone(&self.resolver), Arc::clone(&self.audit)),
-        );
+        tasks.spawn("doors of the policy", names::follow(Arc::clone(&names), generations.clone()));
+        let announced = names::announce(names, generations, Arc::clone(&self.resolver), Arc::clone(&self.audit));
+        tasks.spawn("names of the policy", announced);
         for (listener, port) in self.published.drain(..) {
             let slots = Slots::new(Limits::PUBLISHED_CONNECTIONS);
             let run = |stopped| listener.run(Arc::new(port), slots, stopped);

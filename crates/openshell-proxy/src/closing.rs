@@ -1,0 +1,146 @@
+//! The report of the end of a permitted connection.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use openshell_policy::denial::Denial;
+use openshell_policy::event::{Audit, ConnectionClosed, Ends, Event};
+use openshell_policy::words::{Door, EndedBy, Severity};
+
+use crate::denial::refusal::Refusal;
+use crate::io::metered::{Meter, Side};
+use crate::peer::Caller;
+use crate::target::Target;
+
+/// A permitted connection whose end is reported, once, when this is dropped.
+pub struct Closing {
+    audit: Arc<dyn Audit>,
+    caller: Option<Caller>,
+    target: Target,
+    policy: Option<String>,
+    door: Door,
+    began: Instant,
+    meter: Arc<Meter>,
+    /// Bytes before the connection, both ways.
+    before: (u64, u64),
+    end: Mutex<End>,
+}
+
+/// The cause of an end, as far as it is known.
+#[derive(Default)]
+struct End {
+    by: Option<EndedBy>,
+    reason: String,
+    refusal: Option<(Refusal, Option<Denial>)>,
+    /// True once the relay has ended by itself.
+    is_over: bool,
+}
+
+impl fmt::Debug for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closing").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl Closing {
+    /// Begins with a connection of `caller` to `target`, permitted by `policy`, that came by `door`.
+    #[must_use]
+    pub fn new(
+        audit: &Arc<dyn Audit>,
+        caller: Option<Caller>,
+        target: Target,
+        policy: Option<&str>,
+        door: Door,
+    ) -> Self {
+        let policy = policy.map(str::to_owned);
+        let (meter, before, end) = (Arc::default(), (0, 0), Mutex::default());
+        Self { audit: Arc::clone(audit), caller, target, policy, door, began: Instant::now(), meter, before, end }
+    }
+
+    /// The same for a client whose bytes `meter` counts, of which those from now on are the connection's.
+    #[must_use]
+    pub fn counted_by(mut self, meter: &Arc<Meter>) -> Self {
+        (self.meter, self.before) = (Arc::clone(meter), meter.bytes());
+        self
+    }
+
+    /// Counts the connection's bytes.
+    #[must_use]
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
+    /// Notes that a bound has ended the connection.
+    pub fn limited(&self, reason: &str) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        (end.by, end.reason) = (Some(EndedBy::Limit), reason.to_owned());
+    }
+
+    /// Notes that a refusal that is reported by itself has ended the connection.
+    pub fn stopped(&self, reason: &str) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        (end.by, end.reason) = (Some(EndedBy::Policy), reason.to_owned());
+    }
+
+    /// Notes that `refusal` has ended the connection, and the denial to count.
+    pub fn refused(&self, refusal: &Refusal, denial: Option<Denial>) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        (end.by, end.refusal) = (Some(EndedBy::Policy), Some((refusal.clone(), denial)));
+    }
+
+    /// Reports a connection that its client has left for another one.
+    pub fn left(self) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).by = Some(EndedBy::Client);
+    }
+
+    /// Reports a connection that has ended by itself, or as it was noted.
+    pub fn finish(self) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+    }
+}
+
+impl Drop for Closing {
+    /// Without [`Self::finish`] the sandbox has ended the connection.
+    fn drop(&mut self) {
+        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let of_side = |side| match side {
+            Side::Client => EndedBy::Client,
+            Side::Upstream => EndedBy::Upstream,
+        };
+        let by = match (end.by, end.is_over) {
+            (Some(by), _) => by,
+            // An upstream that closes is noticed where nothing is counted.
+            (None, true) => of_side(self.meter.ended().unwrap_or(Side::Upstream)),
+            (None, false) => EndedBy::Sandbox,
+        };
+        let (host, (sent, received)) = (self.target.host.to_string(), self.meter.bytes());
+        let (sent, received) = (sent.saturating_sub(self.before.0), received.saturating_sub(self.before.1));
+        let refusal = end.refusal.as_ref();
+        let severity = match by {
+            EndedBy::Policy => {
+                refusal.map_or(Severity::Medium, |(refusal, _)| refusal.code().stage().severity_of_closing())
+            }
+            EndedBy::Limit => Severity::Medium,
+            EndedBy::Client | EndedBy::Upstream | EndedBy::Sandbox => Severity::Info,
+        };
+        self.audit.event(&Event::Closed(ConnectionClosed {
+            severity,
+            ends: Ends {
+                binary: self.caller.as_ref().map(|caller| caller.program.executable.as_str()),
+                pid: self.caller.as_ref().map(|caller| caller.pid),
+                host: Some(&host),
+                port: Some(self.target.port),
+            },
+            policy: self.policy.as_deref(),
+            door: self.door,
+            received,
+            sent,
+            milliseconds: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            by,
+            reason: refusal.map_or(end.reason.as_str(), |(refusal, _)| refusal.reason()),
+            code: refusal.map(|(refusal, _)| refusal.code()),
+            denial: refusal.and_then(|(_, denial)| denial.as_ref()),
+        }));
+    }
+}
