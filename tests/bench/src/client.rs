@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::http2;
+use super::{http2, names};
 
 /// Addresses of the benchmark's servers: plain, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
@@ -193,6 +193,7 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
         }
+        Some("named" | "named-relay" | "named-bytes" | "questions") => names::run(words),
         _ => panic!("no such task: {words:?}"),
     };
     println!("{result:.9}");
@@ -204,11 +205,11 @@ fn wait() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-fn median(count: usize, mut act: impl FnMut() -> Duration) -> f64 {
+pub(crate) fn median(count: usize, mut act: impl FnMut() -> Duration) -> f64 {
     median_of((0..count).map(|_| act().as_secs_f64()).collect())
 }
 
-fn median_of(mut times: Vec<f64>) -> f64 {
+pub(crate) fn median_of(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
@@ -230,7 +231,7 @@ fn connects<C, A>(count: usize, connect: impl Fn() -> C, accept: impl Fn() -> A)
     median_of((0..count).map(one).collect())
 }
 
-fn timed(act: impl FnOnce()) -> Duration {
+pub(crate) fn timed(act: impl FnOnce()) -> Duration {
     let start = Instant::now();
     act();
     start.elapsed()

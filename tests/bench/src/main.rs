@@ -5,6 +5,7 @@
 
 mod client;
 mod http2;
+mod names;
 mod server;
 
 use std::fs::File;
@@ -51,6 +52,13 @@ const ROWS: &[Row] = &[
     ("connect: new CONNECT + request / relay", connect_relay),
     ("inside: connect of loopback / outside, us", |name| connects(name, "loopback")),
     ("inside: connect of a Unix socket / outside, us", |name| connects(name, "unix")),
+    ("names: answer,", names::answers),
+    ("names: connection + request / relay", |name| names::connections(name, "known")),
+    ("names: the same with its look-up / relay", |name| names::connections(name, "unknown")),
+    ("names: 1 GiB by name, speed / CONNECT", names::bytes),
+    ("names: pgbench -S, 8 clients, speed / direct", names::postgresql),
+    ("names: redis, 50 clients, speed / direct", |name| names::redis(name, "1")),
+    ("names: redis, the same in pipelines of 16", |name| names::redis(name, "16")),
     ("policies: 1,000 / few", policies),
     ("idle: 1,000 idle processes / none", idle),
     ("process: new process a connection, 1,000 idle", process),

@@ -21,6 +21,9 @@ pub(crate) const RELAY: &str = "10.99.0.1:8081";
 /// Address of the relay that answers CONNECT.
 pub(crate) const CONNECT_RELAY: &str = "0.0.0.0:8082";
 
+/// Address of the relay that copies whatever comes, one connection at a time.
+const PLAIN_RELAY: &str = "0.0.0.0:8083";
+
 /// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for `/pacedN`, else two bytes. The
 /// certificate is written to `certificate`.
 pub(crate) fn run(certificate: &Path) {
@@ -30,6 +33,10 @@ pub(crate) fn run(certificate: &Path) {
     thread::spawn(move || relay.incoming().for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap())))));
     let connect_relay = TcpListener::bind(CONNECT_RELAY).unwrap();
     thread::spawn(move || connect_relay.incoming().for_each(|client| answer_connect(client.unwrap())));
+    let plain_relay = TcpListener::bind(PLAIN_RELAY).unwrap();
+    thread::spawn(move || {
+        plain_relay.incoming().for_each(|client| copy_both(client.unwrap(), TcpStream::connect(TARGET).unwrap()));
+    });
     thread::spawn(move || {
         for client in tls.incoming().map(Result::unwrap) {
             client.set_nodelay(true).unwrap();
@@ -145,9 +152,15 @@ fn answer_connect(client: TcpStream) {
     if client.read(&mut head).unwrap_or(0) == 0 {
         return;
     }
-    let mut upstream = TcpStream::connect(TARGET).unwrap();
-    upstream.set_nodelay(true).unwrap();
+    let upstream = TcpStream::connect(TARGET).unwrap();
     client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+    copy_both(client, upstream);
+}
+
+/// Copies until either side ends.
+fn copy_both(mut client: TcpStream, mut upstream: TcpStream) {
+    client.set_nodelay(true).unwrap();
+    upstream.set_nodelay(true).unwrap();
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let mut ready = [PollFd::new(&client, PollFlags::IN), PollFd::new(&upstream, PollFlags::IN)];

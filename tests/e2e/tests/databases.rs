@@ -31,9 +31,9 @@ fn server(lab: &Lab, name: &str, script: &str) -> Program {
     lab.program(&[file.to_str().unwrap()])
 }
 
-/// Waits in a shell until a connection to `port` is possible, then prints a line, and ends with the server.
-fn ready(port: u16) -> String {
-    format!("until nc -z 10.99.0.1 {port}; do :; done; echo ready; wait")
+/// Becomes `server`, which ends with the shell's process, and prints a line once a connection to `port` is possible.
+fn becomes(server: &str, port: u16) -> String {
+    format!("(until nc -z 10.99.0.1 {port}; do :; done; echo ready) &\nexec {server} >/dev/null 2>&1")
 }
 
 /// The folder of PostgreSQL's programs.
@@ -46,18 +46,21 @@ fn postgresql() -> String {
 fn start_postgresql(lab: &Lab) -> Program {
     let (folder, bin) = (lab.folder("postgresql"), postgresql());
     let run = format!("setpriv --reuid {0} --regid {0} --clear-groups", lab::host::UID);
+    let postgres = format!(
+        "{run} {bin}/postgres -D data -h 10.99.0.1 -k {0} -c ssl=on -c ssl_key_file={0}/key -c ssl_cert_file={0}/cert -c fsync=off",
+        folder.display()
+    );
     let script = format!(
         "cd {0}; openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key -out cert -subj /CN=db.test \
          -days 2 2>/dev/null; chmod 600 key; chown {2} key cert
         {1} {3}/initdb -D data -U agent --auth=trust >/dev/null
         echo 'host all all 0.0.0.0/0 trust' >> data/pg_hba.conf
-        {1} {3}/postgres -D data -h 10.99.0.1 -k {0} -c ssl=on -c ssl_key_file={0}/key -c ssl_cert_file={0}/cert \
-         -c fsync=off 2>/dev/null &\n{4}",
+        {4}",
         folder.display(),
         run,
         lab::host::UID,
         bin,
-        ready(5432)
+        becomes(&postgres, 5432)
     );
     // The user has no name, which initdb asks for.
     let users =
@@ -124,8 +127,7 @@ fn node_postgres_needs_no_variable() {
 #[test]
 fn redis_is_reached_by_its_clients_and_by_no_other_program() {
     let lab = lab();
-    let script =
-        format!("redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp >/dev/null &\n{}", ready(6379));
+    let script = becomes("redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp", 6379);
     let _server = server(&lab, "redis.sh", &script);
     let data = database(6379, &["/usr/bin/redis-cli", &python()]);
     let script = "redis-cli -h db.test set a 1; redis-cli -h db.test incr a; redis-cli -h web.test ping 2>&1
@@ -145,13 +147,17 @@ fn mariadb_which_speaks_first_is_reached_at_once() {
     let lab = lab();
     let folder = lab.folder("mariadb");
     let run = format!("setpriv --reuid {0} --regid {0} --clear-groups", lab::host::UID);
+    let mariadb = format!(
+        "{run} mariadbd --no-defaults --datadir={0}/data --socket={0}/socket --bind-address=10.99.0.1 --skip-name-resolve \
+         --skip-grant-tables --skip-networking=0",
+        folder.display()
+    );
     let script = format!(
         "cd {0}; {run} mariadb-install-db --no-defaults --datadir={0}/data --auth-root-authentication-method=normal \
          --skip-test-db >/dev/null 2>&1
-        {run} mariadbd --no-defaults --datadir={0}/data --socket={0}/socket --bind-address=10.99.0.1 --skip-name-resolve \
-         --skip-grant-tables --skip-networking=0 >/dev/null 2>&1 &\n{1}",
+        {1}",
         folder.display(),
-        ready(3306)
+        becomes(&mariadb, 3306)
     );
     let _server = server(&lab, "mariadb.sh", &script);
     let data = database(3306, &["/usr/bin/mariadb", &python()]);
@@ -172,15 +178,19 @@ fn ssh_and_git_over_it_work_by_name_and_are_refused_elsewhere() {
         + &format!("agent:x:{0}:{0}::{1}:/bin/sh\n", lab::host::UID, home.display());
     let users = lab.file("passwd", users);
     assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
+    let sshd = format!(
+        "/usr/sbin/sshd -D -e -f /dev/null -h {0}/host -o ListenAddress=10.99.0.1:22 -o AuthorizedKeysFile={0}/authorized \
+         -o StrictModes=no -o UsePAM=no -o PidFile=none",
+        folder.display()
+    );
     let script = format!(
         "cd {0}; mkdir -p /run/sshd; ssh-keygen -q -t ed25519 -N '' -f host; ssh-keygen -q -t ed25519 -N '' -f {1}/key
         cp {1}/key.pub authorized; chown -R {2} {1}; chown root {0}; chmod 755 {0}; git init -q --bare {0}/repo.git; chown -R {2} {0}/repo.git
-        /usr/sbin/sshd -D -e -f /dev/null -h {0}/host -o ListenAddress=10.99.0.1:22 -o AuthorizedKeysFile={0}/authorized \
-         -o StrictModes=no -o UsePAM=no -o PidFile=none 2>/dev/null &\n{3}",
+        {3}",
         folder.display(),
         home.display(),
         lab::host::UID,
-        ready(22)
+        becomes(&sshd, 22)
     );
     let _server = server(&lab, "sshd.sh", &script);
     let data = database(22, &["/usr/bin/ssh"]) + &format!("filesystem_policy: {{read_write: [{}]}}\n", home.display());

@@ -1,0 +1,174 @@
+//! Names inside, and connections that need no proxy.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::host::{Program, UID};
+
+use super::client::{median, median_of, timed};
+use super::{host, inside, outside_with, pairs, this};
+
+/// The name of the upstream, and its port.
+const NAME: &str = "web.test:8080";
+
+/// A policy that permits the client the upstream by its name, and `programs` of databases theirs.
+fn policy(programs: &[&str]) -> String {
+    let binaries: String = programs.iter().map(|path| format!("{{path: {path}}}, ")).collect();
+    let this = this();
+    format!(
+        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: \
+         [{{host: web.test, ports: [8080, 5432, 6379], protocol: tcp, allowed_ips: [10.99.0.1]}}, \
+         {{host: 10.99.0.1, port: 8080, protocol: tcp}}], binaries: [{binaries}{{path: {this}}}]}}\n"
+    )
+}
+
+/// A task of the client: connections to the upstream by its name, without a proxy.
+pub(crate) fn run(words: &[String]) -> f64 {
+    let count = words[1].parse().unwrap();
+    match words[0].as_str() {
+        // One request a connection; the name is resolved before, or each time.
+        "named" => {
+            let known = resolve();
+            let is_known = words[2] == "known";
+            median(count, || timed(|| request(if is_known { known } else { resolve() }, "/")))
+        }
+        "named-relay" => median(count, || timed(|| request("10.98.0.1:8083".parse().unwrap(), "/"))),
+        "named-bytes" => timed(|| request(resolve(), &format!("/{count}"))).as_secs_f64(),
+        // Questions for the name, `1/words[2]` of a second apart; this percentile.
+        _ => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect("10.200.0.1:53").unwrap();
+            let pause = Duration::from_secs(1).checked_div(words[2].parse().unwrap()).unwrap_or_default();
+            let begin = Instant::now();
+            let mut times: Vec<_> = (0..u32::try_from(count).unwrap())
+                .map(|n| {
+                    std::thread::sleep((begin + pause * n).saturating_duration_since(Instant::now()));
+                    timed(|| ask(&socket)).as_secs_f64()
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            times[count * words[3].parse::<usize>().unwrap() / 100]
+        }
+    }
+}
+
+fn resolve() -> SocketAddr {
+    NAME.to_socket_addrs().unwrap().next().unwrap()
+}
+
+/// One request in a connection of its own, read to the end.
+fn request(to: SocketAddr, path: &str) {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    let wanted: usize = path[1..].parse().unwrap_or(2);
+    let (mut buffer, mut filled) = (vec![0; 256 * 1024], 0);
+    let head = loop {
+        filled += stream.read(&mut buffer[filled..]).unwrap();
+        if let Some(head) = buffer[..filled].windows(4).position(|end| end == b"\r\n\r\n") {
+            break head + 4;
+        }
+    };
+    let mut read = filled - head;
+    while read < wanted {
+        let more = stream.read(&mut buffer).unwrap();
+        assert!(more > 0, "{read} of {wanted} bytes");
+        read += more;
+    }
+}
+
+/// A question for the address of the name, and its answer.
+fn ask(socket: &UdpSocket) {
+    let question = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web\x04test\x00\x00\x01\x00\x01";
+    socket.send(question).unwrap();
+    let mut answer = [0; 512];
+    let filled = socket.recv(&mut answer).unwrap();
+    assert_eq!(answer[filled - 4], 198, "an address of the pool");
+}
+
+pub(crate) fn answers(name: &str) {
+    let (lab, _server) = host();
+    for (row, words) in [("p50", ["1000000", "50"]), ("p99, 1,000 a second", ["1000", "99"])] {
+        let times: Vec<_> =
+            (0..5).map(|_| inside(&lab, &policy(&[]), &["questions", "2000", words[0], words[1]])).collect();
+        println!("{:<44} {:>9.1} us", format!("{name} {row}"), median_of(times) * 1e6);
+    }
+}
+
+/// Connections by name, to those through a relay that copies whatever comes.
+pub(crate) fn connections(name: &str, how: &str) {
+    let (lab, _server) = host();
+    let made = lab.shell(
+        "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 netns client && \
+         ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n client addr add 10.98.0.2/24 dev link1 && \
+         ip -n client link set link1 up",
+    );
+    assert_eq!(made, "");
+    let by_relay = || outside_with(&lab, "ip netns exec client", &["named-relay", "500"]);
+    pairs(name, 1e3, by_relay, || inside(&lab, &policy(&[]), &["named", "500", how]));
+}
+
+pub(crate) fn bytes(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(&[]);
+    let by_name = || inside(&lab, &policy, &["named-bytes", "1073741824"]).recip();
+    pairs(name, 1.0, || inside(&lab, &policy, &["bytes", "1073741824"]).recip(), by_name);
+}
+
+/// Runs `command` with the host of a database as its last word, outside and inside; the first number behind `word` is its result.
+fn database(name: &str, lab: &Lab, program: &str, command: &str, number: impl Fn(&str) -> f64) {
+    let policy = policy(&[program]);
+    let outside = || number(&lab.shell(&format!("{command} web.test")));
+    let inside = || number(lab.sandbox(&policy).sh(&format!("{command} web.test 2>&1")).ok());
+    pairs(name, 1.0, outside, inside);
+}
+
+/// Starts a server by a script that prints a line once it is ready.
+fn server(lab: &Lab, script: &str) -> Program {
+    let file = lab.file("server.sh", format!("#!/bin/sh\nset -e\n{script}\n"));
+    lab.program(&[file.to_str().unwrap()])
+}
+
+pub(crate) fn postgresql(name: &str) {
+    let lab = Lab::with_web();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap() + &format!("agent:x:{UID}:{UID}::/tmp:/bin/sh\n");
+    let users = lab.file("passwd", users);
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
+    let bin = std::fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    let (bin, folder) = (bin.join("bin").display().to_string(), lab.folder("postgresql").display().to_string());
+    let run = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
+    let _server = server(
+        &lab,
+        &format!(
+            "cd {folder}; {run} {bin}/initdb -D data -U agent --auth=trust >/dev/null
+            echo 'host all all 0.0.0.0/0 trust' >> data/pg_hba.conf
+            (until nc -z 10.99.0.1 5432; do :; done
+            {bin}/pgbench -i -q -U agent -h 10.99.0.1 postgres >/dev/null 2>&1; echo ready) &
+            exec {run} {bin}/postgres -D data -h 10.99.0.1 -k {folder} -c fsync=off 2>/dev/null >&2"
+        ),
+    );
+    let tps = |text: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("tps = ")).unwrap_or_else(|| panic!("{text}"));
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    let program = format!("{bin}/pgbench");
+    database(name, &lab, &program, &format!("{program} -S -n -c 8 -T 2 -U agent -d postgres -h"), tps);
+}
+
+pub(crate) fn redis(name: &str, pipeline: &str) {
+    let lab = Lab::with_web();
+    let _server = server(
+        &lab,
+        "(until nc -z 10.99.0.1 6379; do :; done; echo ready) &
+        exec redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp >/dev/null",
+    );
+    let rate = |text: &str| {
+        let line = text.lines().rfind(|line| line.starts_with("\"GET\""));
+        line.unwrap_or_else(|| panic!("{text}")).split('"').nth(3).unwrap().parse().unwrap()
+    };
+    let program = std::fs::canonicalize("/usr/bin/redis-benchmark").unwrap().display().to_string();
+    let command = format!("{program} --csv -t get -n 50000 -c 50 -P {pipeline} -h");
+    database(name, &lab, &program, &command, rate);
+}
