@@ -65,6 +65,12 @@ impl Closing {
         self
     }
 
+    /// The host and port of the upstream.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
     /// Counts the connection's bytes.
     #[must_use]
     pub fn meter(&self) -> &Arc<Meter> {

@@ -171,6 +171,10 @@ impl Limits {
     pub const DNS_MESSAGE: usize = 8 * 1024;
     /// Questions at once that wait for a door, or for a name server outside.
     pub const DNS_QUESTIONS: usize = 64;
+    /// Questions at once that wait for a name server outside.
+    pub const DNS_QUESTIONS_OUTSIDE: usize = 8;
+    /// Questions for a name server outside in a minute: enough for the start of any program.
+    pub const DNS_QUESTIONS_A_MINUTE: u32 = 64;
     /// Connections to the name server at once.
     pub const DNS_CONNECTIONS: usize = 64;
     /// Time for a question to arrive over TCP, and between two of them.

@@ -37,6 +37,8 @@ pub trait Service: Send + Sync + 'static {
 /// Bounds on the connections of one or several listeners.
 #[derive(Clone, Debug)]
 pub struct Slots {
+    /// Connections at once.
+    most: usize,
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
 }
@@ -46,7 +48,14 @@ impl Slots {
     #[must_use]
     pub fn new(served: usize) -> Self {
         let semaphore = |count| Arc::new(Semaphore::new(count));
-        Self { served: semaphore(served), refused: semaphore(Limits::REFUSED_CONNECTIONS) }
+        Self { most: served, served: semaphore(served), refused: semaphore(Limits::REFUSED_CONNECTIONS) }
+    }
+}
+
+impl Slots {
+    /// Connections that are served.
+    fn taken(&self) -> usize {
+        self.most.saturating_sub(self.served.available_permits())
     }
 }
 
@@ -198,7 +207,7 @@ impl Listener {
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
-                accepted = self.accept(last, connections.len()) => accepted,
+                accepted = self.accept(last, connections.len().max(slots.taken())) => accepted,
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use openshell_policy::words::Door;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -58,16 +57,13 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         Entry::Proxy => Box::pin(ingress::serve(&proxy, client, &identity)).await,
         Entry::Name(target) => Box::pin(ingress::named::serve(&proxy, client, &identity, target)).await,
     };
-    let Some(Connected { client, surplus, opened, door }) = connected else { return };
+    let Some(Connected { client, surplus, opened, closing }) = connected else { return };
     drop(identity);
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
-        Opened::Models(models) => return Box::pin(serve_models(&proxy, client, surplus, models)).await,
+        Opened::Models(models) => return Box::pin(serve_models(&proxy, client, surplus, models, closing)).await,
     };
     let (connection, lasted) = (Arc::clone(watch.connection()), Stopwatch::start());
-    let (caller, target, permit) = (connection.caller().clone(), connection.target().clone(), connection.permit());
-    let closing = Closing::new(&proxy.services.audit, Some(caller), target, permit.policy(), door);
-    drop(permit);
     {
         let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection, &closing));
         tokio::select! {
@@ -94,11 +90,10 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
 }
 
 /// Serves requests for models to a client, inside TLS with the sandbox's certificate.
-async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, models: ModelsClient) {
+async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, models: ModelsClient, closing: Closing) {
     let (services, ModelsClient { caller, target, quota: _quota }) = (&*proxy.services, models);
     let Some(inference) = &proxy.inference else { return };
     let socket = client.as_fd().try_clone_to_owned().ok();
-    let closing = Closing::new(&services.audit, caller.clone(), target.clone(), None, Door::Models);
     closing.meter().add_from_client(surplus.len());
     let client = Metered::new(client, closing.meter());
     let mut record = Record::new(&services.audit, format!("CONNECT {target}"), Some(target.clone()));
@@ -171,7 +166,7 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
-            Box::pin(refuse_opaque(services, client, connection, &permit)).await;
+            Box::pin(refuse_opaque(services, client, connection, &permit, closing)).await;
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
@@ -219,7 +214,7 @@ async fn relay_tls(
         }
         (Protocol::Tls | Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
-            refuse_opaque(services, client, connection, &permit).await;
+            refuse_opaque(services, client, connection, &permit, closing).await;
             Ok(())
         }
         (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
@@ -275,14 +270,14 @@ async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -
 /// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
 /// decision: the other side learns of it by the end of its connection.
 fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
-    if relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
-        closing.limited("neither side has sent anything for too long");
+    if let Some(idle) = relayed.as_ref().err().and_then(|error| error.get_ref()?.downcast_ref::<opaque::Idle>()) {
+        closing.limited(&idle.to_string());
     }
     relayed.err().as_ref().and_then(placeholder_refusal).map_or(Ok(()), Err)
 }
 
 /// Answers a client whose protocol cannot be judged although its connection has rules.
-async fn refuse_opaque<C>(services: &Services, client: C, connection: &Connection, permit: &Permit)
+async fn refuse_opaque<C>(services: &Services, client: C, connection: &Connection, permit: &Permit, closing: &Closing)
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
@@ -290,6 +285,7 @@ where
     let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
     let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     let answer = reply::raw(&refusal, record.subject());
+    closing.stopped(refusal.reason());
     record.finish(Outcome::Refused(&refusal));
     // The client may be gone already.
     let mut client = Linger::new(client, Arc::default());
@@ -304,10 +300,11 @@ mod tests {
     use openshell_policy::credential::{Binding, CredentialName};
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::secret::Secret;
+    use openshell_policy::words::Door;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
-    use super::{Bytes, Closing, Dialed, Door, Limits, Proxy, Refusal, relay};
+    use super::{Bytes, Closing, Dialed, Limits, Proxy, Refusal, relay};
     use crate::credentials::vault::Vault;
     use crate::testing::{self, Remembered, UPSTREAM};
 

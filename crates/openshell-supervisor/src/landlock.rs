@@ -217,6 +217,15 @@ impl Request {
         self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && path.starts_with(&grant.path))
     }
 
+    /// Returns true if a grant of writing, as it is written or behind symlinks, covers `path`, which has none.
+    #[must_use]
+    pub fn reaches_for_writing(&self, path: &Path) -> bool {
+        let covers = |grant: &Grant| {
+            path.starts_with(&grant.path) || std::fs::canonicalize(&grant.path).is_ok_and(|real| path.starts_with(real))
+        };
+        self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && covers(grant))
+    }
+
     /// Returns true if `path` may be listed and entered.
     #[must_use]
     pub fn grants_reading(&self, path: &Path) -> bool {

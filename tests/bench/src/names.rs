@@ -157,7 +157,7 @@ pub(crate) fn postgresql(name: &str) {
     database(name, &lab, &program, &format!("{program} -S -n -c 8 -T 2 -U agent -d postgres -h"), tps);
 }
 
-pub(crate) fn redis(name: &str, pipeline: &str) {
+pub(crate) fn redis(name: &str, pipeline: u32) {
     let lab = Lab::with_web();
     let _server = server(
         &lab,
@@ -169,6 +169,7 @@ pub(crate) fn redis(name: &str, pipeline: &str) {
         line.unwrap_or_else(|| panic!("{text}")).split('"').nth(3).unwrap().parse().unwrap()
     };
     let program = std::fs::canonicalize("/usr/bin/redis-benchmark").unwrap().display().to_string();
-    let command = format!("{program} --csv -t get -n 50000 -c 50 -P {pipeline} -h");
+    let count = 50_000 * pipeline;
+    let command = format!("{program} --csv -t get -n {count} -c 50 -P {pipeline} -h");
     database(name, &lab, &program, &command, rate);
 }

@@ -322,3 +322,34 @@ fn programs_find_names_whatever_the_hosts_files_are() {
         assert_eq!(lines[..2], ["nameserver 10.200.0.1", "198.18.0.1 db.test"], "{change}: {finished:?}");
     }
 }
+
+/// Asks for a tunnel, and resets the connection before the answer is read; then connects by name and is killed by a reset too.
+const RESETS: &str = r"
+import os, socket, struct
+def reset(s):
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    s.close()
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+for n in range(20):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'CONNECT db.test:5432 HTTP/1.1\r\n\r\n')
+    reset(s)
+    s = socket.create_connection(('db.test', 5432))
+    s.recv(1)
+    reset(s)
+";
+
+#[test]
+fn each_connection_that_was_opened_has_one_end_whoever_resets_it() {
+    let lab = lab();
+    let _server = greeter(&lab, "5432");
+    let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
+    let finished = lab.sandbox(&data).args(&["--log-level", "info"]).python(RESETS, &[]);
+    assert_eq!(finished.ok(), "");
+    let opened = finished.logged("NET:OPEN [INFO] ALLOWED").len();
+    let closed = finished.logged("NET:CLOSE [INFO]");
+    assert_eq!(opened, closed.len(), "{}", finished.log);
+    let by_name: Vec<_> = closed.iter().filter(|line| line.contains("[door:name]")).collect();
+    assert_eq!(by_name.len(), 20, "{closed:?}");
+    assert!(by_name.iter().all(|line| line.contains("[by:client]")), "{by_name:?}");
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use globset::GlobBuilder;
+use globset::{GlobBuilder, GlobMatcher};
 
 use crate::network::binary::glob;
 use crate::violation::ViolationKind;
@@ -178,16 +178,13 @@ impl HostPattern {
         Some(&self.0).filter(|text| !text.contains('*')).and_then(|text| Host::parse(text).ok())
     }
 
-    /// Returns true if `host` matches: by the rules' meaning of patterns, though only they decide.
+    /// Compiles the pattern: by the rules' meaning of patterns, though only they decide.
     #[must_use]
-    pub fn matches(&self, host: &Host) -> bool {
-        if self.is_simple() {
-            return self.is_simple_match(host);
-        }
+    pub fn matcher(&self) -> HostMatcher {
         // Labels are separated as the parts of a path.
-        let path = |text: &str| text.replace('.', "/");
-        let glob = GlobBuilder::new(&path(&self.0)).literal_separator(true).build();
-        matches!(host, Host::Name(name) if glob.is_ok_and(|glob| glob.compile_matcher().is_match(path(name.as_str()))))
+        let glob = || GlobBuilder::new(&path(&self.0)).literal_separator(true).build().ok();
+        let glob = if self.is_simple() { None } else { glob().map(|glob| glob.compile_matcher()) };
+        HostMatcher { pattern: self.clone(), glob }
     }
 
     /// Splits off the leading wildcard with its dot.
@@ -200,6 +197,31 @@ impl HostPattern {
     #[must_use]
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0.parse() == Ok(address)
+    }
+}
+
+/// Labels of a name as the parts of a path.
+fn path(name: &str) -> String {
+    name.replace('.', "/")
+}
+
+/// A compiled pattern of hosts.
+#[derive(Clone, Debug)]
+pub struct HostMatcher {
+    pattern: HostPattern,
+    /// `None` for a simple pattern.
+    glob: Option<GlobMatcher>,
+}
+
+impl HostMatcher {
+    /// Returns true if `host` matches.
+    #[must_use]
+    pub fn is_match(&self, host: &Host) -> bool {
+        match (&self.glob, host) {
+            (Some(glob), Host::Name(name)) => glob.is_match(path(name.as_str())),
+            (Some(_), Host::Address(_)) => false,
+            (None, host) => self.pattern.is_simple() && self.pattern.is_simple_match(host),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::endpoint::Endpoint;
-use openshell_policy::network::host::{Host, HostName, HostPattern};
+use openshell_policy::network::host::{Host, HostMatcher, HostName, HostPattern};
 use openshell_policy::policy::Policy;
 
 /// Ports of one name.
@@ -15,7 +15,7 @@ pub(super) type Ports = BTreeSet<u16>;
 #[derive(Debug, Default)]
 pub(super) struct Known {
     exact: HashMap<HostName, Ports>,
-    patterns: Vec<(HostPattern, Ports)>,
+    patterns: Vec<(HostMatcher, Ports)>,
     literals: BTreeSet<SocketAddrV4>,
     /// Names whose bytes are never looked into.
     tcp: BTreeSet<HostName>,
@@ -48,7 +48,7 @@ impl Known {
                 self.literals.extend(ports().map(|port| SocketAddrV4::new(address, port)));
             }
             Some(Host::Address(_)) => {}
-            None => self.patterns.push((pattern.clone(), ports().collect())),
+            None => self.patterns.push((pattern.matcher(), ports().collect())),
         }
     }
 
@@ -56,7 +56,7 @@ impl Known {
     pub(super) fn ports(&self, name: &HostName) -> Ports {
         let exact = self.exact.get(name).into_iter();
         let host = Host::Name(name.clone());
-        let matching = self.patterns.iter().filter(|(pattern, _)| pattern.matches(&host)).map(|(_, ports)| ports);
+        let matching = self.patterns.iter().filter(|(pattern, _)| pattern.is_match(&host)).map(|(_, ports)| ports);
         exact.chain(matching).flatten().copied().collect()
     }
 
@@ -83,7 +83,8 @@ impl Known {
 
 /// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those that are never reachable.
 fn is_door(address: Ipv4Addr) -> bool {
-    let is_own = address.octets()[..3] == [10, 200, 0];
+    // Those of names as well: 198.18.0.0/15.
+    let is_own = address.octets()[..3] == [10, 200, 0] || matches!(address.octets(), [198, 18 | 19, ..]);
     !(is_own || address.is_loopback() || address.is_unspecified() || address.is_multicast() || address.is_broadcast())
 }
 
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn addresses_are_doors_unless_they_lead_nowhere() {
         let known = known(
-            "{host: 198.51.100.7, ports: [80, 443]}, {host: 127.0.0.1, port: 80}, {host: 10.200.0.9, port: 80}, \
+            "{host: 198.51.100.7, ports: [80, 443]}, {host: 127.0.0.1, port: 80}, {host: 198.19.0.9, port: 80}, {host: 10.200.0.9, port: 80}, \
              {host: '2001:db8::1', port: 80}, {allowed_ips: [203.0.113.0/24], port: 80}",
         );
         let literals: Vec<_> = known.literals().iter().map(ToString::to_string).collect();

@@ -91,7 +91,7 @@ pub fn read(bytes: &[u8]) -> Read {
     }
     let edns = message.edns.as_ref();
     if edns.is_some_and(|edns| edns.version() != 0) {
-        return invalid(OpCode::Query, ResponseCode::BADVERS);
+        return invalid(OpCode::Query, ResponseCode::FormErr);
     }
     Read::Question(Question {
         id,
@@ -178,7 +178,11 @@ impl Question {
                 Err(_) => code = ResponseCode::ServFail,
             },
             Answer::Records(records) => {
-                message.add_answers(records);
+                // Behind an alias they have another owner, which a client would not expect.
+                for mut record in records {
+                    record.name = self.name().clone();
+                    message.add_answer(record);
+                }
             }
             Answer::NoData => {}
             Answer::NoSuchName => code = ResponseCode::NXDomain,

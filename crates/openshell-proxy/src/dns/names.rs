@@ -192,8 +192,14 @@ impl Names {
             closed.extend(literals.difference(known.literals()));
             literals.clone_from(known.literals());
         }
-        // Doors that stay open lead to the policy's refusal; the others open when their names are asked for.
-        self.change_doors(&mut change, &opened, &closed).inspect_err(|_| self.table().in_use.clear())
+        let changed = self.change_doors(&mut change, &opened, &closed);
+        if changed.is_err() {
+            // Names open their doors again when they are asked for; addresses without a listener are tried by the next change.
+            let mut table = self.table();
+            table.in_use.clear();
+            table.literals.retain(|door| change.listening.contains(&door.port()));
+        }
+        changed
     }
 
     /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as [`Self::open`] does.
@@ -204,6 +210,10 @@ impl Names {
         }
         let mut change = lock(&self.change);
         let Some(name) = self.table().pool.name(*address.ip()).cloned() else { return false };
+        let in_use = |table: &Table| -> usize { table.in_use.values().map(|used| used.ports.len()).sum() };
+        if !self.table().in_use.contains_key(&name) || in_use(&self.table()) >= Limits::DOORS {
+            return false;
+        }
         let opened = self.change_doors(&mut change, &[address], &[]);
         if opened.is_ok()
             && let Some(used) = self.table().in_use.get_mut(&name)
@@ -252,18 +262,29 @@ impl Names {
         opened: &[SocketAddrV4],
         closed: &[SocketAddrV4],
     ) -> Result<(), OpenError> {
+        let (mut heard, mut failure) = (Vec::new(), None);
         for door in opened {
-            if change.listening.contains(&door.port()) {
-                continue;
+            match self.listen(change, door.port()) {
+                Ok(()) => heard.push(*door),
+                Err(error) => failure = Some(error),
             }
-            if change.listening.len() == Limits::DOOR_PORTS {
-                return Err(OpenError::TooManyPorts);
-            }
-            // There is room for one of each port; without a receiver the sandbox is ending.
-            let _ = self.listeners.try_send(self.doors.listen(door.port())?);
-            change.listening.insert(door.port());
         }
-        Ok(self.doors.change(opened, closed)?)
+        self.doors.change(&heard, closed)?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Listens for `port`, unless that was begun before.
+    fn listen(&self, change: &mut Changes, port: u16) -> Result<(), OpenError> {
+        if change.listening.contains(&port) {
+            return Ok(());
+        }
+        if change.listening.len() == Limits::DOOR_PORTS {
+            return Err(OpenError::TooManyPorts);
+        }
+        // There is room for one of each port; without a receiver the sandbox is ending.
+        let _ = self.listeners.try_send(self.doors.listen(port)?);
+        change.listening.insert(port);
+        Ok(())
     }
 
     /// The table, by the policy in force.

@@ -1,6 +1,7 @@
 //! Reports of look-ups.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::mem::Discriminant;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -27,8 +28,8 @@ pub struct NameReport {
 struct State {
     /// Names that the policy does not know, each with the time of its last event and the count of look-ups since.
     unknown: HashMap<String, (Instant, u64)>,
-    /// True once an exhausted bound was reported.
-    is_exhaustion_reported: bool,
+    /// Causes of failures that were reported.
+    failures: HashSet<Discriminant<OpenError>>,
 }
 
 impl NameReport {
@@ -79,10 +80,10 @@ impl NameReport {
         Some(0)
     }
 
-    /// Reports a name that the policy permits and that has no doors, the first time.
+    /// Reports a name that the policy permits and that has no doors, the first time for each cause.
     pub(super) fn exhausted(&self, name: &HostName, kind: RecordType, error: &OpenError) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut state.is_exhaustion_reported, true) {
+        if !state.failures.insert(std::mem::discriminant(error)) {
             return;
         }
         drop(state);

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::rr::RecordType;
 use openshell_policy::event::Audit;
@@ -33,8 +34,12 @@ pub struct NameServer {
     resolver: Arc<Resolver>,
     witness: Arc<dyn Witness>,
     report: NameReport,
-    /// Taken by questions that wait for a door, or for a name server outside.
+    /// Taken by questions that wait for a door.
     slots: Arc<Semaphore>,
+    /// Taken by questions that wait for a name server outside.
+    slots_outside: Semaphore,
+    /// The begin of the current minute, and the questions for a name server outside in it.
+    asked: Mutex<Option<(Instant, u32)>>,
 }
 
 /// A client of the name server.
@@ -66,7 +71,8 @@ impl NameServer {
         audit: Arc<dyn Audit>,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(Limits::DNS_QUESTIONS));
-        Self { names, own_names, resolver, witness, report: NameReport::new(audit), slots }
+        let (slots_outside, asked) = (Semaphore::new(Limits::DNS_QUESTIONS_OUTSIDE), Mutex::default());
+        Self { names, own_names, resolver, witness, report: NameReport::new(audit), slots, slots_outside, asked }
     }
 
     /// Answers questions at `datagrams` and `listener` until `stop` completes.
@@ -220,11 +226,8 @@ impl NameServer {
         let name = match step {
             Step::Answered(answer) => return answer,
             Step::Ask(name) => {
-                return match self.resolver.records(&name, kind).await {
-                    Ok(records) if records.is_empty() => Answer::NoData,
-                    Ok(records) => Answer::Records(records),
-                    Err(_) => Answer::Failed,
-                };
+                drop(slot);
+                return self.ask(&name, kind).await;
             }
             Step::Open(name) => name,
         };
@@ -241,6 +244,33 @@ impl NameServer {
                 self.report.exhausted(&name, kind, &error);
                 Answer::Failed
             }
+            Err(_) => Answer::Failed,
+        }
+    }
+
+    /// Asks a name server outside, a few times a minute: the question itself leaves the sandbox.
+    async fn ask(&self, name: &HostName, kind: RecordType) -> Answer {
+        let has_room = {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            match &mut *asked {
+                Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(60) => {
+                    *count += 1;
+                    *count <= Limits::DNS_QUESTIONS_A_MINUTE
+                }
+                asked => {
+                    *asked = Some((now, 1));
+                    true
+                }
+            }
+        };
+        let slot = self.slots_outside.try_acquire();
+        if !has_room || slot.is_err() {
+            return Answer::Failed;
+        }
+        match self.resolver.records(name, kind).await {
+            Ok(records) if records.is_empty() => Answer::NoData,
+            Ok(records) => Answer::Records(records),
             Err(_) => Answer::Failed,
         }
     }

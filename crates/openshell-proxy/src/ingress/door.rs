@@ -1,10 +1,14 @@
 //! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use openshell_policy::event::Audit;
 use openshell_policy::words;
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
+use crate::closing::Closing;
 use crate::decide::permit::Inspection;
 use crate::denial::refusal::Refusal;
 use crate::egress::Dialed;
@@ -25,8 +29,8 @@ pub struct Connected {
     pub surplus: Bytes,
     /// The other end of the tunnel.
     pub opened: Opened,
-    /// The way by which it came.
-    pub door: words::Door,
+    /// Reports its end.
+    pub closing: Closing,
 }
 
 /// The other end of a tunnel.
@@ -35,6 +39,22 @@ pub enum Opened {
     Upstream(Dialed, RevocationWatch),
     /// The models.
     Models(ModelsClient),
+}
+
+impl Opened {
+    /// The report of its end, for a client that came by `door`.
+    pub fn closing(&self, audit: &Arc<dyn Audit>, door: words::Door) -> Closing {
+        match self {
+            Self::Upstream(_, watch) => {
+                let (connection, permit) = (watch.connection(), watch.connection().permit());
+                let (caller, target) = (connection.caller().clone(), connection.target().clone());
+                Closing::new(audit, Some(caller), target, permit.policy(), door)
+            }
+            Self::Models(ModelsClient { caller, target, .. }) => {
+                Closing::new(audit, caller.clone(), target.clone(), None, words::Door::Models)
+            }
+        }
+    }
 }
 
 /// A client of the models.

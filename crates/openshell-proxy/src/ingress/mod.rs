@@ -55,9 +55,15 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
         return None;
     }
     let (client, opened) = opened.try_recv().ok()?;
-    let parts = client.await.ok()?.downcast::<TokioIo<Linger<Metered<ClientStream>>>>().ok()?;
+    let closing = opened.closing(&services.audit, words::Door::Connect);
+    let Ok(client) = client.await else {
+        // It has not read the response.
+        closing.left();
+        return None;
+    };
+    let parts = client.downcast::<TokioIo<Linger<Metered<ClientStream>>>>().ok()?;
     let client = parts.io.into_inner().into_inner().into_inner();
-    Some(Connected { client, surplus: parts.read_buf, opened, door: words::Door::Connect })
+    Some(Connected { client, surplus: parts.read_buf, opened, closing })
 }
 
 /// Refuses a client because there are too many connections.

@@ -24,7 +24,8 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, tar
     match opened {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
-            Some(Connected { client, surplus: Bytes::new(), opened, door: words::Door::Name })
+            let closing = opened.closing(&proxy.services.audit, words::Door::Name);
+            Some(Connected { client, surplus: Bytes::new(), opened, closing })
         }
         Err(refusal) => {
             record.finish(Outcome::Refused(&refusal));

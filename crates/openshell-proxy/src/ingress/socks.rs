@@ -74,9 +74,10 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
     match opened {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
+            let closing = opened.closing(audit, words::Door::Socks);
             // A client that is gone ends the connection at its first byte.
             let _ = reply(&mut client, SUCCEEDED).await;
-            Some(Connected { client, surplus: Bytes::new(), opened, door: words::Door::Socks })
+            Some(Connected { client, surplus: Bytes::new(), opened, closing })
         }
         Err(refusal) => {
             refuse(&refusal, record);

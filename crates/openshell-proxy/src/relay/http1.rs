@@ -24,6 +24,7 @@ use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
 use crate::io::lingering::Linger;
+use crate::io::metered::Side;
 use crate::io::prefixed::Prefixed;
 use crate::io::tasks::ConnectionTasks;
 use crate::limits::Limits;
@@ -136,10 +137,14 @@ impl Session {
 
     /// Puts `closing` in place of that of the last upstream connection, which the client has left.
     pub fn connected(&self, closing: Closing) {
-        let last = self.closing.lock().unwrap_or_else(PoisonError::into_inner).replace(closing);
-        if let Some(last) = last {
-            last.left();
+        let mut current = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        match current.take() {
+            // A connection to the same upstream replaces one that the upstream has ended.
+            Some(last) if last.target() == closing.target() => last.finish(),
+            Some(last) => last.left(),
+            None => {}
         }
+        *current = Some(closing);
     }
 
     /// Replaces the watch over the authorization on which the connection depends.
@@ -203,6 +208,9 @@ impl Driver {
                 return Ok(());
             }
             gone = gone(state, socket.as_ref()) => {
+                let current = closing.lock().unwrap_or_else(PoisonError::into_inner);
+                current.iter().for_each(|current| current.meter().note_end(Side::Client));
+                drop(current);
                 finish();
                 return match gone {
                     Gone::Closed => Ok(()),

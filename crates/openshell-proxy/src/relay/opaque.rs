@@ -82,9 +82,14 @@ async fn relay_all(
     };
     tokio::select! {
         done = both => done.map(drop),
-        () = idle(|| meter.bytes()) => Err(io::ErrorKind::TimedOut.into()),
+        () = idle(|| meter.bytes()) => Err(io::Error::other(Idle)),
     }
 }
+
+/// Error of a relay whose sides were both silent for [`Limits::IDLE`].
+#[derive(Debug, thiserror::Error)]
+#[error("neither side has sent anything for too long")]
+pub struct Idle;
 
 /// Counts the bytes that one side sends.
 struct Counter<'m> {
@@ -103,6 +108,14 @@ impl Counter<'_> {
     fn end(&self) {
         self.meter.note_end(self.side);
     }
+
+    /// Notes that the other side takes no more bytes.
+    fn other_end(&self) {
+        self.meter.note_end(match self.side {
+            Side::Client => Side::Upstream,
+            Side::Upstream => Side::Client,
+        });
+    }
 }
 
 /// Relays as [`relay`] does, between streams other than sockets.
@@ -118,7 +131,7 @@ where
     let mut client = Counted { stream: client, moved: Arc::clone(&moved), first };
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
-        () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::ErrorKind::TimedOut.into()),
+        () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::Error::other(Idle)),
     }
 }
 
@@ -189,7 +202,7 @@ async fn one_way(
                 seen.scan(read)?;
                 first = first.filter(|seen| seen.is_active());
             }
-            to.write_all(read).await?;
+            to.write_all(read).await.inspect_err(|_| counter.other_end())?;
             // Without descriptors for a pipe the copy goes on.
             if filled == buffer.len()
                 && first.is_none()
@@ -248,7 +261,10 @@ impl Pipe {
                     }
                     continue;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    counter.end();
+                    return Err(error);
+                }
             };
             counter.add(buffered);
             budget.moved(buffered);
@@ -258,7 +274,10 @@ impl Pipe {
                 match to.try_io(Interest::WRITABLE, drain) {
                     Ok(drained) => buffered -= drained,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        counter.other_end();
+                        return Err(error);
+                    }
                 }
             }
         }

@@ -102,8 +102,11 @@ impl Resolver {
             Ok(_) | Err(_) => return Err("no name server answers".to_owned()),
         };
         let records: Vec<_> = found.answers().iter().filter(|record| record.record_type() == kind).cloned().collect();
-        let bytes: usize = records.iter().map(|record| record.to_bytes().map_or(usize::MAX, |bytes| bytes.len())).sum();
-        if bytes > Limits::DNS_RECORDS { Err("the records are too large".to_owned()) } else { Ok(records) }
+        let bytes = records.iter().try_fold(0_usize, |sum, record| sum.checked_add(record.to_bytes().ok()?.len()));
+        match bytes {
+            Some(..=Limits::DNS_RECORDS) => Ok(records),
+            _ => Err("the records are too large".to_owned()),
+        }
     }
 
     /// The addresses of `name`, or the reason why there are none.

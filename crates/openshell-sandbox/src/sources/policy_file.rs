@@ -137,8 +137,9 @@ impl PolicyDocument {
         let granted = Request::new(policy.filesystem(), workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());
         // Rules may grant other folders.
-        let is_writable =
-            |folder: &Path| rules.is_some() || granted.grants_writing(folder) || started.grants_writing(folder);
+        let is_writable = |folder: &Path| {
+            rules.is_some() || granted.reaches_for_writing(folder) || started.reaches_for_writing(folder)
+        };
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));

@@ -120,9 +120,12 @@ impl<N: Clone> Notes<N> {
 /// Sockets for questions to the name server that are remembered.
 const ASKERS: usize = 256;
 
+/// Time for which such a socket is remembered; its port may be another's afterwards.
+const ASKING: Duration = Duration::from_secs(10);
+
 /// Notes of the last sockets that were connected to the name server, by their ports.
 #[derive(Debug)]
-pub(super) struct Askers<N>(VecDeque<(u16, N)>);
+pub(super) struct Askers<N>(VecDeque<(Instant, u16, N)>);
 
 impl<N> Default for Askers<N> {
     fn default() -> Self {
@@ -135,12 +138,13 @@ impl<N: Clone> Askers<N> {
         if self.0.len() == ASKERS {
             self.0.pop_front();
         }
-        self.0.push_back((port, note));
+        self.0.push_back((Instant::now(), port, note));
     }
 
     /// The note of the last socket at `port`.
     pub(super) fn get(&self, port: u16) -> Option<N> {
-        self.0.iter().rev().find(|(of, _)| *of == port).map(|(_, note)| note.clone())
+        let (begin, _, note) = self.0.iter().rev().find(|(_, of, _)| *of == port)?;
+        (begin.elapsed() < ASKING).then(|| note.clone())
     }
 }
 
