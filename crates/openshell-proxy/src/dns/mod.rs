@@ -20,9 +20,9 @@ pub trait Doors: fmt::Debug + Send + Sync {
     /// The kernel refuses the change; then none of `opened` is open.
     fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()>;
 
-    /// Opens a listener for `port` of every door.
+    /// Opens a listener for each of `ports`, of every door; one fails if descriptors are exhausted, or the port is forbidden.
     ///
     /// # Errors
-    /// Descriptors are exhausted, or the port is forbidden.
-    fn listen(&self, port: u16) -> io::Result<TcpListener>;
+    /// Threads are exhausted.
+    fn listen(&self, ports: &[u16]) -> io::Result<Vec<io::Result<TcpListener>>>;
 }

@@ -262,29 +262,30 @@ impl Names {
         opened: &[SocketAddrV4],
         closed: &[SocketAddrV4],
     ) -> Result<(), OpenError> {
-        let (mut heard, mut failure) = (Vec::new(), None);
-        for door in opened {
-            match self.listen(change, door.port()) {
-                Ok(()) => heard.push(*door),
-                Err(error) => failure = Some(error),
-            }
-        }
+        let failure = self.listen(change, opened).err();
+        let heard: Vec<_> = opened.iter().filter(|door| change.listening.contains(&door.port())).copied().collect();
         self.doors.change(&heard, closed)?;
         failure.map_or(Ok(()), Err)
     }
 
-    /// Listens for `port`, unless that was begun before.
-    fn listen(&self, change: &mut Changes, port: u16) -> Result<(), OpenError> {
-        if change.listening.contains(&port) {
-            return Ok(());
+    /// Listens for the ports of `opened`, unless that was begun before; the others are tried whichever fails.
+    fn listen(&self, change: &mut Changes, opened: &[SocketAddrV4]) -> Result<(), OpenError> {
+        let new: Ports =
+            opened.iter().map(|door| door.port()).filter(|port| !change.listening.contains(port)).collect();
+        let ports: Vec<_> = new.iter().copied().take(Limits::DOOR_PORTS - change.listening.len()).collect();
+        let mut failure = (ports.len() < new.len()).then_some(OpenError::TooManyPorts);
+        let listeners = if ports.is_empty() { Vec::new() } else { self.doors.listen(&ports)? };
+        for (port, listener) in ports.into_iter().zip(listeners) {
+            match listener {
+                Ok(listener) => {
+                    // There is room for one of each port; without a receiver the sandbox is ending.
+                    let _ = self.listeners.try_send(listener);
+                    change.listening.insert(port);
+                }
+                Err(error) => failure = Some(error.into()),
+            }
         }
-        if change.listening.len() == Limits::DOOR_PORTS {
-            return Err(OpenError::TooManyPorts);
-        }
-        // There is room for one of each port; without a receiver the sandbox is ending.
-        let _ = self.listeners.try_send(self.doors.listen(port)?);
-        change.listening.insert(port);
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     /// The table, by the policy in force.

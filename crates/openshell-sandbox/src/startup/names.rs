@@ -29,8 +29,8 @@ impl dns::Doors for Opened {
         self.0.change(opened, closed)
     }
 
-    fn listen(&self, port: u16) -> io::Result<TcpListener> {
-        self.0.listen(port)
+    fn listen(&self, ports: &[u16]) -> io::Result<Vec<io::Result<TcpListener>>> {
+        self.0.listen(ports)
     }
 }
 

@@ -23,9 +23,9 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// The doors of a firewall that was installed with `open`.
-    pub(super) fn new(workload: OwnedFd, landing: OwnedFd, open: &[SocketAddrV4]) -> Self {
-        Self { workload, landing, open: RwLock::new(open.iter().copied().collect()), change: Mutex::default() }
+    /// The doors of a firewall that was installed with `open`; `socket` is one of the workload's namespace.
+    pub(super) fn new(workload: OwnedFd, landing: OwnedFd, open: &[SocketAddrV4], socket: Option<Socket>) -> Self {
+        Self { workload, landing, open: RwLock::new(open.iter().copied().collect()), change: Mutex::new(socket) }
     }
 
     /// Returns true if `address` is a door.
@@ -60,16 +60,18 @@ impl Doors {
         Ok(())
     }
 
-    /// Opens a non-blocking listener for `port` at every address of the landing. Connections reach it at doors alone, and at those that
-    /// have no listener of their own; the address at which one was accepted tells its door.
+    /// Opens a non-blocking listener for each of `ports` at every address of the landing; one fails if descriptors are exhausted, or
+    /// for a port below 1024 if the supervisor lacks CAP_NET_BIND_SERVICE. Connections reach it at doors alone, and at those that have
+    /// no listener of their own; the address at which one was accepted tells its door.
     ///
     /// # Errors
-    /// Descriptors are exhausted, or for a port below 1024 the supervisor lacks CAP_NET_BIND_SERVICE.
-    pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
-        run_in(self.landing.as_fd(), || {
-            let listener = listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+    /// No thread can be started.
+    pub fn listen(&self, ports: &[u16]) -> io::Result<Vec<io::Result<TcpListener>>> {
+        let open = |port: &u16| {
+            let listener = listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, *port))?;
             witness::save_first_packets(&listener)?;
             Ok(listener)
-        })
+        };
+        run_in(self.landing.as_fd(), || Ok(ports.iter().map(open).collect()))
     }
 }

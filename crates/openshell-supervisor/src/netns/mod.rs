@@ -148,7 +148,7 @@ impl Linked {
         firewall::install(&firewall::ruleset(asked), &open).map_err(|source| NetnsError::Firewall { source })?;
         let handles = workload.try_clone().and_then(|workload| Ok((workload, landing.try_clone()?, tcp_socket()?)));
         let (of_workload, of_landing, socket) = handles.map_err(|source| NetnsError::Inside { source })?;
-        let doors = Arc::new(Doors::new(of_workload.fd, of_landing.fd, &open));
+        let doors = Arc::new(Doors::new(of_workload.fd, of_landing.fd, &open, Socket::open(Protocol::Netfilter).ok()));
         let packet_log = Socket::open(Protocol::Netfilter);
         Ok(Self { workload, landing, proxy, name_server, doors, probe, probe_address, socket, packet_log })
     }

@@ -109,7 +109,7 @@ fn datagrams_are_refused_at_once_unless_they_ask_the_name_server() {
 fn doors_open_and_close_and_each_is_known_by_its_address() {
     let linked = linked();
     let door = |last: u8, port: u16| SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, last), port);
-    let listener = linked.doors.listen(5432).unwrap();
+    let listener = linked.doors.listen(&[5432]).unwrap().remove(0).unwrap();
     listener.set_nonblocking(false).unwrap();
     assert!(connect_witnessed(&linked.workload, door(1, 5432).into()).is_err(), "it is not open yet");
     linked.doors.change(&[door(1, 5432), door(2, 5432)], &[]).unwrap();
@@ -135,7 +135,7 @@ fn doors_open_and_close_and_each_is_known_by_its_address() {
     held[0].write_all(b"x").unwrap();
     held[1].read_exact(&mut [0]).unwrap();
     // The proxy's own port is free for doors too.
-    let shared = linked.doors.listen(3128).unwrap();
+    let shared = linked.doors.listen(&[3128]).unwrap().remove(0).unwrap();
     shared.set_nonblocking(true).unwrap();
     connect_witnessed(&linked.workload, linked.proxy.local_addr().unwrap()).unwrap();
     assert_eq!(shared.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "the proxy has it");
