@@ -245,6 +245,28 @@ END
 }
 
 #[test]
+fn java_needs_no_proxy_and_curl_may_take_socks() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let program = "
+import java.net.URI; import java.net.http.*;
+public class Client { public static void main(String[] a) throws Exception {
+  for (String path : new String[] {\"hello\", \"other\"}) {
+    var request = HttpRequest.newBuilder(URI.create(\"http://web.test:8080/\" + path)).version(HttpClient.Version.HTTP_1_1).build();
+    System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.discarding()).statusCode());
+  } } }";
+    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
+    let script = format!(
+        "d=$(mktemp -d); cat > $d/Client.java <<'END'\n{program}\nEND\njava $d/Client.java; rm -r $d
+        for how in socks5 socks5-hostname; do curl -sS --$how 10.200.0.1:3128 https://web.test/hello; echo; done
+        curl -sS --socks5-hostname 10.200.0.1:3128 -o /dev/null -w '%{{http_code}}\\n' https://web.test/other"
+    );
+    let finished = without_variables(&lab, &origin, &["/usr/bin/java", "/usr/bin/curl"], rules, &script);
+    assert_eq!(finished.ok(), "200\n403\nhello\nhello\n403", "{finished:?}");
+    assert_eq!(finished.logged("[door:socks]").len(), 3, "{}", finished.log);
+}
+
+#[test]
 fn the_interpreter_of_a_virtual_environment_reaches_its_database() {
     let lab = lab();
     let _server = start_postgresql(&lab);

@@ -120,6 +120,23 @@ print(said(lambda: clear().unary_unary(path('One'))(b'x', metadata=metadata)))
 }
 
 #[test]
+fn calls_need_no_proxy_and_are_judged_as_by_one() {
+    let calls = Calls::start();
+    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: POST, path: /lab.Calls/One}}]";
+    let program = "
+import os
+for name in list(os.environ):
+    if name.lower().endswith('_proxy'): del os.environ[name]
+for channel in (secure(), clear()):
+    print(channel.unary_unary(path('One'))(b'hello'), said(lambda: list(channel.unary_stream(path('Many'))(b'')))[:45])
+";
+    let finished = calls.run(rules, &["--log-level", "info"], program);
+    let line = "b'hello' PERMISSION_DENIED request_not_in_rules: POST /la";
+    assert_eq!(finished.ok(), format!("{line}\n{line}"), "{finished:?}");
+    assert_eq!(finished.logged("[door:name]").len(), 2, "{}", finished.log);
+}
+
+#[test]
 fn what_takes_calls_without_http2_is_unavailable() {
     let packages = installed("grpc-h1", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" grpcio");
     let lab = Lab::with_web();

@@ -154,14 +154,23 @@ impl Names {
         let (address, generation, old, ports) = match found {
             Ok(found) => found,
             Err(error) => {
-                self.change_doors(&mut change, &[], &closed)?;
+                self.doors.change(&[], &closed)?;
                 return Err(error);
             }
         };
         let door = |port: &u16| SocketAddrV4::new(address, *port);
+        let wanted: Vec<_> = ports.difference(&old).map(door).collect();
+        let failure = self.listen(&mut change, &wanted).err();
+        let ports: Ports = ports.into_iter().filter(|port| change.listening.contains(port)).collect();
         let opened: Vec<_> = ports.difference(&old).map(door).collect();
         closed.extend(old.difference(&ports).map(door));
-        self.change_doors(&mut change, &opened, &closed)?;
+        self.doors.change(&opened, &closed)?;
+        if let Some(error) = failure {
+            if ports.is_empty() {
+                return Err(error);
+            }
+            tracing::warn!("a port of {name} is refused: {error}");
+        }
         let used = InUse { address, generation, ports, asked: Instant::now() };
         self.table().in_use.insert(name.clone(), used);
         Ok(address)
@@ -174,32 +183,44 @@ impl Names {
     pub fn refresh(&self) -> Result<(), OpenError> {
         let mut change = lock(&self.change);
         let (mut opened, mut closed) = (Vec::new(), Vec::new());
-        {
-            let mut table = self.table();
-            let Table { generation, known, in_use, literals, .. } = &mut *table;
-            for (name, used) in in_use.iter_mut() {
-                let mut ports = known.ports(name);
+        let (now, wanted, literals) = {
+            let table = self.table();
+            let ports = |(name, used): (&HostName, &InUse)| {
+                let mut ports = table.known.ports(name);
                 if self.is_observed {
                     ports.extend(&used.ports);
                 }
                 let door = |port: &u16| SocketAddrV4::new(used.address, *port);
                 opened.extend(ports.difference(&used.ports).map(door));
                 closed.extend(used.ports.difference(&ports).map(door));
-                (used.ports, used.generation) = (ports, *generation);
+                (name.clone(), ports)
+            };
+            let wanted: HashMap<_, _> = table.in_use.iter().map(ports).collect();
+            let literals = table.known.literals().clone();
+            opened.extend(literals.difference(&table.literals));
+            closed.extend(table.literals.difference(&literals));
+            (table.generation, wanted, literals)
+        };
+        let failure = self.listen(&mut change, &opened).err();
+        let is_heard = |port: u16| change.listening.contains(&port);
+        opened.retain(|door| is_heard(door.port()));
+        let changed = self.doors.change(&opened, &closed);
+        let mut table = self.table();
+        // Doors that could not be opened are tried again by the next change, or when their name is asked for.
+        (table.in_use, table.literals) = match &changed {
+            Ok(()) => {
+                let in_use = std::mem::take(&mut table.in_use).into_iter().filter_map(|(name, mut used)| {
+                    used.ports = wanted.get(&name)?.iter().copied().filter(|port| is_heard(*port)).collect();
+                    used.generation = now;
+                    (self.is_observed || !used.ports.is_empty()).then_some((name, used))
+                });
+                (in_use.collect(), literals.into_iter().filter(|door| is_heard(door.port())).collect())
             }
-            in_use.retain(|_, used| self.is_observed || !used.ports.is_empty());
-            opened.extend(known.literals().difference(literals));
-            closed.extend(literals.difference(known.literals()));
-            literals.clone_from(known.literals());
-        }
-        let changed = self.change_doors(&mut change, &opened, &closed);
-        if changed.is_err() {
-            // Names open their doors again when they are asked for; addresses without a listener are tried by the next change.
-            let mut table = self.table();
-            table.in_use.clear();
-            table.literals.retain(|door| change.listening.contains(&door.port()));
-        }
-        changed
+            Err(_) => (HashMap::new(), BTreeSet::new()),
+        };
+        drop(table);
+        changed?;
+        failure.map_or(Ok(()), Err)
     }
 
     /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as [`Self::open`] does.
@@ -214,13 +235,11 @@ impl Names {
         if !self.table().in_use.contains_key(&name) || in_use(&self.table()) >= Limits::DOORS {
             return false;
         }
-        let opened = self.change_doors(&mut change, &[address], &[]);
-        if opened.is_ok()
-            && let Some(used) = self.table().in_use.get_mut(&name)
-        {
+        let opened = self.listen(&mut change, &[address]).is_ok() && self.doors.change(&[address], &[]).is_ok();
+        if opened && let Some(used) = self.table().in_use.get_mut(&name) {
             used.ports.insert(address.port());
         }
-        opened.is_ok()
+        opened
     }
 
     /// The target of a connection to `address`: a name, or an address that the policy names as a host.
@@ -253,19 +272,6 @@ impl Names {
     #[must_use]
     pub fn tcp_names(&self) -> Vec<HostName> {
         self.table().known.tcp_names().cloned().collect()
-    }
-
-    /// Listens for the ports of `opened` that have no listener, and changes the doors.
-    fn change_doors(
-        &self,
-        change: &mut Changes,
-        opened: &[SocketAddrV4],
-        closed: &[SocketAddrV4],
-    ) -> Result<(), OpenError> {
-        let failure = self.listen(change, opened).err();
-        let heard: Vec<_> = opened.iter().filter(|door| change.listening.contains(&door.port())).copied().collect();
-        self.doors.change(&heard, closed)?;
-        failure.map_or(Ok(()), Err)
     }
 
     /// Listens for the ports of `opened`, unless that was begun before; the others are tried whichever fails.
@@ -354,4 +360,130 @@ pub(crate) fn named(names: Option<&Names>, target: Target) -> Target {
 /// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io;
+    use std::net::{SocketAddrV4, TcpListener};
+    use std::sync::{Arc, Mutex};
+
+    use openshell_policy::network::host::HostName;
+    use tokio::sync::mpsc;
+
+    use super::{Doors, Found, Limits, Names, OpenError};
+    use crate::decide::store::PolicyStore;
+    use crate::testing;
+
+    /// Doors without a firewall; ports from 60000 on are forbidden.
+    #[derive(Clone, Debug, Default)]
+    struct Open(Arc<Mutex<BTreeSet<SocketAddrV4>>>);
+
+    impl Doors for Open {
+        fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
+            let mut open = self.0.lock().unwrap();
+            open.retain(|door| !closed.contains(door));
+            open.extend(opened);
+            Ok(())
+        }
+
+        fn listen(&self, ports: &[u16]) -> io::Result<Vec<io::Result<TcpListener>>> {
+            let listen = |port: &u16| match port {
+                60_000.. => Err(io::ErrorKind::PermissionDenied.into()),
+                _ => TcpListener::bind("127.0.0.1:0"),
+            };
+            Ok(ports.iter().map(listen).collect())
+        }
+    }
+
+    struct Tested {
+        names: Names,
+        policy: Arc<PolicyStore>,
+        open: Open,
+        listeners: mpsc::Receiver<TcpListener>,
+    }
+
+    fn tested(endpoints: &str, is_observed: bool) -> Tested {
+        let (policy, open) = (Arc::new(PolicyStore::new(testing::snapshot(1, endpoints))), Open::default());
+        let (sender, listeners) = mpsc::channel(Limits::DOOR_PORTS);
+        let search = vec![name("search.test")];
+        let names = Names::new(Arc::clone(&policy), Box::new(open.clone()), search, is_observed, sender);
+        Tested { names, policy, open, listeners }
+    }
+
+    fn name(text: &str) -> HostName {
+        HostName::parse(text).unwrap()
+    }
+
+    impl Tested {
+        fn doors(&self) -> Vec<String> {
+            self.open.0.lock().unwrap().iter().map(ToString::to_string).collect()
+        }
+    }
+
+    #[test]
+    fn a_name_has_the_doors_of_the_policy_in_force_once_somebody_asks_for_it() {
+        let mut tested = tested("{host: a.test, ports: [80, 443]}, {host: '*.b.test', port: 443}", false);
+        assert_eq!(tested.names.find(&name("a.test")), Found::Closed);
+        assert_eq!(tested.names.find(&name("b.test")), Found::Unknown);
+        assert_eq!(tested.names.find(&name("a.test.search.test")), Found::UnknownWithDomain);
+        let address = tested.names.open(&name("a.test")).unwrap();
+        assert_eq!(tested.names.find(&name("a.test")), Found::At(address));
+        assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.1:443"]);
+        tested.names.open(&name("x.b.test")).unwrap();
+        assert!(matches!(tested.names.open(&name("b.test")), Err(OpenError::Unknown)));
+        let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
+        assert_eq!(of("198.18.0.2:443").as_deref(), Some("x.b.test:443"));
+        assert_eq!((of("198.18.0.9:443"), of("10.99.0.1:443")), (None, None));
+        let ports = std::iter::from_fn(|| tested.listeners.try_recv().ok()).count();
+        assert_eq!(ports, 2, "one listener a port");
+
+        tested
+            .policy
+            .replace(testing::snapshot(2, "{host: '*.b.test', ports: [443, 8443]}, {host: 9.9.9.9, port: 53}"));
+        assert_eq!(tested.names.find(&name("a.test")), Found::Unknown);
+        assert_eq!(tested.names.find(&name("x.b.test")), Found::Closed, "it has another port");
+        tested.names.refresh().unwrap();
+        assert_eq!(tested.doors(), ["9.9.9.9:53", "198.18.0.2:443", "198.18.0.2:8443"]);
+        tested.policy.replace(testing::snapshot(3, "{host: a.test, port: 80}, {host: c.test, port: 1}"));
+        tested.names.refresh().unwrap();
+        assert_eq!(tested.doors(), Vec::<String>::new());
+        tested.names.open(&name("c.test")).unwrap();
+        tested.names.open(&name("a.test")).unwrap();
+        assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.3:1"], "an address stays its name's");
+    }
+
+    #[test]
+    fn names_of_wildcards_are_bounded_and_those_that_are_written_out_are_not() {
+        let tested = tested("{host: '*.b.test', port: 443}, {host: a.test, port: 80}", false);
+        let opened = (0..300).filter(|n| tested.names.open(&name(&format!("n{n}.b.test"))).is_ok()).count();
+        assert_eq!(opened, 256);
+        tested.names.open(&name("n7.b.test")).unwrap();
+        tested.names.open(&name("a.test")).unwrap();
+    }
+
+    #[test]
+    fn a_door_that_cannot_be_opened_keeps_no_other_from_it_nor_from_its_end() {
+        let tested = tested("{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}", false);
+        assert!(matches!(tested.names.refresh(), Err(OpenError::Door(_))));
+        assert_eq!(tested.doors(), ["9.9.9.9:53"]);
+        tested.names.open(&name("a.test")).unwrap();
+        assert_eq!(tested.doors(), ["9.9.9.9:53", "198.18.0.1:80"]);
+        tested.policy.replace(testing::snapshot(2, "{host: b.test, port: 60001}"));
+        tested.names.refresh().unwrap();
+        assert_eq!(tested.doors(), Vec::<String>::new());
+        assert!(matches!(tested.names.open(&name("b.test")), Err(OpenError::Door(_))));
+    }
+
+    #[test]
+    fn an_observed_run_knows_every_name_and_opens_doors_of_those_that_were_asked_for() {
+        let tested = tested("", true);
+        assert_eq!(tested.names.find(&name("any.test")), Found::Closed);
+        assert!(!tested.names.open_observed("198.18.0.1:80".parse().unwrap()), "nobody has asked for it");
+        tested.names.open(&name("any.test")).unwrap();
+        assert!(tested.names.open_observed("198.18.0.1:80".parse().unwrap()));
+        assert!(!tested.names.open_observed("198.18.0.2:80".parse().unwrap()));
+        assert_eq!(tested.doors(), ["198.18.0.1:80"]);
+    }
 }

@@ -38,24 +38,37 @@ const PIPE_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// Either side failed, both were silent for [`Limits::IDLE`], or the client's first bytes hold a placeholder.
 pub async fn relay(
-    mut client: TcpStream,
+    client: TcpStream,
     surplus: Bytes,
-    mut upstream: TcpStream,
+    upstream: TcpStream,
     early: Bytes,
     mut first: FirstBytes,
     meter: &Meter,
 ) -> io::Result<()> {
     first.scan(&surplus)?;
-    let relayed = relay_all(&mut client, surplus, &mut upstream, early, first, meter).await;
-    if relayed.as_ref().err().and_then(placeholder_refusal).is_some() {
-        // A reset, so that the upstream does not take the truncated bytes for complete.
-        upstream.set_zero_linger()?;
-    }
-    if relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
-        // A reset of one side is one of the other; the side that is gone already does not care.
-        let _ = (client.set_zero_linger(), upstream.set_zero_linger());
-    }
+    let mut ends = Ends { client, upstream, is_complete: false };
+    let Ends { client, upstream, .. } = &mut ends;
+    let relayed = relay_all(client, surplus, upstream, early, first, meter).await;
+    let is_reset = relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
+    ends.is_complete = !is_reset && relayed.as_ref().err().and_then(placeholder_refusal).is_none();
     relayed
+}
+
+/// Both ends of a relay. Unless it is complete, both are reset when this is dropped, so that neither takes truncated bytes for complete:
+/// a side was reset, the bytes were refused, or the connection is permitted no longer.
+struct Ends {
+    client: TcpStream,
+    upstream: TcpStream,
+    is_complete: bool,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            // A side that is gone already does not care.
+            let _ = (self.client.set_zero_linger(), self.upstream.set_zero_linger());
+        }
+    }
 }
 
 async fn relay_all(

@@ -54,6 +54,9 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Findings) {
     if let Some(host) = endpoint.host() {
         of_host(&host.to_string(), found);
     }
+    if endpoint.is_tcp() {
+        found.note("`protocol: tcp` relays bytes as they are, so no credential can be used there".to_owned());
+    }
     let ports = endpoint.ports().iter().map(|port| port.get());
     for port in ports.filter(|port| CONTROL_PLANE_PORTS.contains(port)) {
         found.warn(format!("port {port} is never reachable, whatever a policy says: control planes listen there"));
