@@ -219,6 +219,15 @@ pub(crate) struct CheckArgs {
     pub(crate) credentials: Option<PathBuf>,
 }
 
+/// Way of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoorName {
+    Connect,
+    Forward,
+    Socks,
+    Name,
+}
+
 /// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the proxy.
 #[derive(Debug, Parser)]
 #[command(name = "explain", bin_name = "openshell-sandbox explain", max_term_width = 100)]
@@ -246,6 +255,10 @@ pub(crate) struct ExplainArgs {
     /// Destination port
     #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
+
+    /// Way of the connection: by the proxy (connect, forward, socks), or by name, of a program that knows no proxy
+    #[arg(long, value_name = "DOOR", value_enum, default_value = "connect")]
+    pub(crate) door: DoorName,
 
     /// Method of a request
     #[arg(long, value_name = "METHOD", requires = "path")]

@@ -353,3 +353,19 @@ fn each_connection_that_was_opened_has_one_end_whoever_resets_it() {
     assert_eq!(by_name.len(), 20, "{closed:?}");
     assert!(by_name.iter().all(|line| line.contains("[by:client]")), "{by_name:?}");
 }
+
+#[test]
+fn explain_says_what_a_program_without_a_proxy_would_meet() {
+    let lab = lab();
+    let file =
+        lab.file("policy.yaml", endpoints(&["host: db.test, port: 5432, protocol: tcp", "host: 10.99.0.1, port: 80"]));
+    let explain = |host: &str, port: &str| {
+        let words = format!("--binary {} --host {host} --port {port} --door name", python());
+        lab.shell(&format!("{} explain {} {words}", lab.binary(), file.display()))
+    };
+    assert!(explain("db.test", "5432").starts_with("allowed: "), "{}", explain("db.test", "5432"));
+    assert!(explain("10.99.0.1", "80").starts_with("allowed: "));
+    assert!(explain("db.test", "5433").contains("names this port of the host"));
+    assert!(explain("web.test", "5432").contains("does not know the name"));
+    assert!(explain("10.99.0.2", "80").contains("no endpoint names this address"));
+}

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use openshell_policy::network::host::{Host, HostName};
+use openshell_policy::policy::Policy;
 use tokio::sync::mpsc;
 
 use super::Doors;
@@ -342,6 +343,35 @@ impl Changes {
                 true
             }
         }
+    }
+}
+
+/// The way of a program that knows no proxy to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A door.
+    Open,
+    /// The policy knows the host, and not this port of it: the kernel refuses the connection.
+    OtherPort,
+    /// The policy does not know the host: a name has no address, an address no door.
+    Unknown,
+}
+
+/// The way to `target` under `policy`, whatever program asks.
+#[must_use]
+pub fn way(policy: &Policy, target: &Target) -> Way {
+    let known = Known::new(policy);
+    let ports: Ports = match &target.host {
+        Host::Name(name) => known.ports(name),
+        Host::Address(address) => {
+            let literals = known.literals().iter().filter(|door| IpAddr::V4(*door.ip()) == *address);
+            literals.map(|door| door.port()).collect()
+        }
+    };
+    match ports.contains(&target.port) {
+        true => Way::Open,
+        false if ports.is_empty() => Way::Unknown,
+        false => Way::OtherPort,
     }
 }
 

@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use openshell_policy::network::host::Host;
+use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message::{self, Judged, MessagePermit};
 use openshell_proxy::decide::permit::Permit;
 use openshell_proxy::denial::refusal::Refusal;
+use openshell_proxy::dns::names::{Way, way};
 use openshell_proxy::inference::is_target;
 use openshell_proxy::peer::{Caller, Program};
 use openshell_proxy::resolve::guard::Destination;
@@ -14,7 +16,7 @@ use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
 use openshell_proxy::target::Target;
 
-use crate::cli::ExplainArgs;
+use crate::cli::{DoorName, ExplainArgs};
 use crate::logging::print_line;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::PolicyFiles;
@@ -50,6 +52,12 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         print_line(&format!("allowed: {subject}: the models of --inference-routes, before any policy"));
         return Ok(ExitCode::SUCCESS);
     }
+    if args.door == DoorName::Name
+        && let Some(why) = closed(snapshot.policy(), &target)
+    {
+        print_line(&format!("refused: {subject}: {why}"));
+        return Ok(ExitCode::FAILURE);
+    }
     let judged = judge(&snapshot, &caller, &target, || Ok(()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = judged.and_then(|permit| {
@@ -66,6 +74,16 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             print_refusal(&subject, &refusal, &target, &caller);
             Ok(ExitCode::FAILURE)
         }
+    }
+}
+
+/// The reason for which a program that knows no proxy has no way to `target`, whatever program it is.
+fn closed(policy: &Policy, target: &Target) -> Option<&'static str> {
+    match (way(policy, target), &target.host) {
+        (Way::Open, _) => None,
+        (Way::OtherPort, _) => Some("no endpoint of the policy names this port of the host, so the kernel refuses it"),
+        (Way::Unknown, Host::Name(_)) => Some("the policy does not know the name, so it has no address inside"),
+        (Way::Unknown, Host::Address(_)) => Some("no endpoint names this address, so the kernel refuses it"),
     }
 }
 

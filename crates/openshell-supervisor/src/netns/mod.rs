@@ -140,7 +140,11 @@ impl Linked {
         let probe = listen(SocketAddrV4::new(LANDING, 0)).map_err(|source| NetnsError::Probe { source })?;
         let port = probe.local_addr().map_err(|source| NetnsError::Probe { source })?.port();
         let probe_address = SocketAddrV4::new(LANDING, port);
-        let name_server = NameServerSockets::open();
+        // Listeners at one address would share its connections.
+        let name_server = match address == NAME_SERVER {
+            true => Err(io::ErrorKind::AddrInUse.into()),
+            false => NameServerSockets::open(),
+        };
         let asked = name_server.as_ref().ok().map(|_| NAME_SERVER);
         let open: Vec<_> = [address].into_iter().chain(asked).collect();
         thread::enter(workload.as_fd()).map_err(|source| NetnsError::Inside { source })?;
