@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use openshell_policy::event::Audit;
 use openshell_policy::words;
+use tracing::{Instrument as _, debug_span};
 
 use crate::authorize::authorizer::Authorization;
 use crate::authorize::revocation::RevocationWatch;
@@ -13,6 +14,7 @@ use crate::decide::permit::Inspection;
 use crate::denial::refusal::Refusal;
 use crate::egress::Dialed;
 use crate::identify::Identity;
+use crate::inference;
 use crate::peer::Caller;
 use crate::proxy::Proxy;
 use crate::quota::QuotaGuard;
@@ -94,8 +96,17 @@ impl Door<'_> {
         Ok((authorization, destination))
     }
 
+    /// Opens the other end of a tunnel to `target`.
+    pub(super) async fn open(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+        if inference::is_target(&target) {
+            return self.connect_models(target, record).await;
+        }
+        let span = debug_span!("request", request = record.request());
+        self.connect(&target, record).instrument(span).await
+    }
+
     /// Authorizes and dials `target`.
-    pub(super) async fn connect(&self, target: &Target, record: &mut Record) -> Result<Opened, Refusal> {
+    async fn connect(&self, target: &Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
         let (authorization, dialed) = loop {
             let (authorization, destination) = self.authorize(target, record).await?;
@@ -116,7 +127,7 @@ impl Door<'_> {
     }
 
     /// Opens a connection to the models at `target`, which needs no policy.
-    pub(super) async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+    async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
         let caller = self.caller();
         caller.iter().for_each(|caller| record.called_by(caller.clone()));

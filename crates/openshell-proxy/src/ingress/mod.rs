@@ -111,11 +111,7 @@ impl<'p> HttpDoor<'p> {
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
             let answered = match target {
-                Ok(target) if inference::is_target(&target) => self.door.connect_models(target, &mut record).await,
-                Ok(target) => {
-                    let span = debug_span!("request", request = record.request());
-                    self.door.connect(&target, &mut record).instrument(span).await
-                }
+                Ok(target) => self.door.open(target, &mut record).await,
                 Err(refusal) => Err(refusal),
             };
             (record, answered.map(|opened| self.established(&mut request, opened)))

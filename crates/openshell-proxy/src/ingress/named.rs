@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::door::{Connected, Door};
 use crate::identify::Identity;
-use crate::inference;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
 use crate::socket::ClientStream;
@@ -17,11 +16,7 @@ use openshell_policy::words;
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
     let door = Door { proxy, identity };
     let mut record = Record::new(&proxy.services.audit, format!("CONNECT {target}"), Some(target.clone()));
-    let opened = match inference::is_target(&target) {
-        true => door.connect_models(target, &mut record).await,
-        false => door.connect(&target, &mut record).await,
-    };
-    match opened {
+    match door.open(target, &mut record).await {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = opened.closing(&proxy.services.audit, words::Door::Name);

@@ -13,7 +13,6 @@ use super::door::{Connected, Door};
 use crate::denial::refusal::Refusal;
 use crate::dns::names::named;
 use crate::identify::Identity;
-use crate::inference;
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
@@ -67,11 +66,7 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
     };
     let mut record = Record::new(audit, format!("CONNECT {target}"), Some(target.clone()));
     let door = Door { proxy, identity };
-    let opened = match inference::is_target(&target) {
-        true => door.connect_models(target, &mut record).await,
-        false => door.connect(&target, &mut record).await,
-    };
-    match opened {
+    match door.open(target, &mut record).await {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = opened.closing(audit, words::Door::Socks);
