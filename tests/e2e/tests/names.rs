@@ -369,3 +369,12 @@ fn explain_says_what_a_program_without_a_proxy_would_meet() {
     assert!(explain("web.test", "5432").contains("does not know the name"));
     assert!(explain("10.99.0.2", "80").contains("no endpoint names this address"));
 }
+
+#[test]
+fn names_do_not_depend_on_the_callers_umask() {
+    let lab = lab();
+    let file = lab.file("policy.yaml", endpoints(&["host: db.test, port: 5432, protocol: tcp"]));
+    let asked = "getent hosts db.test localhost | grep -c .";
+    let script = format!("umask 077; {} --policy-data {} -- sh -c '{asked}'", lab.binary(), file.display());
+    assert_eq!(lab.shell(&script).lines().last(), Some("2"), "{}", lab.log());
+}

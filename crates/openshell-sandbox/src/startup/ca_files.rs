@@ -227,7 +227,11 @@ fn write(
 }
 
 /// Writes a file of these parts that everybody may read.
-fn write_file<'p>(path: &Path, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
+/// Writes a file that every user may read, whatever the caller's umask is.
+///
+/// # Errors
+/// It exists, or cannot be written.
+pub(super) fn write_file<'p>(path: &Path, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
     let write = || {
         let mut file = File::create_new(path)?;
         parts.into_iter().try_for_each(|part| file.write_all(part))?;

@@ -14,6 +14,7 @@ use openshell_supervisor::run_dir::RunDir;
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
+use crate::startup::ca_files::write_file;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
@@ -64,12 +65,9 @@ impl ResolverFiles {
         let names =
             hosts.lines().flat_map(|line| line.split(' ').skip(1)).filter_map(|name| HostName::parse(name).ok());
         let own = names.collect();
-        let write = || {
-            std::fs::create_dir(&folder)?;
-            std::fs::write(folder.join("resolv.conf"), settings.resolv_conf())?;
-            std::fs::write(folder.join("hosts"), hosts)
-        };
-        write().with_context(|| format!("cannot write to {}", folder.display()))?;
+        std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        write_file(&folder.join("resolv.conf"), [settings.resolv_conf().as_bytes()])?;
+        write_file(&folder.join("hosts"), [hosts.as_bytes()])?;
         Ok(Self { folder: Some(folder), local: LocalNames { search: settings.search, own } })
     }
 
