@@ -273,15 +273,20 @@ fn connect(name: &str) {
     pairs(name, MILLI, || outside(&lab, &["requests", "500"]), || inside(&lab, &policy, &["requests", "500"]));
 }
 
-/// The same to a relay without logic, which answers each CONNECT, and copies; its client is behind a link, as in a sandbox.
-fn connect_relay(name: &str) {
-    let (lab, _server) = host();
+/// Makes a network `client` on the lab, behind a link of the same kind as a sandbox's: the lab is 10.98.0.1 there.
+fn link_client(lab: &Lab) {
     let made = lab.shell(
         "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 netns client && \
          ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n client addr add 10.98.0.2/24 dev link1 && \
          ip -n client link set link1 up",
     );
     assert_eq!(made, "");
+}
+
+/// The same to a relay without logic, which answers each CONNECT, and copies; its client is behind a link, as in a sandbox.
+fn connect_relay(name: &str) {
+    let (lab, _server) = host();
+    link_client(&lab);
     let policy = policy(10);
     let task = ["requests", "500"];
     let by_relay = || outside_with(&lab, "HTTPS_PROXY=http://10.98.0.1:8082 ip netns exec client", &task);

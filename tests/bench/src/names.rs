@@ -8,7 +8,7 @@ use lab::Lab;
 use lab::host::{Program, UID};
 
 use super::client::{median, median_of, timed};
-use super::{host, inside, outside_with, pairs, this};
+use super::{host, inside, link_client, outside_with, pairs, this};
 
 /// The name of the upstream, and its port.
 const NAME: &str = "web.test:8080";
@@ -100,12 +100,7 @@ pub(crate) fn answers(name: &str) {
 /// Connections by name, to those through a relay that copies whatever comes.
 pub(crate) fn connections(name: &str, how: &str) {
     let (lab, _server) = host();
-    let made = lab.shell(
-        "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 netns client && \
-         ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n client addr add 10.98.0.2/24 dev link1 && \
-         ip -n client link set link1 up",
-    );
-    assert_eq!(made, "");
+    link_client(&lab);
     let by_relay = || outside_with(&lab, "ip netns exec client", &["named-relay", "500"]);
     pairs(name, 1e3, by_relay, || inside(&lab, &policy(&[]), &["named", "500", how]));
 }

@@ -146,14 +146,20 @@ impl Question {
         let whole = self.message(answer);
         match whole.to_vec() {
             Ok(bytes) if bytes.len() <= usize::from(self.datagram) => bytes,
-            _ => whole.truncate().to_vec().unwrap_or_default(),
+            _ => self.encoded(&whole.truncate()),
         }
     }
 
     /// Writes an answer for a stream.
     #[must_use]
     pub fn stream(&self, answer: Answer) -> Vec<u8> {
-        self.message(answer).to_vec().unwrap_or_default()
+        self.encoded(&self.message(answer))
+    }
+
+    /// Writes `message`; a failure as the header alone, with SERVFAIL.
+    fn encoded(&self, message: &Message) -> Vec<u8> {
+        let [high, low] = self.id.to_be_bytes();
+        message.to_vec().unwrap_or_else(|_| vec![high, low, 0x80, 0x82, 0, 0, 0, 0, 0, 0, 0, 0])
     }
 
     fn message(&self, answer: Answer) -> Message {

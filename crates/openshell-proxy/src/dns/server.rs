@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,17 +74,10 @@ impl NameServer {
         Self { names, own_names, resolver, witness, report: NameReport::new(audit), slots, slots_outside, asked }
     }
 
-    /// Answers questions at `datagrams` and `listener` until `stop` completes.
-    pub async fn run(self, datagrams: UdpSocket, listener: TcpListener, stop: impl Future) {
+    /// Answers questions at `datagrams` and `listener`, for ever.
+    pub async fn run(self, datagrams: UdpSocket, listener: TcpListener) {
         let (server, datagrams) = (Arc::new(self), Arc::new(datagrams));
-        let mut stop = pin!(stop);
-        let mut streams = pin!(Arc::clone(&server).serve_streams(listener));
-        let mut serving = pin!(server.serve_datagrams(datagrams));
-        tokio::select! {
-            () = &mut serving => {}
-            () = &mut streams => {}
-            _ = &mut stop => {}
-        }
+        tokio::join!(Arc::clone(&server).serve_streams(listener), server.serve_datagrams(datagrams));
     }
 
     async fn serve_datagrams(self: Arc<Self>, datagrams: Arc<UdpSocket>) {

@@ -63,7 +63,7 @@ pub(super) fn serve(server: NameServer, sockets: Option<NameServerSockets>, task
     let Some(NameServerSockets { datagrams, listener }) = sockets else { return Ok(()) };
     let (datagrams, listener) =
         (tokio::net::UdpSocket::from_std(datagrams)?, tokio::net::TcpListener::from_std(listener)?);
-    tasks.spawn("name server", server.run(datagrams, listener, pending::<()>()));
+    tasks.spawn("name server", server.run(datagrams, listener));
     Ok(())
 }
 
