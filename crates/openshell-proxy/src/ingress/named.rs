@@ -1,7 +1,10 @@
 //! Connections to the door of a name: the client asks for nothing, and its door tells the target.
 
-use rustix::net::sockopt;
 use std::time::Duration;
+
+use bytes::Bytes;
+use openshell_policy::words;
+use rustix::net::sockopt;
 
 use super::door::{Connected, Door};
 use crate::identify::Identity;
@@ -9,8 +12,6 @@ use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
 use crate::socket::ClientStream;
 use crate::target::Target;
-use bytes::Bytes;
-use openshell_policy::words;
 
 /// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects no answer.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
