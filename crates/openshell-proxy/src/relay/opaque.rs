@@ -1,11 +1,13 @@
 //! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
 
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,6 +188,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
+thread_local! {
+    /// The buffer of all copies of a worker: its bytes have been written, or moved, before the next copy reads.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER_BYTES]);
+}
+
+/// What one copy has moved.
+struct Copied {
+    /// Bytes read; 0 at the end of the stream.
+    read: usize,
+    /// Those that could not be written at once.
+    rest: Bytes,
+}
+
 /// Relays one direction to its end, which is passed on. An idle direction holds no buffer.
 async fn one_way(
     from: &mut ReadHalf<'_>,
@@ -194,44 +209,52 @@ async fn one_way(
     mut first: Option<&mut FirstBytes>,
 ) -> io::Result<()> {
     loop {
-        from.readable().await?;
-        let mut buffer = vec![0; BUFFER_BYTES];
-        loop {
-            let filled = match from.try_read(&mut buffer) {
-                Ok(0) => {
-                    counter.end();
-                    return to.shutdown().await;
-                }
-                Ok(filled) => filled,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    counter.end();
-                    return Err(error);
-                }
-            };
-            counter.add(filled);
-            let read = buffer.get(..filled).unwrap_or_default();
-            if let Some(seen) = &mut first {
-                seen.scan(read)?;
-                first = first.filter(|seen| seen.is_active());
-            }
-            to.write_all(read).await.inspect_err(|_| counter.other_end())?;
-            // Without descriptors for a pipe the copy goes on.
-            if filled == buffer.len()
-                && first.is_none()
-                && let Ok(_permit) = PIPES.try_acquire()
-                && let Ok(pipe) = Pipe::new()
-            {
-                match pipe.stream(from.as_ref(), to.as_ref(), counter).await? {
-                    Paused::Ended => {
-                        counter.end();
-                        return to.shutdown().await;
-                    }
-                    Paused::Waiting => break,
-                }
-            }
+        let copied =
+            poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, &mut first, buffer, cx)));
+        let Copied { read, rest } = copied.await?;
+        if read == 0 {
+            counter.end();
+            return to.shutdown().await;
+        }
+        to.write_all(&rest).await.inspect_err(|_| counter.other_end())?;
+        // Without descriptors for a pipe the copy goes on.
+        if read == BUFFER_BYTES
+            && first.is_none()
+            && let Ok(_permit) = PIPES.try_acquire()
+            && let Ok(pipe) = Pipe::new()
+            && let Paused::Ended = pipe.stream(from.as_ref(), to.as_ref(), counter).await?
+        {
+            counter.end();
+            return to.shutdown().await;
         }
     }
+}
+
+/// Reads what has come, and writes as much of it as the other side takes at once.
+fn copy_once(
+    from: &mut ReadHalf<'_>,
+    to: &WriteHalf<'_>,
+    counter: &Counter<'_>,
+    first: &mut Option<&mut FirstBytes>,
+    buffer: &mut [u8],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Copied>> {
+    let mut buffer = ReadBuf::new(buffer);
+    ready!(Pin::new(from).poll_read(cx, &mut buffer)).inspect_err(|_| counter.end())?;
+    let read = buffer.filled();
+    counter.add(read.len());
+    if let Some(seen) = first {
+        seen.scan(read)?;
+        if !seen.is_active() {
+            *first = None;
+        }
+    }
+    let written = match to.try_write(read) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        written => written.inspect_err(|_| counter.other_end())?,
+    };
+    let rest = read.get(written..).map(Bytes::copy_from_slice).unwrap_or_default();
+    Poll::Ready(Ok(Copied { read: read.len(), rest }))
 }
 
 /// Moves bytes between sockets inside the kernel (splice(2)).
