@@ -378,3 +378,135 @@ fn names_do_not_depend_on_the_callers_umask() {
     let script = format!("umask 077; {} --policy-data {} -- sh -c '{asked}'", lab.binary(), file.display());
     assert_eq!(lab.shell(&script).lines().last(), Some("2"), "{}", lab.log());
 }
+
+/// Fetches `argv[1]` by Go's own resolver, which reads resolv.conf itself.
+const GO: &str = r#"
+package main
+import ("fmt"; "net/http"; "os")
+func main() {
+	answer, err := http.Get(os.Args[1])
+	if err != nil { fmt.Println(err); return }
+	fmt.Println(answer.Status)
+}
+"#;
+
+#[test]
+fn resolvers_that_programs_bring_along_find_the_same_names() {
+    let lab = lab();
+    let _server = lab.http("10.99.0.1:80");
+    let (source, go) = (lab.file("get.go", GO), lab.folder("go").join("get"));
+    let build = "CGO_ENABLED=0 GO111MODULE=off GOCACHE=";
+    let built = lab.shell(&format!(
+        "{build}{} go build -o {} {} && echo built",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache"),
+        go.display(),
+        source.display()
+    ));
+    assert_eq!(built, "built\n");
+    let node = std::fs::canonicalize("/usr/bin/node").unwrap();
+    let data = policy(&format!(
+        "{{names: {{endpoints: [{{host: web.test, port: 80, allowed_ips: [10.99.0.0/24]}}], binaries: [{{path: {}}}, \
+         {{path: {}}}]}}}}",
+        go.display(),
+        node.display()
+    ));
+    let data = data + &format!("filesystem_policy: {{read_only: [{}]}}\n", lab.folder("go").display());
+    let script = format!(
+        "cp {0} /tmp/other; for go in {0} /tmp/other; do env -i $go http://web.test/; env -i $go http://nope.test/; done
+        env -i {1} -e \"const dns = require('dns'); dns.resolve4('web.test', (e, found) => console.log(e?.code, found));
+        dns.resolve4('nope.test', (e, found) => console.log(e?.code, found))\" | sort",
+        go.display(),
+        node.display()
+    );
+    let finished = lab.sandbox(&data).sh(&script);
+    let lines: Vec<_> = finished.ok().lines().collect();
+    let [found, unknown, refused, _, nope, address] = lines[..] else { panic!("{finished:?}") };
+    assert_eq!(found, "200 OK");
+    assert!(unknown.contains("no such host"), "{unknown}");
+    assert!(refused.contains("connection reset by peer"), "another program may ask, and not connect: {refused}");
+    assert_eq!([nope, address], ["ENOTFOUND undefined", "undefined [ '198.18.0.1' ]"]);
+}
+
+/// Listens in place of the host's name service cache daemon, and prints a line for each client.
+const DAEMON: &str = r"
+import os, socket
+os.makedirs('/run/nscd', exist_ok=True)
+server = socket.socket(socket.AF_UNIX)
+server.bind('/run/nscd/socket')
+os.chmod('/run/nscd/socket', 0o666)
+server.listen()
+print('ready', flush=True)
+while True:
+    server.accept()[0].close()
+    open('/run/nscd/asked', 'a').write('asked\n')
+";
+
+#[test]
+fn a_cache_of_names_outside_is_not_asked() {
+    let lab = lab();
+    let file = lab.file("daemon.py", DAEMON);
+    let _daemon = lab.program(&["/usr/bin/python3", file.to_str().unwrap()]);
+    assert_ne!(lab.shell("getent hosts db.test; cat /run/nscd/asked; : > /run/nscd/asked"), "", "it is asked outside");
+    let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
+    let finished = lab.sandbox(&data).sh("getent hosts db.test | tr -s ' '");
+    assert_eq!(finished.ok(), "198.18.0.1 db.test");
+    assert_eq!(lab.shell("cat /run/nscd/asked"), "");
+}
+
+/// A name server at 10.99.0.1 that answers by the first label: with an address that is not the upstream's, an alias of itself, a
+/// message for another question, bytes that are no message, or nothing.
+const LIAR: &str = r"
+import socket, struct
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(('10.99.0.1', 53))
+print('ready', flush=True)
+ADDRESSES = {b'own': '127.0.0.1', b'metadata': '169.254.169.254', b'private': '10.1.2.3', b'inside': '10.200.0.1', b'pool': '198.18.0.9'}
+def record(kind, data): return b'\xc0\x0c' + struct.pack('!HHIH', kind, 1, 60, len(data)) + data
+while True:
+    data, client = server.recvfrom(4096)
+    end = data.index(b'\0', 12) + 5
+    question, label = data[12:end], data[13:13 + data[12]]
+    kind = struct.unpack('!H', question[-4:-2])[0]
+    answers = b''
+    if kind == 1 and label in ADDRESSES: answers = record(1, socket.inet_aton(ADDRESSES[label]))
+    if label == b'loop': answers = record(5, b'\xc0\x0c')
+    if label == b'other': question = b'\x05other\x03org\0' + question[-4:]
+    if label == b'silent': continue
+    if label == b'garbage': server.sendto(data[:2] + b'\xff' * 40, client); continue
+    server.sendto(data[:2] + struct.pack('!HHHHH', 0x8180, 1, bool(answers), 0, 0) + question + answers, client)
+";
+
+#[test]
+fn a_name_server_that_lies_or_is_silent_leads_nowhere() {
+    let lab = lab();
+    assert_eq!(lab.shell("echo 'nameserver 10.99.0.1\noptions timeout:1 attempts:1' > /etc/resolv.conf"), "");
+    let file = lab.file("liar.py", LIAR);
+    let _liar = lab.program(&["/usr/bin/python3", file.to_str().unwrap()]);
+    let hosts = ["own", "metadata", "private", "inside", "pool", "loop", "other", "silent", "garbage"];
+    let endpoints: Vec<_> = hosts.map(|host| format!("{{host: {host}.lies, port: 5432, protocol: tcp}}")).into();
+    let data =
+        policy(&format!("{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}", endpoints.join(", "), python()));
+    let finished = lab.sandbox(&data).python(
+        "import socket\nfor host in '\
+         own metadata private inside pool loop other silent garbage'.split():\n    \
+         try: socket.create_connection((host + '.lies', 5432), 30).recv(1); print(host)\n    \
+         except OSError as error: print(type(error).__name__)",
+        &[],
+    );
+    assert_eq!(finished.ok(), vec!["ConnectionResetError"; hosts.len()].join("\n"), "{finished:?}");
+    for (host, code) in hosts.into_iter().zip([
+        "always_blocked_address",
+        "always_blocked_address",
+        "internal_address",
+        "internal_address",
+        "internal_address",
+        "dns_failed",
+        "dns_failed",
+        "dns_failed",
+        "dns_failed",
+    ]) {
+        let line = format!("{host}.lies:5432");
+        let logged = finished.logged(&line);
+        assert!(logged.iter().any(|line| line.contains(&format!("[code:{code}]"))), "{host}: {logged:?}");
+    }
+}

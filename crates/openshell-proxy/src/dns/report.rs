@@ -17,6 +17,9 @@ use super::names::OpenError;
 use crate::limits::Limits;
 use crate::peer::Caller;
 
+/// In place of the names that are not counted apart.
+const FURTHER_NAMES: &str = "*";
+
 /// Reports look-ups of programs inside, and of the policy's names outside.
 #[derive(Debug)]
 pub struct NameReport {
@@ -40,9 +43,9 @@ impl NameReport {
     }
 
     /// Reports a question for a name that the policy does not know, once in [`Limits::UNKNOWN_NAME_INTERVAL`]; further ones are counted,
-    /// and those for names beyond [`Limits::UNKNOWN_NAMES`] are not. `caller` finds out who asked.
+    /// and names beyond [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `caller` finds out who asked.
     pub(super) fn unknown(&self, name: &str, kind: RecordType, caller: impl FnOnce() -> Option<Caller>) {
-        let Some(repeated) = self.count(name) else { return };
+        let Some((name, repeated)) = self.count(name) else { return };
         let denial = denial(name, caller().as_ref());
         self.audit.event(&Event::Name(NameLookedUp {
             name,
@@ -57,27 +60,28 @@ impl NameReport {
         }));
     }
 
-    /// Counts a question for an unknown name; returns the number of those since its last event if another one is due.
-    fn count(&self, name: &str) -> Option<u64> {
+    /// Counts a question for an unknown name. If an event is due, returns the name for it, and the number of questions since the last.
+    fn count<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, interval) = (Instant::now(), Limits::UNKNOWN_NAME_INTERVAL);
         let is_recent = |begin: &Instant| now.duration_since(*begin) < interval;
-        if let Some((begin, count)) = state.unknown.get_mut(name) {
-            if is_recent(begin) {
-                *count += 1;
-                return None;
-            }
-            *begin = now;
-            return Some(std::mem::take(count));
-        }
-        if state.unknown.len() >= Limits::UNKNOWN_NAMES {
+        let mut name = name;
+        if !state.unknown.contains_key(name) && state.unknown.len() >= Limits::UNKNOWN_NAMES {
             state.unknown.retain(|_, (begin, _)| is_recent(begin));
+            if state.unknown.len() >= Limits::UNKNOWN_NAMES {
+                name = FURTHER_NAMES;
+            }
         }
-        if state.unknown.len() >= Limits::UNKNOWN_NAMES {
+        let Some((begin, count)) = state.unknown.get_mut(name) else {
+            state.unknown.insert(name.to_owned(), (now, 0));
+            return Some((name, 0));
+        };
+        if is_recent(begin) {
+            *count += 1;
             return None;
         }
-        state.unknown.insert(name.to_owned(), (now, 0));
-        Some(0)
+        *begin = now;
+        Some((name, std::mem::take(count)))
     }
 
     /// Reports a name that the policy permits and that has no doors, the first time for each cause.
@@ -140,5 +144,24 @@ fn denial(name: &str, caller: Option<&Caller>) -> Denial {
         reason: "the policy does not know the name, so it has no address inside".to_owned(),
         fix,
         request: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Limits, NameReport, RecordType};
+    use crate::testing::Remembered;
+
+    #[test]
+    fn a_flood_of_unknown_names_is_one_more_event_and_not_silence() {
+        let audit = Arc::new(Remembered::default());
+        let report = NameReport::new(Arc::clone(&audit) as _);
+        for n in 0..Limits::UNKNOWN_NAMES + 100 {
+            report.unknown(&format!("n{n}.test"), RecordType::A, || None);
+            report.unknown("n0.test", RecordType::A, || None);
+        }
+        assert_eq!(audit.denials().len(), Limits::UNKNOWN_NAMES + 1);
     }
 }
