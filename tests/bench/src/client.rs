@@ -181,6 +181,15 @@ pub(crate) fn run(words: &[String]) {
             wait();
             0.0
         }
+        // The slowest of each hundred requests, beside this many questions for a name a second.
+        Some("asked") => {
+            let (count, rate) = (number(1), words[2].parse().unwrap());
+            std::thread::spawn(move || names::flood(rate));
+            let mut stream = open(TARGET);
+            let mut times: Vec<_> = (0..count).map(|_| timed(|| stream.fetch("/")).as_secs_f64()).collect();
+            times.sort_by(f64::total_cmp);
+            times[count * 99 / 100]
+        }
         // The slowest of each hundred requests until the end of the input; the first line reports the start.
         Some("steady") => {
             let mut stream = open(TARGET);
@@ -193,7 +202,7 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
         }
-        Some("named" | "named-relay" | "named-bytes" | "questions") => names::run(words),
+        Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),
         _ => panic!("no such task: {words:?}"),
     };
     println!("{result:.9}");

@@ -55,6 +55,8 @@ const ROWS: &[Row] = &[
     ("names: answer,", names::answers),
     ("names: connection + request / relay", |name| names::connections(name, "known")),
     ("names: the same with its look-up / relay", |name| names::connections(name, "unknown")),
+    ("names: p99 of requests beside 10,000 questions", names::beside_questions),
+    ("names: a policy with 1,000 others in use", names::swapped),
     ("names: 1 GiB by name, speed / CONNECT", names::bytes),
     ("names: pgbench -S, 8 clients, speed / direct", names::postgresql),
     ("names: redis, 50 clients, speed / direct", |name| names::redis(name, 1)),

@@ -1,8 +1,9 @@
 //! Names inside, and connections that need no proxy.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lab::Lab;
 use lab::host::{Program, UID};
@@ -36,6 +37,15 @@ pub(crate) fn run(words: &[String]) -> f64 {
         }
         "named-relay" => median(count, || timed(|| request("10.98.0.1:8083".parse().unwrap(), "/"))),
         "named-bytes" => timed(|| request(resolve(), &format!("/{count}"))).as_secs_f64(),
+        // The moment at which a new name is answered, after this many others were in use.
+        "swapped" => {
+            for n in 0..count {
+                assert!(format!("h{n}.test:8080").to_socket_addrs().is_ok(), "h{n}.test");
+            }
+            println!("ready");
+            while "g0.test:8080".to_socket_addrs().is_err() {}
+            now()
+        }
         // Questions for the name, `1/words[2]` of a second apart; this percentile.
         _ => {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -79,10 +89,32 @@ fn request(to: SocketAddr, path: &str) {
     }
 }
 
-/// A question for the address of the name, and its answer.
+/// Asks for the name `rate` times a second, if that is not 0, and waits for each answer.
+pub(crate) fn flood(rate: u32) {
+    const AT_ONCE: u32 = 10;
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("10.200.0.1:53").unwrap();
+    let Some(pause) = Duration::from_secs(1).checked_div(rate / AT_ONCE) else { return };
+    let begin = Instant::now();
+    for n in 1.. {
+        let mut answer = [0; 512];
+        (0..AT_ONCE).for_each(|_| assert!(socket.send(QUESTION).is_ok()));
+        (0..AT_ONCE).for_each(|_| assert!(socket.recv(&mut answer).is_ok()));
+        std::thread::sleep((begin + pause * n).saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// A question for the address of the name.
+const QUESTION: &[u8] = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web\x04test\x00\x00\x01\x00\x01";
+
+/// Asks it, and reads the answer.
 fn ask(socket: &UdpSocket) {
-    let question = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web\x04test\x00\x00\x01\x00\x01";
-    socket.send(question).unwrap();
+    socket.send(QUESTION).unwrap();
     let mut answer = [0; 512];
     let filled = socket.recv(&mut answer).unwrap();
     assert_eq!(answer[filled - 4], 198, "an address of the pool");
@@ -95,6 +127,45 @@ pub(crate) fn answers(name: &str) {
             (0..5).map(|_| inside(&lab, &policy(&[]), &["questions", "2000", words[0], words[1]])).collect();
         println!("{:<44} {:>9.1} us", format!("{name} {row}"), median_of(times) * 1e6);
     }
+}
+
+/// Requests through the proxy while 10,000 questions a second are answered, to those without.
+pub(crate) fn beside_questions(name: &str) {
+    let (lab, _server) = host();
+    let asked = |rate| inside(&lab, &policy(&[]), &["asked", "10000", rate]);
+    pairs(name, 1e3, || asked("0"), || asked("10000"));
+}
+
+/// From a changed policy to the answer for a name of it: with 1,000 names in use that it replaces, to the same with one.
+pub(crate) fn swapped(name: &str) {
+    let (lab, _server) = host();
+    let endpoints =
+        |of: &str| -> String { (0..1000).map(|n| format!("{{host: {of}{n}.test, port: 8080}}, ")).collect() };
+    let this = this();
+    let policy = |of| {
+        format!(
+            "filesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: [{}], binaries: \
+             [{{path: {this}}}]}}\n",
+            endpoints(of)
+        )
+    };
+    let swap = |count: &str| {
+        let mut command = lab.command();
+        let file = lab.file("names.yaml", policy("h"));
+        command.arg("--policy-data").arg(&file).arg("--").arg(&this);
+        command.args(["client", "swapped", count]).env_clear().env("PATH", "/usr/bin:/bin");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        std::fs::write(&file, policy("g")).unwrap();
+        let begin = now();
+        assert_eq!(lab.shell(&format!("kill -HUP {}", child.id())), "");
+        let end = lines.next().unwrap().unwrap().parse::<f64>().unwrap();
+        child.wait().unwrap();
+        end - begin
+    };
+    pairs(name, 1e3, || swap("1"), || swap("1000"));
 }
 
 /// Connections by name, to those through a relay that copies whatever comes.
