@@ -73,6 +73,26 @@ pub struct Decided<'e> {
     pub code: Option<ReasonCode>,
 }
 
+/// The way of a connection through the proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// The way by which it came, if it got as far as asking for its target.
+    pub door: Option<Door>,
+    /// The client's address inside the sandbox, if it is known.
+    pub source: Option<SocketAddr>,
+    /// The upstream's address, once it is connected.
+    pub dialed: Option<SocketAddr>,
+}
+
+/// The processes behind a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lineage<'e> {
+    /// Executables of the program's ancestors, nearest first.
+    pub ancestors: &'e [String],
+    /// Absolute paths among the arguments of the program and its ancestors.
+    pub cmdline_paths: &'e [String],
+}
+
 /// A decision on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionDecided<'e> {
@@ -80,6 +100,10 @@ pub struct ConnectionDecided<'e> {
     pub activity: Activity,
     /// Both ends.
     pub ends: Ends<'e>,
+    /// The processes behind it.
+    pub lineage: Lineage<'e>,
+    /// Its way.
+    pub way: Way,
     /// The decision.
     pub decided: Decided<'e>,
     /// The denial to count.
@@ -148,8 +172,8 @@ pub struct ConnectionClosed<'e> {
     pub ends: Ends<'e>,
     /// The policy that had permitted it, if one is known.
     pub policy: Option<&'e str>,
-    /// The way by which it came.
-    pub door: Door,
+    /// Its way.
+    pub way: Way,
     /// Bytes that the client received.
     pub received: u64,
     /// Bytes that it sent.

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, ConnectionClosed, Ends, Event};
+use openshell_policy::event::{Audit, ConnectionClosed, Ends, Event, Way};
+use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::{Door, EndedBy, Severity};
 
 use crate::denial::refusal::Refusal;
@@ -19,7 +20,7 @@ pub struct Closing {
     caller: Option<Caller>,
     target: Target,
     policy: Option<String>,
-    door: Door,
+    way: Way,
     began: Instant,
     meter: Arc<Meter>,
     /// Bytes before the connection, both ways.
@@ -44,18 +45,12 @@ impl fmt::Debug for Closing {
 }
 
 impl Closing {
-    /// Begins with a connection of `caller` to `target`, permitted by `policy`, that came by `door`.
+    /// Begins with a connection of `caller` to `target`, permitted by `policy`.
     #[must_use]
-    pub fn new(
-        audit: &Arc<dyn Audit>,
-        caller: Option<Caller>,
-        target: Target,
-        policy: Option<&str>,
-        door: Door,
-    ) -> Self {
+    pub fn new(audit: &Arc<dyn Audit>, caller: Option<Caller>, target: Target, policy: Option<&str>, way: Way) -> Self {
         let policy = policy.map(str::to_owned);
         let (meter, before, end) = (Arc::default(), (0, 0), Mutex::default());
-        Self { audit: Arc::clone(audit), caller, target, policy, door, began: Instant::now(), meter, before, end }
+        Self { audit: Arc::clone(audit), caller, target, policy, way, began: Instant::now(), meter, before, end }
     }
 
     /// The same for a client whose bytes `meter` counts, of which those from now on are the connection's.
@@ -71,6 +66,12 @@ impl Closing {
         &self.target
     }
 
+    /// The door by which the client came.
+    #[must_use]
+    pub fn door(&self) -> Option<Door> {
+        self.way.door
+    }
+
     /// Counts the connection's bytes.
     #[must_use]
     pub fn meter(&self) -> &Arc<Meter> {
@@ -83,16 +84,16 @@ impl Closing {
         (end.by, end.reason) = (Some(EndedBy::Limit), reason.to_owned());
     }
 
-    /// Notes that a refusal that is reported by itself has ended the connection.
-    pub fn stopped(&self, reason: &str) {
+    /// Notes that `refusal`, which is reported by itself, has ended the connection.
+    pub fn stopped(&self, refusal: &Refusal) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        (end.by, end.reason) = (Some(EndedBy::Policy), reason.to_owned());
+        (end.by, end.reason) = (Some(cause(refusal)), refusal.reason().to_owned());
     }
 
     /// Notes that `refusal` has ended the connection, and the denial to count.
     pub fn refused(&self, refusal: &Refusal, denial: Option<Denial>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        (end.by, end.refusal) = (Some(EndedBy::Policy), Some((refusal.clone(), denial)));
+        (end.by, end.refusal) = (Some(cause(refusal)), Some((refusal.clone(), denial)));
     }
 
     /// Reports a connection that its client has left for another one.
@@ -103,6 +104,16 @@ impl Closing {
     /// Reports a connection that has ended by itself, or as it was noted.
     pub fn finish(self) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+    }
+}
+
+/// Whose doing a refusal is.
+fn cause(refusal: &Refusal) -> EndedBy {
+    match (refusal.code(), refusal.code().stage()) {
+        (ReasonCode::ClientTlsFailed, _) => EndedBy::Client,
+        (ReasonCode::UpstreamTlsInvalid, _) | (_, DenialStage::Upstream) => EndedBy::Upstream,
+        (_, DenialStage::Limit) => EndedBy::Limit,
+        _ => EndedBy::Policy,
     }
 }
 
@@ -139,7 +150,7 @@ impl Drop for Closing {
                 port: Some(self.target.port),
             },
             policy: self.policy.as_deref(),
-            door: self.door,
+            way: self.way,
             received,
             sent,
             milliseconds: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),

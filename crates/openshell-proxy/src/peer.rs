@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use openshell_policy::event::Lineage;
+
 /// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program whose path is not
 /// UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,4 +26,13 @@ pub struct Caller {
     pub pid: i32,
     /// The program that it runs.
     pub program: Arc<Program>,
+}
+
+impl Caller {
+    /// The processes behind it, for events.
+    #[must_use]
+    pub fn lineage(&self) -> Lineage<'_> {
+        let Program { ancestors, cmdline_paths, .. } = &*self.program;
+        Lineage { ancestors, cmdline_paths }
+    }
 }

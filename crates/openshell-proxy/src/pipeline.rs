@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use openshell_policy::words::Door;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -72,7 +73,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                 match refusal.is_credential_denial() {
                     true => {
                         report_refused(&proxy.services, &connection, &refusal);
-                        closing.stopped(refusal.reason());
+                        closing.stopped(&refusal);
                     }
                     false => closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)),
                 }
@@ -109,9 +110,14 @@ async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, model
             Models { services, inference, caller, target }.serve(client, socket).await;
         }
         Ok((client, Some(other))) => {
-            http1::refuse(services, client, &Refusal::authority_mismatch(other), record).await;
+            let refusal = Refusal::authority_mismatch(other);
+            closing.stopped(&refusal);
+            http1::refuse(services, client, &refusal, record).await;
         }
-        Err(refusal) => record.finish(Outcome::Refused(&refusal)),
+        Err(refusal) => {
+            closing.stopped(&refusal);
+            record.finish(Outcome::Refused(&refusal));
+        }
     }
     closing.finish();
 }
@@ -166,7 +172,12 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
-            Box::pin(refuse_opaque(services, client, connection, &permit, closing)).await;
+            let answer = refuse_opaque(services, connection, &permit, closing);
+            match closing.door() {
+                // The client has asked for nothing, and speaks no HTTP.
+                Some(Door::Name) => ingress::named::reset(&client),
+                _ => Box::pin(end_with(client, &answer)).await,
+            }
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
@@ -187,7 +198,7 @@ async fn relay_tls(
 ) -> Result<(), Refusal> {
     let services = &proxy.services;
     let (socket, watch) = (client.as_fd().try_clone_to_owned().ok(), Stopwatch::start());
-    let intercepted = Box::pin(intercept(services, &proxy.interceptor, client, upstream, connection)).await;
+    let intercepted = Box::pin(intercept(services, &proxy.interceptor, client, upstream, connection, closing)).await;
     let Some(mut intercepted) = intercepted else { return Ok(()) };
     let (negotiated, upstream_protocol) = (intercepted.negotiated(), intercepted.upstream_protocol());
     let may_be_opaque = connection.permit().rules().is_none();
@@ -214,7 +225,8 @@ async fn relay_tls(
         }
         (Protocol::Tls | Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
-            refuse_opaque(services, client, connection, &permit, closing).await;
+            let answer = refuse_opaque(services, connection, &permit, closing);
+            end_with(client, &answer).await;
             Ok(())
         }
         (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
@@ -276,20 +288,22 @@ fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
     relayed.err().as_ref().and_then(placeholder_refusal).map_or(Ok(()), Err)
 }
 
-/// Answers a client whose protocol cannot be judged although its connection has rules.
-async fn refuse_opaque<C>(services: &Services, client: C, connection: &Connection, permit: &Permit, closing: &Closing)
-where
-    C: AsyncRead + AsyncWrite + Unpin,
-{
+/// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.
+fn refuse_opaque(services: &Services, connection: &Connection, permit: &Permit, closing: &Closing) -> Vec<u8> {
     let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
     let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
     let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     let answer = reply::raw(&refusal, record.subject());
-    closing.stopped(refusal.reason());
+    closing.stopped(&refusal);
     record.finish(Outcome::Refused(&refusal));
+    answer
+}
+
+/// Has `client` read `answer`, and its end.
+async fn end_with<C: AsyncRead + AsyncWrite + Unpin>(client: C, answer: &[u8]) {
     // The client may be gone already.
     let mut client = Linger::new(client, Arc::default());
-    let _ = client.write_all(&answer).await;
+    let _ = client.write_all(answer).await;
     let _ = client.shutdown().await;
 }
 
@@ -300,11 +314,10 @@ mod tests {
     use openshell_policy::credential::{Binding, CredentialName};
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::secret::Secret;
-    use openshell_policy::words::Door;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
-    use super::{Bytes, Closing, Dialed, Limits, Proxy, Refusal, relay};
+    use super::{Bytes, Dialed, Door, Limits, Proxy, Refusal, relay};
     use crate::credentials::vault::Vault;
     use crate::testing::{self, Remembered, UPSTREAM};
 
@@ -343,15 +356,24 @@ mod tests {
     /// Relays a connection of curl to web.test, whose client says `said` and whose upstream `answer`; `change` comes between its
     /// permit and its first byte.
     async fn relayed_after(endpoints: &str, said: &[u8], answer: &[u8], change: impl FnOnce(&Proxy)) -> Relayed {
+        relayed_by(Door::Connect, endpoints, said, answer, change).await
+    }
+
+    /// The same for a client that came by `door`.
+    async fn relayed_by(
+        door: Door,
+        endpoints: &str,
+        said: &[u8],
+        answer: &[u8],
+        change: impl FnOnce(&Proxy),
+    ) -> Relayed {
         let ((client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
         let (proxy, audit) = proxy(endpoints);
         let connection = testing::connection(&proxy.services, "web.test:80");
         let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
         let dialed = Dialed { stream: far, address: (UPSTREAM, 80).into(), quota };
         change(&proxy);
-        let caller = connection.caller().clone();
-        let closing =
-            Closing::new(&proxy.services.audit, Some(caller), connection.target().clone(), None, Door::Connect);
+        let closing = testing::closing(&proxy.services, &connection, door);
         let (outcome, by_client, by_upstream) = tokio::join!(
             relay(&proxy, near, Bytes::new(), dialed, &connection, &closing),
             spoken(client, said),
@@ -371,6 +393,13 @@ mod tests {
         assert_eq!(relayed.decisions, ["unsupported_l7_protocol"]);
         assert!(relayed.by_client.starts_with("HTTP/1.1 403 unsupported_l7_protocol"), "{}", relayed.by_client);
         assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_asked_for_no_tunnel_is_not_answered_in_a_protocol_that_it_does_not_speak() {
+        let refused = relayed_by(Door::Name, ONLY_B, NO_HTTP, b"", |_| ()).await;
+        assert_eq!(refused.decisions, ["unsupported_l7_protocol"]);
+        assert_eq!((refused.by_client.as_str(), refused.by_upstream.as_str()), ("", ""));
     }
 
     #[tokio::test]

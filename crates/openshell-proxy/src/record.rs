@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{
-    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage,
+    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage, Way,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
@@ -26,6 +26,7 @@ pub struct Record {
     /// The rules' judgement of the request.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
+    way: Way,
     /// The model call, if the request is for a model.
     inference: Option<Inference>,
     /// Comma-separated names of the credentials in the request.
@@ -96,6 +97,7 @@ impl Record {
             policy: None,
             judged: None,
             observed: None,
+            way: Way::default(),
             credentials: String::new(),
             inference: None,
             finished: false,
@@ -140,6 +142,11 @@ impl Record {
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
+    }
+
+    /// Notes the way of the connection, as far as it is known.
+    pub fn came_by(&mut self, way: Way) {
+        self.way = way;
     }
 
     /// Notes the caller.
@@ -360,7 +367,14 @@ impl Record {
                 model: self.model(),
                 denial,
             }),
-            None => Event::Connection(ConnectionDecided { activity, ends, decided, denial }),
+            None => Event::Connection(ConnectionDecided {
+                activity,
+                ends,
+                lineage: self.subject.caller.as_ref().map(Caller::lineage).unwrap_or_default(),
+                way: self.way,
+                decided,
+                denial,
+            }),
         };
         self.audit.event(&event);
     }

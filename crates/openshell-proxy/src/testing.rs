@@ -8,17 +8,18 @@ use std::sync::{Arc, Mutex};
 use hyper::Request;
 use hyper::http::request::Parts;
 use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, Event};
+use openshell_policy::event::{Audit, Event, Way};
 use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{Backend, Budget, KeySource, Provider, RouteSpec, Timeouts};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
-use openshell_policy::words::Action;
+use openshell_policy::words::{Action, Door, EndedBy};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::authorize::authorizer::{Authorization, Authorizer, Mode};
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
+use crate::closing::Closing;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
 use crate::egress::Egress;
@@ -41,6 +42,7 @@ pub(crate) struct Remembered {
     denials: Mutex<Vec<Denial>>,
     decisions: Mutex<Vec<&'static str>>,
     published: Mutex<Vec<String>>,
+    ended_by: Mutex<Vec<EndedBy>>,
 }
 
 impl Remembered {
@@ -52,6 +54,11 @@ impl Remembered {
     /// The code of each decision so far; `allowed` or `aborted` where it has none.
     pub(crate) fn decisions(&self) -> Vec<&'static str> {
         self.decisions.lock().unwrap().clone()
+    }
+
+    /// Whose doing each end of a connection was so far.
+    pub(crate) fn ended_by(&self) -> Vec<EndedBy> {
+        self.ended_by.lock().unwrap().clone()
     }
 
     /// The action, client and reason of each connection to a published port so far.
@@ -67,6 +74,7 @@ impl Audit for Remembered {
             Event::Connection(event) => &event.decided,
             Event::Request(event) => &event.decided,
             Event::Closed(event) => {
+                self.ended_by.lock().unwrap().push(event.by);
                 self.decisions.lock().unwrap().extend(event.code.map(|code| code.as_str()));
                 return;
             }
@@ -187,6 +195,12 @@ pub(crate) fn watch(services: &Services, to: &str) -> RevocationWatch {
 /// An authorized connection of curl to `host:port`, at [`UPSTREAM`].
 pub(crate) fn connection(services: &Services, to: &str) -> Arc<Connection> {
     Arc::clone(watch(services, to).connection())
+}
+
+/// The report of the end of `connection`, whose client came by `door`.
+pub(crate) fn closing(services: &Services, connection: &Connection, door: Door) -> Closing {
+    let (caller, target) = (connection.caller().clone(), connection.target().clone());
+    Closing::new(&services.audit, Some(caller), target, None, Way { door: Some(door), ..Way::default() })
 }
 
 /// A tunnel of curl to `host:port` in clear text.

@@ -10,7 +10,7 @@ use crate::denial::refusal::Refusal;
 use crate::dns::names::{Names, named};
 use crate::http::body::{ResponseBody, full};
 use crate::http::reply;
-use crate::ingress::HttpDoor;
+use crate::ingress::HttpIngress;
 use crate::ingress::door::Opened;
 use crate::record::Record;
 use crate::target::{Target, port};
@@ -40,7 +40,7 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
     Ok(Target { host, port })
 }
 
-impl HttpDoor<'_> {
+impl HttpIngress<'_> {
     /// Responds to `request`, and passes on the client's connection with `opened`.
     pub(super) fn established(&self, request: &mut Request<Incoming>, opened: Opened) -> Response<ResponseBody> {
         // The channel has room for the one tunnel of a connection.

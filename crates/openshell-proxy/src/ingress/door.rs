@@ -1,10 +1,10 @@
 //! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
-use openshell_policy::event::Audit;
-use openshell_policy::words;
+use openshell_policy::event::Way;
+use openshell_policy::words::Door;
 use tracing::{Instrument as _, debug_span};
 
 use crate::authorize::authorizer::Authorization;
@@ -43,22 +43,6 @@ pub enum Opened {
     Models(ModelsClient),
 }
 
-impl Opened {
-    /// The report of its end, for a client that came by `door`.
-    pub fn closing(&self, audit: &Arc<dyn Audit>, door: words::Door) -> Closing {
-        match self {
-            Self::Upstream(_, watch) => {
-                let (connection, permit) = (watch.connection(), watch.connection().permit());
-                let (caller, target) = (connection.caller().clone(), connection.target().clone());
-                Closing::new(audit, Some(caller), target, permit.policy(), door)
-            }
-            Self::Models(ModelsClient { caller, target, .. }) => {
-                Closing::new(audit, caller.clone(), target.clone(), None, words::Door::Models)
-            }
-        }
-    }
-}
-
 /// A client of the models.
 pub struct ModelsClient {
     /// The program, if it was identified; no decision depends on it.
@@ -71,13 +55,52 @@ pub struct ModelsClient {
 
 /// The ingress of one client connection.
 #[derive(Clone, Copy)]
-pub(super) struct Door<'p> {
+pub(super) struct Ingress<'p> {
     pub(super) proxy: &'p Proxy,
     /// The program that made it.
     pub(super) identity: &'p Identity,
+    /// Its way to here.
+    way: Way,
 }
 
-impl Door<'_> {
+impl<'p> Ingress<'p> {
+    /// The ingress of `client`, which is `identity` and came by `door`.
+    pub(super) fn new(proxy: &'p Proxy, identity: &'p Identity, client: &ClientStream, door: Door) -> Self {
+        let source = client.peer_addr().ok();
+        Self { proxy, identity, way: Way { door: Some(door), source, dialed: None } }
+    }
+
+    /// The same by another door.
+    pub(super) fn by(self, door: Door) -> Self {
+        Self { way: Way { door: Some(door), ..self.way }, ..self }
+    }
+
+    /// The report of the end of `opened`.
+    pub(super) fn closing(&self, opened: &Opened) -> Closing {
+        let audit = &self.proxy.services.audit;
+        match opened {
+            Opened::Upstream(dialed, watch) => {
+                let (connection, permit) = (watch.connection(), watch.connection().permit());
+                self.closing_at(dialed.address, connection.caller(), connection.target(), permit.policy())
+            }
+            Opened::Models(ModelsClient { caller, target, .. }) => {
+                Closing::new(audit, caller.clone(), target.clone(), None, self.by(Door::Models).way)
+            }
+        }
+    }
+
+    /// The report of the end of a connection to `target` at `address`, permitted by `policy`.
+    pub(super) fn closing_at(
+        &self,
+        address: SocketAddr,
+        caller: &Caller,
+        target: &Target,
+        policy: Option<&str>,
+    ) -> Closing {
+        let way = Way { dialed: Some(address), ..self.way };
+        Closing::new(&self.proxy.services.audit, Some(caller.clone()), target.clone(), policy, way)
+    }
+
     /// The calling program, if it is identified, for logs; no decision depends on it.
     pub(super) fn caller(&self) -> Option<Caller> {
         self.identity.as_ref().ok().map(|identified| identified.caller().clone())
@@ -98,6 +121,7 @@ impl Door<'_> {
 
     /// Opens the other end of a tunnel to `target`.
     pub(super) async fn open(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+        record.came_by(self.way);
         if inference::is_target(&target) {
             return self.connect_models(target, record).await;
         }
@@ -122,6 +146,7 @@ impl Door<'_> {
                 break (authorization, dialed);
             }
         };
+        record.came_by(Way { dialed: Some(dialed.address), ..self.way });
         let watch = RevocationWatch::new(authorization, dialed.address.ip());
         Ok(Opened::Upstream(dialed, watch))
     }

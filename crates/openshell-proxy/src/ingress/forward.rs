@@ -6,17 +6,16 @@ use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use openshell_policy::network::host::Host;
-use openshell_policy::words;
+use openshell_policy::words::Door;
 
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
-use crate::closing::Closing;
 use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
 use crate::dns::names::{Names, named};
 use crate::http::body::ResponseBody;
 use crate::http::head;
-use crate::ingress::HttpDoor;
+use crate::ingress::HttpIngress;
 use crate::record::Record;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
@@ -62,7 +61,7 @@ pub fn intake<B>(
     (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
 }
 
-impl HttpDoor<'_> {
+impl HttpIngress<'_> {
     /// Authorizes `request` and exchanges it with `origin`.
     pub(super) async fn forward(
         &self,
@@ -70,7 +69,7 @@ impl HttpDoor<'_> {
         origin: Origin,
         record: &mut Record,
     ) -> Result<Response<ResponseBody>, Refusal> {
-        let (services, session) = (&*self.door.proxy.services, self.session);
+        let (services, session) = (&*self.ingress.proxy.services, self.session);
         let mut kept = session.upstream.lock().await;
         let request = Outbound::of_client(request, &session.tasks);
         let mut source = ForwardSource { ingress: self, origin, kept: &mut kept, is_reused: false, connection: None };
@@ -82,7 +81,7 @@ impl HttpDoor<'_> {
 /// The upstream side of a forwarded request. Each is authorized by itself, and reuses the connection of the last if
 /// that leads to its origin at a permitted address.
 struct ForwardSource<'s> {
-    ingress: &'s HttpDoor<'s>,
+    ingress: &'s HttpIngress<'s>,
     origin: Origin,
     kept: &'s mut KeptUpstream,
     /// True if the connection was established for an earlier request.
@@ -92,7 +91,7 @@ struct ForwardSource<'s> {
 
 impl ForwardSource<'_> {
     fn services(&self) -> &Services {
-        &self.ingress.door.proxy.services
+        &self.ingress.ingress.proxy.services
     }
 }
 
@@ -103,9 +102,9 @@ impl UpstreamSource for ForwardSource<'_> {
         record: &mut Record,
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
-        let services = &*self.ingress.door.proxy.services;
+        let services = &*self.ingress.ingress.proxy.services;
         loop {
-            let (authorization, destination) = self.ingress.door.authorize(&self.origin.target, record).await?;
+            let (authorization, destination) = self.ingress.ingress.authorize(&self.origin.target, record).await?;
             let (permit, caller) = (&authorization.permit, &authorization.caller);
             let authorized = authorize_request(&services.authorizer, permit, caller, parts, record).await?;
             let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
@@ -119,9 +118,8 @@ impl UpstreamSource for ForwardSource<'_> {
                     let roots = &services.egress.roots;
                     self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
                     self.kept.quota = Some(dialed.quota);
-                    let (audit, target) = (&services.audit, self.origin.target.clone());
-                    let closing =
-                        Closing::new(audit, Some(caller.clone()), target, permit.policy(), words::Door::Forward);
+                    let ingress = self.ingress.ingress.by(Door::Forward);
+                    let closing = ingress.closing_at(dialed.address, caller, &self.origin.target, permit.policy());
                     self.ingress.session.connected(closing.counted_by(self.ingress.meter));
                     dialed.address
                 }

@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use openshell_policy::words;
+use openshell_policy::words::Door;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
@@ -33,7 +33,7 @@ use crate::record::{Outcome, Record};
 use crate::relay::http1::{Session, connection};
 use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
-use door::{Connected, Door, Opened};
+use door::{Connected, Ingress, Opened};
 
 /// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is permitted. Its first byte tells if
 /// it speaks SOCKS5.
@@ -48,14 +48,15 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
     let meter = Arc::default();
-    let ingress = HttpDoor { door: Door { proxy, identity }, session: &session, opener, meter: &meter };
-    let answer = |request| ingress.answer(request);
+    let ingress = Ingress::new(proxy, identity, &client, Door::Connect);
+    let requests = HttpIngress { ingress, session: &session, opener, meter: &meter };
+    let answer = |request| requests.answer(request);
     if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
     let (client, opened) = opened.try_recv().ok()?;
-    let closing = opened.closing(&services.audit, words::Door::Connect);
+    let closing = ingress.closing(&opened);
     let Ok(client) = client.await else {
         // It has not read the response.
         closing.left();
@@ -96,8 +97,8 @@ fn protocol() -> http1::Builder {
 }
 
 /// The ingress of one client connection that carries HTTP requests.
-struct HttpDoor<'p> {
-    door: Door<'p>,
+struct HttpIngress<'p> {
+    ingress: Ingress<'p>,
     session: &'p Session,
     /// Takes the client's side of a tunnel, which opens with the response, and its other end.
     opener: mpsc::Sender<(OnUpgrade, Opened)>,
@@ -105,13 +106,13 @@ struct HttpDoor<'p> {
     meter: &'p Arc<Meter>,
 }
 
-impl<'p> HttpDoor<'p> {
+impl<'p> HttpIngress<'p> {
     async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let (audit, names) = (&self.door.proxy.services.audit, self.door.proxy.names.as_deref());
+        let (audit, names) = (&self.ingress.proxy.services.audit, self.ingress.proxy.names.as_deref());
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
             let answered = match target {
-                Ok(target) => self.door.open(target, &mut record).await,
+                Ok(target) => self.ingress.open(target, &mut record).await,
                 Err(refusal) => Err(refusal),
             };
             (record, answered.map(|opened| self.established(&mut request, opened)))
@@ -143,12 +144,12 @@ impl<'p> HttpDoor<'p> {
 
     /// Prepares a forwarded request for a model.
     fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
-        let services = &self.door.proxy.services;
-        let caller = self.door.caller();
+        let services = &self.ingress.proxy.services;
+        let caller = self.ingress.caller();
         caller.iter().for_each(|caller| record.called_by(caller.clone()));
-        let inference = self.door.proxy.inference.as_deref();
+        let inference = self.ingress.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
-        self.door.identity.as_ref().map_err(Clone::clone)?;
+        self.ingress.identity.as_ref().map_err(Clone::clone)?;
         Ok(Models { services, inference, caller, target })
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use openshell_policy::words;
+use openshell_policy::words::Door;
 use rustix::net::sockopt;
 
-use super::door::{Connected, Door};
+use super::door::{Connected, Ingress};
 use crate::identify::Identity;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
@@ -15,12 +15,12 @@ use crate::target::Target;
 
 /// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects no answer.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
-    let door = Door { proxy, identity };
+    let ingress = Ingress::new(proxy, identity, &client, Door::Name);
     let mut record = Record::new(&proxy.services.audit, format!("CONNECT {target}"), Some(target.clone()));
-    match door.open(target, &mut record).await {
+    match ingress.open(target, &mut record).await {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
-            let closing = opened.closing(&proxy.services.audit, words::Door::Name);
+            let closing = ingress.closing(&opened);
             Some(Connected { client, surplus: Bytes::new(), opened, closing })
         }
         Err(refusal) => {

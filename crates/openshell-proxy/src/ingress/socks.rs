@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 use openshell_policy::network::host::Host;
-use openshell_policy::words;
+use openshell_policy::words::Door;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::door::{Connected, Door};
+use super::door::{Connected, Ingress};
 use crate::denial::refusal::Refusal;
 use crate::dns::names::named;
 use crate::identify::Identity;
@@ -65,11 +65,11 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
         }
     };
     let mut record = Record::new(audit, format!("CONNECT {target}"), Some(target.clone()));
-    let door = Door { proxy, identity };
-    match door.open(target, &mut record).await {
+    let ingress = Ingress::new(proxy, identity, &client, Door::Socks);
+    match ingress.open(target, &mut record).await {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
-            let closing = opened.closing(audit, words::Door::Socks);
+            let closing = ingress.closing(&opened);
             // A client that is gone ends the connection at its first byte.
             let _ = reply(&mut client, SUCCEEDED).await;
             Some(Connected { client, surplus: Bytes::new(), opened, closing })

@@ -358,6 +358,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use bytes::Bytes;
+    use openshell_policy::event::Way;
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::Door;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
@@ -485,7 +486,8 @@ mod tests {
         client.write_all(GET).await.unwrap();
         let answer = |_| async {
             let target = testing::target("web.test:80");
-            session.connected(Closing::new(&services.audit, None, target, None, Door::Forward));
+            let way = Way { door: Some(Door::Forward), ..Way::default() };
+            session.connected(Closing::new(&services.audit, None, target, None, way));
             session.watch(testing::watch(&services, "web.test:80")).await;
             services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
             pending().await

@@ -6,6 +6,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::authorize::connection::Connection;
+use crate::closing::Closing;
 use crate::denial::refusal::Refusal;
 use crate::detect::Protocol;
 use crate::io::metered::Metered;
@@ -54,18 +55,20 @@ impl Intercepted {
 }
 
 /// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal after the client's handshake is sent inside
-/// its TLS.
+/// its TLS, and noted in `closing`.
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
     client: Prefixed<Metered<ClientStream>>,
     upstream: TcpStream,
     connection: &Connection,
+    closing: &Closing,
 ) -> Option<Intercepted> {
     let record = || Record::of(&services.audit, connection.caller(), connection.target().clone());
     let (client, upstream, slot) = match handshakes(services, interceptor, client, upstream, connection).await {
         Ok(handshakes) => handshakes,
         Err(refusal) => {
+            closing.stopped(&refusal);
             record().finish(Outcome::Refused(&refusal));
             return None;
         }
@@ -75,6 +78,7 @@ pub async fn intercept(
         // The slot is released if the client speaks HTTP/1.1.
         Ok(upstream) => Some(Intercepted { client, upstream, http2_slot: slot.filter(|_| is_http2) }),
         Err(refusal) => {
+            closing.stopped(&refusal);
             match is_http2 {
                 true => http2::refuse(services, client, &refusal, record()).await,
                 false => http1::refuse(services, client, &refusal, record()).await,
@@ -131,6 +135,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
+    use openshell_policy::words::{Door, EndedBy};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
 
@@ -174,7 +179,8 @@ mod tests {
             let host = &connection.target().host;
             let acceptor = TlsAcceptor::from(self.other.server(host, upstream_may).unwrap());
             let near = Prefixed::new(Bytes::new(), super::Metered::new(near, &Default::default()));
-            let intercepted = Box::pin(intercept(services, &self.interceptor, near, far, &connection));
+            let closing = testing::closing(services, &connection, Door::Connect);
+            let intercepted = Box::pin(intercept(services, &self.interceptor, near, far, &connection, &closing));
             let accepted = Box::pin(acceptor.accept(upstream));
             let client = Box::pin(async {
                 let mut client = roots.open(host, client, client_may).await?;
@@ -192,6 +198,7 @@ mod tests {
                 client => client.map(|client| (client, heard)),
             };
             drop(upstream);
+            closing.finish();
             (intercepted, client)
         }
     }
@@ -233,7 +240,7 @@ mod tests {
         let heard = client.unwrap().1;
         assert!(intercepted.is_none());
         assert!(heard.starts_with(b"HTTP/1.1 502 upstream_tls_invalid\r\n"), "{}", heard.escape_ascii());
-        assert_eq!(audit.decisions(), ["upstream_tls_invalid"]);
+        assert_eq!((audit.decisions(), audit.ended_by()), (vec!["upstream_tls_invalid"], vec![EndedBy::Upstream]));
     }
 
     #[tokio::test]
@@ -242,6 +249,6 @@ mod tests {
         let (services, audit) = authorities.trusting();
         let (intercepted, client) = authorities.intercepted(&services, &UpstreamRoots::default(), [false, false]).await;
         assert!(intercepted.is_none() && client.is_err());
-        assert_eq!(audit.decisions(), ["client_tls_failed"]);
+        assert_eq!((audit.decisions(), audit.ended_by()), (vec!["client_tls_failed"], vec![EndedBy::Client]));
     }
 }

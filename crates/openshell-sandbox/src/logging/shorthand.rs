@@ -8,7 +8,7 @@ use openshell_policy::event::{
     PublishedConnection, RequestDecided,
 };
 use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{Activity, Decision, Engine};
+use openshell_policy::words::{Activity, Decision, Door, Engine};
 use openshell_proxy::placeholder::REDACTED;
 use time::OffsetDateTime;
 use tracing::Level;
@@ -133,7 +133,7 @@ fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Dec
 }
 
 fn closed(line: &mut String, event: &ConnectionClosed<'_>) -> fmt::Result {
-    let ConnectionClosed { severity, ends, policy, door, received, sent, milliseconds, by, reason: text, code, .. } =
+    let ConnectionClosed { severity, ends, policy, way, received, sent, milliseconds, by, reason: text, code, .. } =
         event;
     write!(
         line,
@@ -143,7 +143,7 @@ fn closed(line: &mut String, event: &ConnectionClosed<'_>) -> fmt::Result {
         Word::of(ends.host.unwrap_or("-")),
         ends.port.unwrap_or(0),
         Word::of(policy.unwrap_or("-")),
-        door.as_str(),
+        way.door.map_or("-", Door::as_str),
         by.as_str(),
     )?;
     cause(line, text, *code)
@@ -299,7 +299,7 @@ impl fmt::Display for Cut<'_> {
 mod tests {
     use openshell_policy::event::{
         BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
-        ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage,
+        Lineage, ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage, Way,
     };
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::{
@@ -349,8 +349,14 @@ mod tests {
     };
 
     /// An allowed connection.
-    const CONNECTION: ConnectionDecided<'_> =
-        ConnectionDecided { activity: Activity::Open, ends: ENDS, decided: ALLOWED, denial: None };
+    const CONNECTION: ConnectionDecided<'_> = ConnectionDecided {
+        activity: Activity::Open,
+        ends: ENDS,
+        lineage: Lineage { ancestors: &[], cmdline_paths: &[] },
+        way: Way { door: None, source: None, dialed: None },
+        decided: ALLOWED,
+        denial: None,
+    };
 
     #[track_caller]
     fn check(event: Event<'_>, expected: &str) {
@@ -415,7 +421,7 @@ mod tests {
                 activity: Activity::Fail,
                 ends: nothing_known,
                 decided: undecided,
-                denial: None,
+                ..CONNECTION
             }),
             "NET:FAIL [LOW] DENIED -(0) -> -:0 [policy:- engine:-] [reason:the connection ended before the decision]",
         );
@@ -423,7 +429,7 @@ mod tests {
             severity: Severity::Info,
             ends: ENDS,
             policy: Some("web"),
-            door: Door::Name,
+            way: Way { door: Some(Door::Name), ..Way::default() },
             received: 12,
             sent: 7,
             milliseconds: 1_500,
