@@ -95,7 +95,7 @@ fn the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     let finished = sandbox(&lab, &origin, FULL).sh(odd);
     assert_eq!(finished.ok(), "1");
     assert_eq!(
-        finished.logged("[reason:the client offers neither HTTP/2 nor HTTP/1.1 (ALPN)").len(),
+        finished.logged("engine:tls] [reason:the client offers neither HTTP/2 nor HTTP/1.1 (ALPN)").len(),
         1,
         "{}",
         finished.log
@@ -133,7 +133,7 @@ fn what_skips_tls_sees_the_upstreams_own_certificate() {
     assert!(finished.ok().contains("O=OpenShell") && finished.ok().contains("code=200"), "twin: {finished:?}");
     let opened = curl(&lab, &origin, FULL, "--cacert /etc/ssl/certs/ISRG_Root_X1.pem https://web.test/x");
     assert!(opened.stderr.contains("certificate"), "{opened:?}");
-    let line = "[reason:untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`]";
+    let line = "engine:tls] [reason:untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`]";
     assert_eq!(opened.logged(line).len(), 1, "{}", opened.log);
     assert_eq!(opened.logged("[code:client_tls_failed]").len(), 1);
 }
