@@ -98,7 +98,7 @@ pub enum Source {
 pub struct Binding {
     /// Permitted hosts and ports; `None` means all that the policy permits.
     pub hosts: Option<Vec<BoundHost>>,
-    /// Permitted paths; `None` means all.
+    /// Permitted paths of every host; `None` means all.
     pub path: Option<PathPrefix>,
 }
 
@@ -114,6 +114,21 @@ impl Binding {
     pub fn includes(&self, host: &Host, port: u16) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
     }
+
+    /// Returns the prefixes of which the path of a request to `host` at `port` must have one; `None` if it may be any.
+    #[must_use]
+    pub fn prefixes(&self, host: &Host, port: u16) -> Option<Vec<&PathPrefix>> {
+        if let Some(path) = &self.path {
+            return Some(vec![path]);
+        }
+        self.hosts
+            .iter()
+            .flatten()
+            .filter(|bound| bound.includes(host, port))
+            .map(|bound| bound.path.as_ref())
+            .collect::<Option<Vec<_>>>()
+            .filter(|prefixes| !prefixes.is_empty())
+    }
 }
 
 /// Host and port that a credential may be sent to. The host is a name, an IP address, `*.NAME` (one more label) or
@@ -122,6 +137,7 @@ impl Binding {
 pub struct BoundHost {
     pattern: HostPattern,
     port: NonZeroU16,
+    path: Option<PathPrefix>,
 }
 
 impl BoundHost {
@@ -142,7 +158,13 @@ impl BoundHost {
         if !pattern.is_simple() {
             return Err(ViolationKind::HostWildcardPosition(host.to_owned()));
         }
-        Ok(Self { pattern, port })
+        Ok(Self { pattern, port, path: None })
+    }
+
+    /// Returns the same host and port for paths with a prefix alone.
+    #[must_use]
+    pub fn with_path(self, path: PathPrefix) -> Self {
+        Self { path: Some(path), ..self }
     }
 
     /// Returns true if `host` and `port` match.

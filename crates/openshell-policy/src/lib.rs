@@ -21,5 +21,6 @@ pub mod denial;
 pub mod event;
 pub mod reason;
 pub mod secret;
+pub mod variable;
 pub mod violation;
 pub mod words;

@@ -50,6 +50,18 @@ impl Policy {
         Self { filesystem: other.filesystem.clone(), processes: other.processes.clone(), network: self.network }
     }
 
+    /// A policy that grants nothing but the baseline, and no network.
+    #[must_use]
+    pub fn restrictive() -> Self {
+        Self { filesystem: Filesystem::default(), processes: Processes::default(), network: NetworkPolicies::new() }
+    }
+
+    /// Returns its static parts, and no network policy.
+    #[must_use]
+    pub fn without_network(self) -> Self {
+        Self { network: NetworkPolicies::new(), ..self }
+    }
+
     /// File access of the workload.
     #[must_use]
     pub fn filesystem(&self) -> &Filesystem {

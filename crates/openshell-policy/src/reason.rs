@@ -180,6 +180,8 @@ reasons! {
         "{request} not permitted by policy";
     NotInThisBuild "not_in_this_build" L4 403 "policy_denied" DENIED Denial Ends
         "{request} refused: {reason}";
+    PolicyInvalid "policy_invalid" L4 403 "policy_denied" DENIED No Ends
+        "{request} refused: the policy of the sandbox is invalid; its log says why";
     CallerUnknown "caller_unknown" Identity 403 "policy_denied" DENIED Denial Ends
         "{request} not permitted by policy";
     CallerChanged "caller_changed" Identity 403 "policy_denied" DENIED Denial Ends

@@ -286,6 +286,8 @@ pub enum WarningKind {
     TlsWordDeprecated(String),
     #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]
     SqlNotInspected,
+    #[error("{0} is not in this build: every connection is refused")]
+    Unsupported(String),
     #[error(
         "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` names the domains whose names may be looked up"
     )]

@@ -20,6 +20,7 @@ pub struct Endpoint {
     resolve: Vec<HostPattern>,
     allow_encoded_slash: bool,
     is_tcp: bool,
+    unsupported: Option<String>,
 }
 
 /// Rules for the requests of a connection.
@@ -128,6 +129,7 @@ pub struct EndpointParts {
     pub allowed_ips: Vec<AddressRange>,
     pub resolve: Vec<HostPattern>,
     pub allow_encoded_slash: bool,
+    pub unsupported: Option<String>,
 }
 
 impl Endpoint {
@@ -150,6 +152,7 @@ impl Endpoint {
             resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
             is_tcp: parts.protocol == Some(Protocol::Tcp),
+            unsupported: parts.unsupported,
         })
     }
 
@@ -203,6 +206,12 @@ impl Endpoint {
             l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).all(|rule| rule.path.is_everything())
         };
         self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
+    }
+
+    /// What a gateway demands here and this build does not have, so that every connection is refused; `None` if it has all.
+    #[must_use]
+    pub fn unsupported(&self) -> Option<&str> {
+        self.unsupported.as_deref()
     }
 
     /// Returns true if connections are bytes that are never inspected.

@@ -27,25 +27,38 @@ pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 /// # Errors
 /// All violations in the order of the document; a syntax error hides the others.
 pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
+    read(document, read_policy)
+}
+
+/// Reads the policy of a gateway as a document, whose endpoints may name what this build does not have (`unsupported`).
+///
+/// # Errors
+/// As [`policy`].
+pub fn policy_of_gateway(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     read(document, |reader, at| {
-        let mut fields =
-            reader.mapping(at, &["version", "filesystem_policy", "landlock", "process", "network_policies"])?;
-        version(reader, fields.take("version"));
-        let compatibility = landlock(reader, fields.take("landlock"));
-        let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
-        let processes = processes(reader, fields.take("process"));
-        let policies = fields.take("network_policies").map(|at| network::policies(reader, &at)).unwrap_or_default();
-        if reader.has_violations() {
-            return None;
-        }
-        match Policy::new(filesystem, processes, policies) {
-            Ok(policy) => Some(policy),
-            Err(violations) => {
-                violations.into_iter().for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
-                None
-            }
-        }
+        reader.is_of_gateway = true;
+        read_policy(reader, at)
     })
+}
+
+fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
+    let mut fields =
+        reader.mapping(at, &["version", "filesystem_policy", "landlock", "process", "network_policies"])?;
+    version(reader, fields.take("version"));
+    let compatibility = landlock(reader, fields.take("landlock"));
+    let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
+    let processes = processes(reader, fields.take("process"));
+    let policies = fields.take("network_policies").map(|at| network::policies(reader, &at)).unwrap_or_default();
+    if reader.has_violations() {
+        return None;
+    }
+    match Policy::new(filesystem, processes, policies) {
+        Ok(policy) => Some(policy),
+        Err(violations) => {
+            violations.into_iter().for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
+            None
+        }
+    }
 }
 
 /// Reads a list of endpoints in the form of a policy document.

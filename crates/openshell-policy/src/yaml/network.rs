@@ -66,7 +66,9 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
 
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     let before = reader.violation_count();
-    let mut keys = Keys { fields: reader.mapping(at, ENDPOINT_KEYS)?, written: Vec::new(), invalid: Vec::new() };
+    let of_gateway = [ENDPOINT_KEYS, &["unsupported"]].concat();
+    let known = if reader.is_of_gateway { &of_gateway } else { ENDPOINT_KEYS };
+    let mut keys = Keys { fields: reader.mapping(at, known)?, written: Vec::new(), invalid: Vec::new() };
     let mut parts = EndpointParts {
         host: keys.read(reader, "host", |reader, at| reader.text(at, HostPattern::parse)),
         port: keys.read(reader, "port", port),
@@ -86,6 +88,10 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     parts.allowed_ips = keys.read(reader, "allowed_ips", |reader, at| Some(ranges(reader, at))).unwrap_or_default();
     parts.resolve =
         keys.read(reader, "resolve", |reader, at| Some(reader.texts(at, HostPattern::parse))).unwrap_or_default();
+    parts.unsupported = keys.read(reader, "unsupported", |reader, at| reader.text(at, |text| Ok(text.to_owned())));
+    if let Some(what) = &parts.unsupported {
+        reader.warn(at, WarningKind::Unsupported(what.clone()));
+    }
     if parts.protocol == Some(Protocol::Sql) {
         reader.warn(at, WarningKind::SqlNotInspected);
     }

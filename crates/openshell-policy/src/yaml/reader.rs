@@ -33,6 +33,8 @@ impl<'n> Fields<'n> {
 /// Violations and warnings found so far.
 #[derive(Default)]
 pub(super) struct Reader {
+    /// True for the document of a gateway's policy.
+    pub(super) is_of_gateway: bool,
     violations: Vec<Violation>,
     warnings: Vec<Warning>,
 }

@@ -16,7 +16,7 @@ use crate::http::head;
 use crate::http::target::RequestTarget;
 use crate::limits::Limits;
 use crate::placeholder::{self, Coding};
-use crate::target::{Origin, Scheme};
+use crate::target::{Origin, Scheme, Target};
 
 /// A request in the form for its upstream, without a placeholder in its head. Only [`inject`] makes one.
 ///
@@ -258,11 +258,14 @@ impl Injection<'_> {
         if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
             return Err(unsafe_because("it would go to port 443 without TLS"));
         }
-        let binding = credential.binding();
-        if !binding.includes(&self.origin.target.host, self.origin.target.port) {
+        if credential.is_expired() {
+            return Err(Refusal::credential_expired(name.to_owned()));
+        }
+        let (binding, Target { host, port }) = (credential.binding(), &self.origin.target);
+        if !binding.includes(host, *port) {
             return Err(Refusal::credential_for_other_hosts(name.to_owned()));
         }
-        if let Some(prefix) = &binding.path {
+        if let Some(prefixes) = binding.prefixes(host, *port) {
             // Without a canonical form the target could be read in two ways, and its connection may have no rules.
             let is_canonical = |target: &RequestTarget| {
                 target.to_uri().is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
@@ -271,11 +274,12 @@ impl Injection<'_> {
             let target =
                 target.filter(is_canonical).ok_or_else(|| Refusal::credential_for_other_paths(name.to_owned()))?;
             let readings = [Some(target.path()), target.without_parameters()];
-            if !readings.into_iter().flatten().all(|path| prefix.includes(path)) {
+            let is_permitted = |path: &str| prefixes.iter().any(|prefix| prefix.includes(path));
+            if !readings.into_iter().flatten().all(is_permitted) {
                 return Err(Refusal::credential_for_other_paths(name.to_owned()));
             }
         }
-        if !self.used.iter().any(|used| used.name() == name) {
+        if !self.used.iter().any(|used| Arc::ptr_eq(used, credential)) {
             if self.used.len() == Limits::CREDENTIALS_PER_REQUEST {
                 return Err(unsafe_because("it is one more than a request may have"));
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use openshell_policy::credential::{Binding, CredentialName};
@@ -16,6 +17,8 @@ pub struct Credential {
     name: String,
     secret: Secret,
     binding: Binding,
+    /// The end of its validity, if it has one.
+    expires: Option<SystemTime>,
     forms: OnceLock<Forms>,
 }
 
@@ -23,7 +26,13 @@ impl Credential {
     /// A credential without placeholders.
     #[must_use]
     pub fn of(name: String, secret: Secret) -> Self {
-        Self { name, secret, binding: Binding::default(), forms: OnceLock::new() }
+        Self { name, secret, binding: Binding::default(), expires: None, forms: OnceLock::new() }
+    }
+
+    /// True once it is no longer valid.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| expires <= SystemTime::now())
     }
 
     /// Name of the credential in placeholders.
@@ -51,6 +60,21 @@ impl Credential {
     }
 }
 
+/// A credential of a vault.
+#[derive(Debug)]
+pub struct Entry {
+    /// Name in placeholders and messages.
+    pub name: CredentialName,
+    /// The secret.
+    pub secret: Secret,
+    /// Hosts, ports and paths that it may be sent to.
+    pub binding: Binding,
+    /// The end of its validity, if it has one.
+    pub expires: Option<SystemTime>,
+    /// Further names in placeholders.
+    pub aliases: Vec<String>,
+}
+
 /// All credentials of one sandbox.
 #[derive(Debug, Default)]
 pub struct Vault(HashMap<String, Arc<Credential>>);
@@ -59,11 +83,27 @@ impl Vault {
     /// Creates a vault of `credentials`.
     #[must_use]
     pub fn new(credentials: impl IntoIterator<Item = (CredentialName, Secret, Binding)>) -> Self {
-        let credential = |(name, secret, binding): (CredentialName, _, _)| {
+        let entry = |(name, secret, binding)| Entry { name, secret, binding, expires: None, aliases: Vec::new() };
+        Self::of(credentials.into_iter().map(entry))
+    }
+
+    /// Creates a vault of `entries`.
+    #[must_use]
+    pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
+        let mut vault = HashMap::new();
+        for Entry { name, secret, binding, expires, aliases } in entries {
             let name = name.as_str().to_owned();
-            (name.clone(), Arc::new(Credential { name, secret, binding, forms: OnceLock::new() }))
-        };
-        Self(credentials.into_iter().map(credential).collect())
+            let credential =
+                Arc::new(Credential { name: name.clone(), secret, binding, expires, forms: OnceLock::new() });
+            vault.extend(aliases.into_iter().map(|alias| (alias, Arc::clone(&credential))));
+            vault.insert(name, credential);
+        }
+        Self(vault)
+    }
+
+    /// Each credential once.
+    fn credentials(&self) -> impl Iterator<Item = &Arc<Credential>> {
+        self.0.iter().filter(|(name, credential)| **name == credential.name).map(|(_, credential)| credential)
     }
 
     /// Returns true if there are no credentials.
@@ -102,11 +142,11 @@ impl CurrentVault {
         let vault = Arc::new(vault);
         let (before, retired) = (self.vault.swap(Arc::clone(&vault)), self.retired.load());
         let mut kept: Vec<Arc<Credential>> = Vec::new();
-        for credential in before.0.values().chain(retired.iter()) {
+        for credential in before.credentials().chain(retired.iter()) {
             let is_same = |other: &&Arc<Credential>| {
                 other.binding == credential.binding && other.secret.ct_eq(&credential.secret)
             };
-            let is_known = vault.0.values().chain(&kept).any(|other| is_same(&other));
+            let is_known = vault.credentials().chain(&kept).any(|other| is_same(&other));
             if !is_known && kept.len() < RETIRED {
                 kept.push(Arc::clone(credential));
             }
@@ -120,7 +160,7 @@ impl CurrentVault {
     pub fn watched(&self, host: &Host) -> Vec<Arc<Credential>> {
         let (vault, retired) = (self.vault.load(), self.retired.load());
         let may_hold = |credential: &&Arc<Credential>| credential.binding.includes_host(host);
-        vault.0.values().chain(retired.iter()).filter(may_hold).cloned().collect()
+        vault.credentials().chain(retired.iter()).filter(may_hold).cloned().collect()
     }
 }
 

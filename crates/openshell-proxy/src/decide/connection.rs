@@ -20,6 +20,9 @@ pub fn judge(
     target: &Target,
     verify: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<Permit, Refusal> {
+    if let Some(reason) = snapshot.invalid() {
+        return Err(Refusal::policy_invalid(reason.to_owned()));
+    }
     let answer = snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()))?;
     match &answer.verdict {
         Verdict::Deny { nearest } => {
@@ -28,6 +31,9 @@ pub fn judge(
             Err(refused(snapshot, reason, nearest.as_ref()))
         }
         Verdict::Allow { policy, endpoints } => {
+            if let Some(what) = endpoints.iter().find_map(Endpoint::unsupported) {
+                return Err(Refusal::not_in_this_build(what, policy.clone()));
+            }
             let inspection = inspection(&answer, policy.as_deref(), endpoints)?;
             verify()?;
             Ok(Permit {

@@ -41,6 +41,8 @@ pub enum LoadError {
 pub struct Snapshot {
     generation: u64,
     policy: Policy,
+    /// The reason for which everything is refused, if the policy that should be in force is invalid.
+    invalid: Option<String>,
     /// Targets of the symlinks among the policy's binaries.
     links: BTreeMap<String, String>,
     /// Entries of programs that are exact or not pinned.
@@ -125,7 +127,23 @@ impl Snapshot {
         let messages = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, MessageWeighter));
         let all = policy.network().values().flat_map(|policy| &policy.binaries);
         let special = all.filter(|binary| binary.exact || !binary.pinned).cloned().collect();
-        Ok(Self { generation, policy, links, special, rules, decisions, messages })
+        Ok(Self { generation, policy, invalid: None, links, special, rules, decisions, messages })
+    }
+
+    /// Creates a generation in place of an invalid policy, which refuses every connection for `reason`. The static parts are those of
+    /// `policy`.
+    ///
+    /// # Errors
+    /// None occurs with the built-in rules.
+    pub fn refusing(generation: u64, policy: Policy, reason: String) -> Result<Self, LoadError> {
+        let snapshot = Self::new(generation, policy.without_network(), None, &|_| None)?;
+        Ok(Self { invalid: Some(reason), ..snapshot })
+    }
+
+    /// The reason for which everything is refused, if the policy that should be in force is invalid.
+    #[must_use]
+    pub fn invalid(&self) -> Option<&str> {
+        self.invalid.as_deref()
     }
 
     /// Number of the generation: 1 for the first, growing with every reload.

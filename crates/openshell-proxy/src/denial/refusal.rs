@@ -171,9 +171,15 @@ impl Refusal {
         Self::because(ReasonCode::PolicyChanged, reason)
     }
 
+    /// There is no valid policy.
+    #[must_use]
+    pub fn policy_invalid(reason: String) -> Self {
+        Self::because(ReasonCode::PolicyInvalid, reason)
+    }
+
     /// The policy demands a feature that this build lacks.
     #[must_use]
-    pub fn not_in_this_build(feature: &'static str, policy: Option<String>) -> Self {
+    pub fn not_in_this_build(feature: &str, policy: Option<String>) -> Self {
         let reason = format!("{feature} is not in this build");
         Self::because(ReasonCode::NotInThisBuild, reason).with(Facts::Policy(policy))
     }
@@ -256,6 +262,13 @@ impl Refusal {
     #[must_use]
     pub fn credential_unknown(name: String) -> Self {
         let reason = format!("there is no credential {name}");
+        Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
+    }
+
+    /// The credential `name` is no longer valid.
+    #[must_use]
+    pub fn credential_expired(name: String) -> Self {
+        let reason = format!("the credential {name} has expired");
         Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
     }
 

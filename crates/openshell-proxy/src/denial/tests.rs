@@ -54,6 +54,10 @@ fn all() -> Vec<(Refusal, &'static str)> {
             Refusal::not_in_this_build("`x`", None),
             "403 policy_denied not_in_this_build: GET /a refused: `x` is not in this build",
         ),
+        (
+            Refusal::policy_invalid(text()),
+            "403 policy_denied policy_invalid: GET /a refused: the policy of the sandbox is invalid; its log says why",
+        ),
         (Refusal::caller_unknown(text()), "403 policy_denied caller_unknown: GET /a not permitted by policy"),
         (
             Refusal::caller_changed(text(), "/usr/bin/tool".to_owned()),
