@@ -1,0 +1,285 @@
+//! The calls of a supervisor to its gateway.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openshell_policy::policy::Policy;
+use openshell_policy::secret::Secret;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+use crate::channel::{self, Address, AddressError};
+use crate::convert::config::{self, SandboxConfig};
+use crate::convert::environment::{self, ProviderEnvironment};
+use crate::convert::policy;
+use crate::convert::routes::{self, Bundle};
+use crate::error::CallError;
+use crate::proto::inference::v1::GetInferenceBundleRequest;
+use crate::proto::inference::v1::inference_client::InferenceClient;
+use crate::proto::sandbox::v1::GetSandboxConfigRequest;
+use crate::proto::v1::open_shell_client::OpenShellClient;
+use crate::proto::v1::{
+    GetSandboxProviderEnvironmentRequest, IssueSandboxTokenRequest, PolicyStatus, RefreshSandboxTokenRequest,
+    ReportPolicyStatusRequest, UpdateConfigRequest,
+};
+use crate::token::{Token, TokenSource};
+
+/// Deadline of a call.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Wait after a renewal that failed.
+const RENEWAL_RETRY: Duration = Duration::from_secs(10);
+
+/// Largest message of a gateway, in bytes.
+const MESSAGE_BYTES: usize = 64 * 1024 * 1024;
+
+/// The gateway, as one sandbox sees it. Clones share one connection and one token.
+#[derive(Clone, Debug)]
+pub struct Gateway(Arc<Shared>);
+
+struct Shared {
+    channel: Channel,
+    /// The sandbox's id, and its name.
+    id: String,
+    name: String,
+    source: Option<Box<dyn TokenSource>>,
+    token: Token,
+    /// Held while the token is replaced, so that a hundred calls replace it once.
+    renewal: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("id", &self.id).field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Names of a sandbox at its gateway.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// Its id.
+    pub id: String,
+    /// Its name, which some calls take instead.
+    pub name: String,
+}
+
+impl Gateway {
+    /// Prepares calls to the gateway at `address` for the sandbox `names`; `source` has its token, if it has one. Connects with the
+    /// first call. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub fn new(address: Address, names: Names, source: Option<Box<dyn TokenSource>>) -> Result<Self, AddressError> {
+        let channel = channel::open(address)?;
+        let (Names { id, name }, token) = (names, Token::default());
+        Ok(Self(Arc::new(Shared { channel, id, name, source, token, renewal: tokio::sync::Mutex::default() })))
+    }
+
+    /// Reads the token, and exchanges it if it is a platform's.
+    ///
+    /// # Errors
+    /// It cannot be read, or is empty; or the gateway does not exchange it.
+    pub async fn authenticate(&self) -> Result<(), TokenError> {
+        let Some(source) = &self.0.source else { return Ok(()) };
+        self.0.token.replace(source.read()?, None)?;
+        if source.is_exchanged() {
+            let issued =
+                self.once("IssueSandboxToken", IssueSandboxTokenRequest {}, |mut client, request| async move {
+                    client.issue_sandbox_token(request).await
+                });
+            let issued = issued.await?;
+            self.0.token.replace(Secret::new(issued.token.into_bytes()), known(issued.expires_at_ms))?;
+        }
+        Ok(())
+    }
+
+    /// Renews the token for as long as it is polled.
+    pub async fn renew_token(&self) {
+        if self.0.source.is_none() {
+            return std::future::pending().await;
+        }
+        let mut wait = self.0.token.renewal();
+        loop {
+            tokio::time::sleep(wait).await;
+            wait = match self.renew().await {
+                Ok(()) => self.0.token.renewal(),
+                Err(error) => {
+                    tracing::warn!("the gateway's token was not renewed: {error}");
+                    RENEWAL_RETRY
+                }
+            };
+        }
+    }
+
+    async fn renew(&self) -> Result<(), TokenError> {
+        let _renewal = self.0.renewal.lock().await;
+        let request = RefreshSandboxTokenRequest { extension_service_names: Vec::new() };
+        let renewed = self.once("RefreshSandboxToken", request, |mut client, request| async move {
+            client.refresh_sandbox_token(request).await
+        });
+        match renewed.await {
+            Ok(renewed) => {
+                Ok(self.0.token.replace(Secret::new(renewed.token.into_bytes()), known(renewed.expires_at_ms))?)
+            }
+            // Its source may have a newer one.
+            Err(error) if error.is_unauthenticated() || error.is_unimplemented() => self.authenticate().await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Everything in force for the sandbox.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn config(&self) -> Result<SandboxConfig, CallError> {
+        let request = GetSandboxConfigRequest { sandbox_id: self.0.id.clone() };
+        let response = self.call("GetSandboxConfig", request, |mut client, request| async move {
+            client.get_sandbox_config(request).await
+        });
+        Ok(config::read(response.await?))
+    }
+
+    /// The sandbox's credentials.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn provider_environment(&self) -> Result<ProviderEnvironment, CallError> {
+        let request = GetSandboxProviderEnvironmentRequest {
+            sandbox_id: self.0.id.clone(),
+            supports_static_credential_bindings: true,
+        };
+        let response = self.call("GetSandboxProviderEnvironment", request, |mut client, request| async move {
+            client.get_sandbox_provider_environment(request).await
+        });
+        Ok(environment::read(response.await?))
+    }
+
+    /// The routes to models.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn routes(&self) -> Result<Bundle, CallError> {
+        let response = self.call("GetInferenceBundle", GetInferenceBundleRequest {}, |_, request| {
+            let mut client = InferenceClient::new(self.0.channel.clone()).max_decoding_message_size(MESSAGE_BYTES);
+            async move { client.get_inference_bundle(request).await }
+        });
+        Ok(routes::read(response.await?))
+    }
+
+    /// Reports what became of `version` of the policy.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn report_status(&self, version: u32, status: &PolicyResult) -> Result<(), CallError> {
+        let (status, load_error) = match status {
+            PolicyResult::Loaded => (PolicyStatus::Loaded, String::new()),
+            PolicyResult::Failed(error) => (PolicyStatus::Failed, error.clone()),
+        };
+        let sandbox_id = self.0.id.clone();
+        let request = ReportPolicyStatusRequest { sandbox_id, version, status: status.into(), load_error };
+        let reported = self.call("ReportPolicyStatus", request, |mut client, request| async move {
+            client.report_policy_status(request).await
+        });
+        reported.await.map(drop)
+    }
+
+    /// Sends the sandbox's own policy, where the gateway has none or lacks a part.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn send_policy(&self, policy: &Policy, workspace: &str) -> Result<(), CallError> {
+        let request = UpdateConfigRequest {
+            name: self.0.name.clone(),
+            policy: Some(policy::message(policy)),
+            workspace: workspace.to_owned(),
+            ..UpdateConfigRequest::default()
+        };
+        let sent = self
+            .call("UpdateConfig", request, |mut client, request| async move { client.update_config(request).await });
+        sent.await.map(drop)
+    }
+
+    /// Makes a call; where the gateway does not know who is calling, once more with the token that its source has by now.
+    async fn call<M: Clone, R, F: Future<Output = Result<Response<R>, Status>>>(
+        &self,
+        call: &'static str,
+        message: M,
+        send: impl Fn(OpenShellClient<Channel>, Request<M>) -> F,
+    ) -> Result<R, CallError> {
+        match self.once(call, message.clone(), &send).await {
+            Err(error) if error.is_unauthenticated() && self.0.source.is_some() => {
+                let renewed = {
+                    let _renewal = self.0.renewal.lock().await;
+                    self.authenticate().await
+                };
+                renewed.map_err(|renewal| CallError::of(call, Code::Unauthenticated, renewal.to_string()))?;
+                self.once(call, message, send).await
+            }
+            result => result,
+        }
+    }
+
+    async fn once<M, R, F: Future<Output = Result<Response<R>, Status>>>(
+        &self,
+        call: &'static str,
+        message: M,
+        send: impl Fn(OpenShellClient<Channel>, Request<M>) -> F,
+    ) -> Result<R, CallError> {
+        let mut request = self.request(message);
+        request.set_timeout(DEADLINE);
+        match tokio::time::timeout(DEADLINE, send(self.client(), request)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(CallError::new(call, &status)),
+            Err(_) => Err(CallError::of(call, Code::DeadlineExceeded, "no answer within 30 seconds")),
+        }
+    }
+
+    fn client(&self) -> OpenShellClient<Channel> {
+        OpenShellClient::new(self.0.channel.clone()).max_decoding_message_size(MESSAGE_BYTES)
+    }
+
+    fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        if let Some(token) = self.0.token.header() {
+            request.metadata_mut().insert("authorization", token);
+        }
+        request
+    }
+}
+
+/// What became of a version of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyResult {
+    /// In force.
+    Loaded,
+    /// Invalid, with every violation.
+    Failed(String),
+}
+
+/// A token that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum TokenError {
+    #[error("the sandbox's token cannot be read: {0}")]
+    Source(#[from] io::Error),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl TokenError {
+    /// True if it may be had later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Source(_) => false,
+            Self::Call(error) => error.is_transient(),
+        }
+    }
+}
+
+/// An expiry in milliseconds since 1970, of which 0 means that it is unknown.
+fn known(expires_at_ms: i64) -> Option<u64> {
+    u64::try_from(expires_at_ms).ok().filter(|expires| *expires != 0)
+}

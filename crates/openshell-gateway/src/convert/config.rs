@@ -1,0 +1,95 @@
+//! Everything in force for a sandbox.
+
+use std::collections::BTreeMap;
+
+use crate::convert::policy::{self, GatewayPolicy};
+use crate::proto::sandbox::v1::setting_value::Value;
+use crate::proto::sandbox::v1::{EffectiveSetting, GetSandboxConfigResponse, PolicySource, SettingScope};
+
+/// Everything in force for a sandbox.
+#[derive(Clone, Debug)]
+pub struct SandboxConfig {
+    /// Its policy, if it has one.
+    pub policy: Option<GatewayPolicy>,
+    /// Number of the policy.
+    pub version: u32,
+    /// Hash of the policy, as the gateway computes it.
+    pub hash: String,
+    /// Changes with any part.
+    pub revision: u64,
+    /// Changes with the credentials; 0 where the gateway does not count them.
+    pub provider_revision: u64,
+    /// Number of the policy for all sandboxes, where that is in force.
+    pub global_version: Option<u32>,
+    /// The sandbox's workspace, where the gateway has workspaces.
+    pub workspace: String,
+    /// Handling of an invalid policy.
+    pub on_invalid: OnInvalid,
+    /// Settings in force.
+    pub settings: BTreeMap<String, Setting>,
+    /// True if the gateway told something that gateways of the first generation do not.
+    pub is_later: bool,
+}
+
+/// Handling of an invalid policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnInvalid {
+    /// What is in force stays.
+    Retain,
+    /// Nothing is permitted until a valid one comes.
+    Refuse,
+    /// The gateway does not say: as its generation does it.
+    Unsaid,
+}
+
+/// A setting in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its value, as text.
+    pub value: String,
+    /// Where it was set.
+    pub scope: &'static str,
+}
+
+pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
+    let is_global = response.policy_source == i32::from(PolicySource::Global);
+    let mode = response.policy_validation_failure_mode.as_str();
+    let is_later = response.provider_env_revision != 0
+        || !response.workspace.is_empty()
+        || !mode.is_empty()
+        || !response.supervisor_middleware_services.is_empty()
+        || response.extension_authentication_enabled;
+    SandboxConfig {
+        on_invalid: match mode {
+            "retain_last_valid" => OnInvalid::Retain,
+            "" => OnInvalid::Unsaid,
+            // A word that is not known yet is no permission.
+            _ => OnInvalid::Refuse,
+        },
+        policy: response.policy.map(policy::read),
+        version: response.version,
+        hash: response.policy_hash,
+        revision: response.config_revision,
+        provider_revision: response.provider_env_revision,
+        global_version: is_global.then_some(response.global_policy_version),
+        workspace: response.workspace,
+        settings: response.settings.into_iter().map(|(key, setting)| (key, setting_of(setting))).collect(),
+        is_later,
+    }
+}
+
+fn setting_of(EffectiveSetting { value, scope }: EffectiveSetting) -> Setting {
+    let value = match value.and_then(|value| value.value) {
+        Some(Value::StringValue(text)) => text,
+        Some(Value::BoolValue(value)) => value.to_string(),
+        Some(Value::IntValue(value)) => value.to_string(),
+        Some(Value::BytesValue(bytes)) => format!("{} bytes", bytes.len()),
+        None => String::new(),
+    };
+    let scope = match SettingScope::try_from(scope) {
+        Ok(SettingScope::Sandbox) => "sandbox",
+        Ok(SettingScope::Global) => "global",
+        Ok(SettingScope::Unspecified) | Err(_) => "unknown",
+    };
+    Setting { value, scope }
+}

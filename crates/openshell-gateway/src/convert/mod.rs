@@ -1,0 +1,6 @@
+//! Messages as the rest of the supervisor has them. Nothing else sees a message.
+
+pub mod config;
+pub mod environment;
+pub mod policy;
+pub mod routes;

@@ -1,0 +1,87 @@
+//! Errors of calls, in words.
+
+use std::error::Error;
+use std::fmt;
+
+use tonic::{Code, Status};
+
+/// A call that failed.
+#[derive(Clone, Debug)]
+pub struct CallError {
+    call: &'static str,
+    code: Code,
+    message: String,
+}
+
+impl CallError {
+    pub(crate) fn new(call: &'static str, status: &Status) -> Self {
+        // The innermost cause says most.
+        let mut cause = status.source();
+        while let Some(inner) = cause.and_then(Error::source) {
+            cause = Some(inner);
+        }
+        let message = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
+        // It is the gateway's, and goes into log lines.
+        let message = message.chars().filter(|c| !c.is_control()).take(Self::MESSAGE_CHARS).collect();
+        Self { call, code: status.code(), message }
+    }
+
+    pub(crate) fn of(call: &'static str, code: Code, message: impl Into<String>) -> Self {
+        Self { call, code, message: message.into() }
+    }
+
+    /// Longest message of a gateway, in characters.
+    const MESSAGE_CHARS: usize = 512;
+
+    /// True if the same call may succeed later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.code,
+            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Internal | Code::Unknown
+        )
+    }
+
+    /// True if the gateway does not have the call, as one of an earlier generation.
+    #[must_use]
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented
+    }
+
+    /// True if the gateway does not know who is calling.
+    #[must_use]
+    pub fn is_unauthenticated(&self) -> bool {
+        self.code == Code::Unauthenticated
+    }
+
+    /// True if the gateway has nothing of the kind for this sandbox.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.code, Code::PermissionDenied | Code::NotFound | Code::Unimplemented)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, remedy) = match self.code {
+            Code::Unavailable => ("the gateway cannot be reached", "check --openshell-endpoint and OPENSHELL_TLS_CA"),
+            Code::DeadlineExceeded => ("the gateway does not answer in time", "look at its load"),
+            Code::ResourceExhausted => ("the gateway has too much to do", "it is asked again"),
+            Code::Unauthenticated => (
+                "the gateway does not know who is calling",
+                "set OPENSHELL_SANDBOX_TOKEN, OPENSHELL_SANDBOX_TOKEN_FILE or OPENSHELL_K8S_SA_TOKEN_FILE to a valid token",
+            ),
+            Code::PermissionDenied => ("the gateway refuses this sandbox", "check --sandbox-id against the token"),
+            Code::NotFound => ("the gateway does not know this sandbox", "check --sandbox-id"),
+            Code::Unimplemented => ("the gateway does not have this call", "it is of an earlier generation"),
+            Code::InvalidArgument | Code::FailedPrecondition => {
+                ("the gateway refuses the request", "compare the versions of both")
+            }
+            Code::Internal | Code::Unknown | Code::DataLoss => ("the gateway failed", "look at its log"),
+            _ => ("the call failed", "look at the gateway's log"),
+        };
+        write!(f, "{}: {what}: {} ({remedy})", self.call, self.message)
+    }
+}
+
+impl Error for CallError {}

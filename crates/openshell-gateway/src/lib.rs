@@ -1,0 +1,36 @@
+//! The client of a gateway, which launches sandboxes, tells them what is in force, and hears what they do. Decides nothing, and
+//! reads no files: its caller hands it the sources of tokens and certificates.
+
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod client;
+pub mod convert;
+pub mod error;
+pub mod token;
+
+/// Messages and clients, generated from `proto/`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    dead_code,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated"
+)]
+mod proto {
+    pub mod sandbox {
+        pub mod v1 {
+            tonic::include_proto!("openshell.sandbox.v1");
+        }
+    }
+    pub mod inference {
+        pub mod v1 {
+            tonic::include_proto!("openshell.inference.v1");
+        }
+    }
+    pub mod v1 {
+        tonic::include_proto!("openshell.v1");
+    }
+}

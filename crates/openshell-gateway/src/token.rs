@@ -1,0 +1,128 @@
+//! Tokens that tell the gateway which sandbox is calling.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use openshell_policy::secret::Secret;
+use tonic::metadata::{Ascii, MetadataValue};
+
+/// A place that tokens are read from, anew each time, as files rotate.
+pub trait TokenSource: fmt::Debug + Send + Sync {
+    /// Reads the token.
+    ///
+    /// # Errors
+    /// It cannot be read, or is empty.
+    fn read(&self) -> io::Result<Secret>;
+
+    /// True if the token is a platform's, which the gateway exchanges for one of its own.
+    fn is_exchanged(&self) -> bool;
+}
+
+/// Longest wait for a renewal, and the shortest.
+const RENEWAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
+
+/// Wait for a renewal of a token whose expiry is unknown.
+const UNKNOWN_EXPIRY: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// The token of all calls.
+#[derive(Debug, Default)]
+pub(crate) struct Token(Mutex<Option<Held>>);
+
+struct Held {
+    header: MetadataValue<Ascii>,
+    /// Seconds since 1970.
+    expires: Option<u64>,
+    /// The token itself; its memory is wiped.
+    _secret: Arc<Secret>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// Puts `secret` into all calls from now on; `expires` is its expiry in milliseconds since 1970, if the gateway told.
+    ///
+    /// # Errors
+    /// The token cannot be in a header.
+    pub(crate) fn replace(&self, secret: Secret, expires: Option<u64>) -> io::Result<()> {
+        let header = zeroize::Zeroizing::new([b"Bearer ", secret.expose()].concat());
+        let text = std::str::from_utf8(&header).ok().and_then(|text| text.parse::<MetadataValue<Ascii>>().ok());
+        let mut header = text.ok_or_else(|| io::Error::other("the token has characters that no header may hold"))?;
+        header.set_sensitive(true);
+        let expires = expires.map(|expires| expires / 1000).or_else(|| expiry(secret.expose()));
+        let held = Held { header, expires, _secret: Arc::new(secret) };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        Ok(())
+    }
+
+    /// The header of calls, if there is a token.
+    pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|held| held.header.clone())
+    }
+
+    /// The time until the token should be renewed: at four fifths of what is left of its life, and some spread.
+    pub(crate) fn renewal(&self) -> Duration {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        match held.as_ref().and_then(|held| held.expires) {
+            None => UNKNOWN_EXPIRY,
+            Some(expires) => {
+                let left = Duration::from_secs(expires).saturating_sub(now);
+                left.mul_f64(0.8 + 0.1 * crate::channel::spread()).clamp(RENEWAL.0, RENEWAL.1)
+            }
+        }
+    }
+}
+
+/// The expiry of a JSON Web Token (RFC 7519 §4.1.4) in seconds since 1970, which the gateway alone verifies; `None` if it has none.
+fn expiry(token: &[u8]) -> Option<u64> {
+    let claims = token.split(|byte| *byte == b'.').nth(1)?;
+    let claims = zeroize::Zeroizing::new(BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?);
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    claims["exp"].as_u64().filter(|expires| *expires != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+    use openshell_policy::secret::Secret;
+
+    use super::{Token, UNKNOWN_EXPIRY};
+
+    fn renewal(token: &str) -> Duration {
+        let held = Token::default();
+        held.replace(Secret::new(token.as_bytes().to_vec()), None).unwrap();
+        assert!(!format!("{held:?}{:?}", held.header()).contains(token));
+        held.renewal()
+    }
+
+    #[test]
+    fn a_token_is_renewed_at_four_fifths_of_its_life() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let token = |claims: &str| format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        let wait = renewal(&token(&format!("{{\"exp\":{}}}", now + 1000))).as_secs();
+        assert!((795..=900).contains(&wait), "{wait}");
+        assert_eq!(renewal(&token("{\"exp\":1}")), Duration::from_secs(1));
+        assert_eq!(renewal(&token(&format!("{{\"exp\":{}}}", u64::MAX))), Duration::from_secs(12 * 3600));
+        for unknown in ["opaque", "a.b.c", &token("{}"), &token("{\"exp\":0}"), &token("{\"exp\":\"soon\"}")] {
+            assert_eq!(renewal(unknown), UNKNOWN_EXPIRY, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn what_no_header_may_hold_is_no_token() {
+        for token in ["a\nb", "a\u{0}b", "\u{e9}\u{1}"] {
+            assert!(Token::default().replace(Secret::new(token.as_bytes().to_vec()), None).is_err(), "{token:?}");
+        }
+    }
+}
