@@ -82,6 +82,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
 
+    /// Id of this sandbox at its gateway, which then gives policy, credentials and routes [or OPENSHELL_SANDBOX_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) sandbox_id: Option<String>,
+
+    /// Name of this sandbox at its gateway [default: the id, or OPENSHELL_SANDBOX]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sandbox: Option<String>,
+
+    /// Address of the gateway: http://HOST:PORT, or https://HOST:PORT for mutual TLS [or OPENSHELL_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub(crate) openshell_endpoint: Option<String>,
+
     /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
@@ -121,7 +133,7 @@ pub(crate) struct Args {
 const NAME_BYTES: usize = 64;
 
 /// Parses a name that is one word of a log line.
-fn name(text: &str) -> Result<String, String> {
+pub(crate) fn name(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     if text.is_empty() || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
         return Err(format!("a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"));

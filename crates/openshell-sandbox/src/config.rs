@@ -6,14 +6,18 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
-use crate::cli::{Args, NetworkMode, Published};
+use crate::cli::{self, Args, NetworkMode, Published};
+use crate::launcher::{Launched, Place};
 use crate::sources::credential_file::OpenedCredentials;
-use crate::sources::policy_file::PolicyFiles;
+use crate::sources::gateway::start::Options;
+use crate::sources::origin::Origin;
+use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::{self, RouteSet};
 
 /// Everything that a run depends on.
@@ -24,6 +28,10 @@ pub(crate) struct Config {
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Taken by the start.
     pub(crate) secrets: Secrets,
+    /// User and group where the policy names none; `None` means the caller.
+    pub(crate) run_as: Option<RunAs>,
+    /// Problems of the environment, for the log.
+    pub(crate) warnings: Vec<String>,
     pub(crate) network: NetworkMode,
     /// Servers inside, with their addresses outside.
     pub(crate) publish: Vec<Published>,
@@ -63,6 +71,8 @@ pub(crate) struct Secrets {
     pub(crate) credentials: Option<OpenedCredentials>,
     /// Models with their keys.
     pub(crate) routes: Option<RouteSet>,
+    /// The gateway, with the sources of its tokens.
+    pub(crate) gateway: Option<Options>,
 }
 
 /// Default directory of the log.
@@ -73,26 +83,46 @@ const TLS_DIR: &str = "/etc/openshell-tls";
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
-    --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n\
+    --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n  \
+    --sandbox-id ID and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): a gateway's\n\
     data/examples holds policies to begin with";
 
-impl PolicyFiles {
-    /// Returns the files that `args` or the environment names; a flag wins over its variable. Reads no other variable.
+impl Origin {
+    /// Returns the policy's files, read, or the gateway that `args` or the environment names; a flag wins over its variable, and
+    /// files over a gateway. Reads no other variable.
     ///
     /// # Errors
-    /// None is named.
+    /// None is named, or a gateway by half.
     pub(crate) fn named(args: &Args) -> anyhow::Result<Self> {
         #[expect(clippy::disallowed_methods, reason = "the rest is read once init is up")]
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let path = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| variable(name));
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
         let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
         let workdir = args.workdir.as_deref().map(std::path::absolute).transpose().context("--workdir")?;
-        match path(&args.policy_data, "OPENSHELL_POLICY_DATA") {
-            Some(data) => Ok(Self { data, rules, workdir, ..Self::default() }),
-            None if rules.is_some() => {
-                bail!("--policy-rules needs --policy-data beside it: the rules decide over its data")
-            }
-            None => bail!(NO_POLICY),
+        let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
+        let files = PolicyFiles { workdir, ..PolicyFiles::default() };
+        if let Some(data) = data {
+            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
+        }
+        if rules.is_some() {
+            bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
+        }
+        let text = |flag: &Option<String>, name: &str| {
+            let value = variable(name).map(|value| value.into_os_string().into_string());
+            let value = value.transpose().map_err(|_| anyhow!("{name} is not UTF-8"))?;
+            anyhow::Ok(flag.clone().or(value))
+        };
+        let id = text(&args.sandbox_id, "OPENSHELL_SANDBOX_ID")?;
+        let endpoint = text(&args.openshell_endpoint, "OPENSHELL_ENDPOINT")?;
+        let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
+        match (id, endpoint) {
+            (Some(id), Some(endpoint)) => Ok(Self::Gateway {
+                place: Place { endpoint, id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?, name },
+                files,
+            }),
+            (None, None) => bail!(NO_POLICY),
+            (Some(_), None) => bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it"),
+            (None, Some(_)) => bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it"),
         }
     }
 }
@@ -102,8 +132,13 @@ impl Config {
     ///
     /// # Errors
     /// A policy is missing, a value is invalid, or an input file cannot be used.
-    pub(crate) fn read(args: Args, policy: &PolicyFiles) -> anyhow::Result<Self> {
+    pub(crate) fn read(args: Args, origin: &Origin) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
+        let place = origin.place();
+        if place.is_some() {
+            refuse_beside_gateway(&args)?;
+        }
+        let launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
         let number = |name: &str| variable(name)?.to_str()?.parse().ok();
@@ -134,7 +169,9 @@ impl Config {
         let runtime_dir = path(None, "XDG_RUNTIME_DIR");
         // The sandbox starts in another directory, where a relative path would name another place.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
-        let command = command(args.command, variable("OPENSHELL_SANDBOX_COMMAND"))?;
+        let described = launched.as_ref().and_then(|launched| launched.command.clone());
+        let words = if args.command.is_empty() { described.unwrap_or_default() } else { args.command };
+        let command = command(words, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
         let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
@@ -148,14 +185,27 @@ impl Config {
                 .chain(named)
                 .chain(keys)
                 .map(|(what, path)| (what, path.to_owned()))
+                .chain(launched.iter().flat_map(|launched| launched.secret_files.clone()))
                 .collect();
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
+        let environment = if args.clear_env { environment.cleared() } else { environment };
+        let (mut gateway, mut run_as, mut warnings, mut variables) = (None, None, Vec::new(), Vec::new());
+        if let Some(launched) = launched {
+            (gateway, run_as) = (Some(launched.options), Some(launched.run_as));
+            (warnings, variables) = (launched.warnings, launched.variables);
+        }
+        let own = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let variables = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let environment = Environment::new(own.chain(variables));
+        let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
         Ok(Self {
             secret_files,
-            secrets: Secrets { credentials, routes },
-            policy: policy.clone(),
+            secrets: Secrets { credentials, routes, gateway },
+            run_as,
+            warnings,
+            policy: origin.files().clone(),
             network: args.network,
             publish: args.publish,
             command,
@@ -166,7 +216,7 @@ impl Config {
             // In the background the command gets the terminal only on request.
             interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
             sudo,
-            sandbox: args.name.map_or_else(random_id, Ok)?,
+            sandbox: sandbox.map_or_else(random_id, Ok)?,
             log_level,
             log_dir: None,
             log_dirs,
@@ -177,7 +227,7 @@ impl Config {
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,
-            environment: if args.clear_env { environment.cleared() } else { environment },
+            environment,
         })
     }
 
@@ -193,15 +243,35 @@ impl Config {
     }
 }
 
-/// Returns the trailing words, else the variable's words, else a shell.
-fn command(words: Vec<OsString>, variable: Option<OsString>) -> anyhow::Result<Vec<OsString>> {
+/// Refuses arguments that a gateway answers for.
+fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
+    let given = [
+        (args.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
+        (args.observe.is_some(), "--observe", "the gateway gives the policy"),
+        (args.network != NetworkMode::Proxy, "--network", "a gateway's sandbox always has the proxy"),
+    ];
+    match given.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, flag, why)) => bail!("{flag} does not go with --sandbox-id: {why}"),
+        None => Ok(()),
+    }
+}
+
+/// Returns the trailing words, else the variable's words, else a shell: a login shell where a gateway launched the sandbox.
+fn command(words: Vec<OsString>, variable: Option<OsString>, is_launched: bool) -> anyhow::Result<Vec<OsString>> {
     if !words.is_empty() {
         return Ok(words);
     }
-    let Some(variable) = variable else { return Ok(vec![OsString::from("/bin/bash")]) };
-    let text = variable.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8")?;
+    let text = variable.map(|text| text.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8"));
+    let text = text.transpose()?.unwrap_or_default();
     let words: Vec<_> = text.split_whitespace().map(OsString::from).collect();
-    if words.is_empty() { Ok(vec![OsString::from("/bin/bash")]) } else { Ok(words) }
+    match (words.is_empty(), is_launched) {
+        (false, _) => Ok(words),
+        (true, true) => {
+            let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+            Ok([shell, "-l"].map(OsString::from).to_vec())
+        }
+        (true, false) => Ok(vec![OsString::from("/bin/bash")]),
+    }
 }
 
 /// Returns eight random hex digits.

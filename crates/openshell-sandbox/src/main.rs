@@ -6,6 +6,7 @@ mod audit;
 mod background_reporter;
 mod cli;
 mod config;
+mod launcher;
 mod lints;
 mod logging;
 mod refusals;
@@ -21,13 +22,13 @@ mod workload;
 
 use std::process::ExitCode;
 
-use openshell_policy::words::{LifecycleActivity, Severity};
+use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
 use openshell_supervisor::init::{self, Forked, Init};
 use openshell_supervisor::privilege::Privilege;
 
 use crate::cli::Invocation;
 use crate::config::Config;
-use crate::sources::policy_file::{Policy, PolicyFiles};
+use crate::sources::origin::Origin;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
 use crate::subcommands::{check, doctor, explain};
@@ -51,21 +52,21 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error.into()),
     };
     // Init sets itself up meanwhile.
-    let policy = PolicyFiles::named(&args).map(Policy::load);
+    let origin = Origin::named(&args);
     let init = match init.finish() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    let code = policy.and_then(|policy| run(*args, policy, privilege, init)).unwrap_or_else(|error| failed(&error));
+    let code = origin.and_then(|origin| run(*args, origin, privilege, init)).unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
 }
 
-fn run(args: cli::Args, policy: Policy, privilege: Privilege, init: Init) -> anyhow::Result<ExitCode> {
+fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> anyhow::Result<ExitCode> {
     // The network takes as long as everything until it is needed.
     let groundwork = Groundwork { network: PendingNetwork::start(&args)?, privilege, init };
-    let mut config = Config::read(args, &policy.files)?;
+    let mut config = Config::read(args, &origin)?;
     let (directories, level, sandbox) = (config.log_dirs.as_slice(), config.log_level, config.sandbox.as_str());
     config.log_dir = logging::start(&logging::Options { directories, level, sandbox })?;
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
@@ -74,7 +75,10 @@ fn run(args: cli::Args, policy: Policy, privilege: Privilege, init: Init) -> any
         Severity::Info,
         &format!("success [version:{version} pid:{pid}]"),
     );
-    let ended = run_in_sandbox(&mut config, policy, groundwork);
+    for warning in &config.warnings {
+        logging::config_event(ConfigState::Validated, Severity::Medium, warning);
+    }
+    let ended = run_in_sandbox(&mut config, origin, groundwork);
     match &ended {
         Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
@@ -94,14 +98,14 @@ fn run(args: cli::Args, policy: Policy, privilege: Privilege, init: Init) -> any
 /// Starts the sandbox, runs the command in it, and removes it.
 fn run_in_sandbox(
     config: &mut Config,
-    policy: Policy,
+    origin: Origin,
     groundwork: Groundwork,
 ) -> anyhow::Result<workload::exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let sandbox = startup::start(config, policy, secrets, groundwork).await?;
+        let sandbox = Box::pin(startup::start(config, origin, secrets, groundwork)).await?;
         workload::run(config, sandbox).await
     });
     // The clients of connections that are still open are gone.

@@ -10,10 +10,11 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ("openshell-policy", &[], &["std::fs", "tokio", "std::time", "TcpStream", "prost", "async fn"]),
     ("openshell-supervisor", &["openshell-policy"], &["hyper", "rustls", "prost", "tokio", "regorus"]),
     ("openshell-proxy", &["openshell-policy"], &["clone_process", "setns", "unshare", "landlock::", "prost"]),
+    ("openshell-gateway", &["openshell-policy"], &["std::fs", "std::env", "openshell_proxy", "rustix"]),
     (
         "openshell-sandbox",
-        &["openshell-policy", "openshell-proxy", "openshell-supervisor"],
-        &["libc::", "hyper", "regorus"],
+        &["openshell-gateway", "openshell-policy", "openshell-proxy", "openshell-supervisor"],
+        &["libc::", "hyper", "regorus", "tonic", "prost"],
     ),
 ];
 

@@ -10,6 +10,7 @@ mod databases;
 mod explain;
 mod files;
 mod forward;
+mod gateway;
 mod grpc;
 mod http2;
 mod identity;

@@ -17,8 +17,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use openshell_policy::event::{Audit, Configuration, Event, Lifecycle, Process};
-use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
+use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
+use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -141,6 +141,12 @@ fn report(event: &Event<'_>) {
 /// Logs an event about the sandbox itself, such as a policy loaded or a restriction enforced.
 pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str) {
     report(&Event::Configuration(Configuration { state, severity, message }));
+}
+
+/// Logs a sign of misuse, which was kept from having an effect.
+pub(crate) fn finding_event(title: &str, message: &str) {
+    let (activity, severity, confidence) = (FindingActivity::Blocked, Severity::Medium, Confidence::High);
+    report(&Event::Finding(Finding { activity, severity, title, confidence, message }));
 }
 
 /// Logs the sandbox's own start or end.

@@ -32,8 +32,9 @@ impl InForce {
             vault.replace(credentials.vault);
             credentials.report.log("credentials loaded");
         }
-        let table = routes.map(|routes| routes.table).filter(|table| !table.is_empty());
-        let inference = table.map(|table| Arc::new(Inference::new(table)));
+        // A gateway may give routes later.
+        let routes = routes.filter(|routes| routes.may_come_later || !routes.table.is_empty());
+        let inference = routes.map(|routes| Arc::new(Inference::new(routes.table)));
         Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference }
     }
 
@@ -54,12 +55,20 @@ impl InForce {
 
     /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox was started with.
     fn apply(&self, update: Update, started: &Snapshot) -> Answer {
-        let generation = self.policy.load().generation() + 1;
-        let policy = match update.policy.compile(generation) {
+        let before = self.policy.load().generation();
+        let policy = match update.policy.map(|policy| policy.compile(before + 1)).transpose() {
             Ok(policy) => policy,
-            Err(error) => return Answer::Rejected(error),
+            Err(error) => {
+                if update.refuses_if_invalid {
+                    self.refuse_everything(before + 1, started, &error);
+                }
+                return Answer::Rejected(error);
+            }
         };
-        let mut deferred = deferred_parts(started.policy(), policy.snapshot.policy());
+        let mut deferred = policy
+            .as_ref()
+            .map(|policy| deferred_parts(started.policy(), policy.snapshot.policy()))
+            .unwrap_or_default();
         if update.routes.is_some() && self.inference.is_none() {
             deferred.push("inference routes");
         }
@@ -76,11 +85,22 @@ impl InForce {
             inference.replace(routes.table);
             routes.report.log();
         }
+        let Some(policy) = policy else { return Answer::Applied { generation: before } };
         // No connection has to wait for it.
         policy.snapshot.prepare();
         self.policy.replace(policy.snapshot);
         policy.report.log("Policy reloaded successfully");
-        Answer::Applied { generation }
+        Answer::Applied { generation: before + 1 }
+    }
+
+    /// Puts a policy in force that permits nothing, in place of an invalid one.
+    fn refuse_everything(&self, generation: u64, started: &Snapshot, error: &anyhow::Error) {
+        let text = format!("{error:#}");
+        let reason = text.lines().next().unwrap_or_default().to_owned();
+        match Snapshot::refusing(generation, started.policy().clone(), reason) {
+            Ok(snapshot) => self.policy.replace(snapshot),
+            Err(error) => tracing::error!("an invalid policy could not be put out of force: {error}"),
+        }
     }
 }
 

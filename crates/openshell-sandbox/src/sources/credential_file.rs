@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_policy::credential::{CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
+use openshell_policy::credential::{CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
 use openshell_policy::words::{ConfigState, Severity};
@@ -43,14 +43,15 @@ pub(crate) struct OpenedCredentials {
 /// Credentials with their secrets.
 pub(crate) struct CredentialSet {
     pub(crate) vault: Vault,
-    pub(crate) names: Vec<CredentialName>,
+    /// Variables of commands: placeholders, and values that are no secrets.
+    pub(crate) variables: Vec<(String, String)>,
     pub(crate) report: CredentialReport,
 }
 
 /// The log lines about credentials.
 pub(crate) struct CredentialReport {
-    warnings: Vec<String>,
-    summary: String,
+    pub(super) warnings: Vec<String>,
+    pub(super) summary: String,
 }
 
 impl OpenedCredentials {
@@ -112,7 +113,7 @@ impl CredentialFile {
 
     fn resolve(&self, parsed: ParsedCredentials, phase: Phase) -> anyhow::Result<CredentialSet> {
         let ParsedCredentials { specs, mut warnings } = parsed;
-        let (mut credentials, mut errors, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut credentials, mut errors, mut variables) = (Vec::new(), Vec::new(), Vec::new());
         for CredentialSpec { name, source, binding } in specs {
             let is_elsewhere = !matches!(source, SecretSource::Value(_));
             match self.secret(source, phase) {
@@ -124,7 +125,7 @@ impl CredentialFile {
                             WarningKind::SecretShort
                         ));
                     }
-                    names.push(name.clone());
+                    variables.push((name.to_string(), name.placeholder()));
                     credentials.push((name, secret, binding));
                 }
                 Err(error) => errors.push(format!("credentials.{name}: {error:#}")),
@@ -135,7 +136,7 @@ impl CredentialFile {
         }
         let summary = format!("{}: {} credentials", self.path.display(), credentials.len());
         let vault = Vault::new(credentials);
-        Ok(CredentialSet { vault, names, report: CredentialReport { warnings, summary } })
+        Ok(CredentialSet { vault, variables, report: CredentialReport { warnings, summary } })
     }
 
     fn secret(&self, source: SecretSource, phase: Phase) -> anyhow::Result<Secret> {

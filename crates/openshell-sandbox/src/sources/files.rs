@@ -85,7 +85,7 @@ impl Paths {
         let credentials = self.credentials.as_ref().map(|file| file.reload(protection)).transpose();
         let credentials = credentials.map_err(failed("Credentials"))?;
         let policy = self.policy.read(Phase::Reload).map_err(failed("Policy"))?;
-        Ok(Update { policy, credentials, routes: None })
+        Ok(Update { policy: Some(policy), credentials, ..Update::default() })
     }
 }
 

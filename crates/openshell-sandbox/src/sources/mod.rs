@@ -3,7 +3,9 @@
 pub(crate) mod activation;
 pub(crate) mod credential_file;
 pub(crate) mod files;
+pub(crate) mod gateway;
 pub(crate) mod input;
+pub(crate) mod origin;
 pub(crate) mod policy_file;
 pub(crate) mod route_file;
 mod secret_file;

@@ -42,6 +42,8 @@ pub(crate) struct PolicyDocument {
     origin: String,
     data: String,
     rules: Option<String>,
+    /// Number and hash that a gateway has given it; `None` for a file.
+    of_gateway: Option<String>,
     workdir: Option<PathBuf>,
     started: Arc<OnceLock<Request>>,
     /// Time at which reading began.
@@ -65,10 +67,8 @@ impl Policy {
     /// Returns a policy that grants nothing but the baseline, and no network.
     pub(crate) fn restrictive() -> Self {
         let data = "network_policies: {}\n".to_owned();
-        let (origin, began) = ("the restrictive default".to_owned(), Instant::now());
         let files = PolicyFiles { data: PathBuf::from("/dev/null"), ..PolicyFiles::default() };
-        let document =
-            PolicyDocument { origin, data, rules: None, workdir: None, started: Arc::clone(&files.started), began };
+        let document = files.document("the restrictive default".to_owned(), data, None);
         Self { files, version: document.compile(1) }
     }
 }
@@ -99,7 +99,15 @@ impl PolicyFiles {
     /// Returns the files, each with its kind.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
-        [("policy", self.data.as_path())].into_iter().chain(rules)
+        // A gateway's policy is in no file.
+        let data = Some(self.data.as_path()).filter(|path| !path.as_os_str().is_empty());
+        data.map(|data| ("policy", data)).into_iter().chain(rules)
+    }
+
+    /// Returns a document that comes from elsewhere, with the number and hash that a gateway has given it.
+    pub(crate) fn document(&self, origin: String, data: String, of_gateway: Option<String>) -> PolicyDocument {
+        let (workdir, started, began) = (self.workdir.clone(), Arc::clone(&self.started), Instant::now());
+        PolicyDocument { origin, data, rules: None, of_gateway, workdir, started, began }
     }
 
     /// Reads the files.
@@ -113,22 +121,32 @@ impl PolicyFiles {
             read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
         let (workdir, started) = (self.workdir.clone(), Arc::clone(&self.started));
-        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, workdir, started, began })
+        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, of_gateway: None, workdir, started, began })
     }
 }
 
 impl PolicyDocument {
+    /// Validates the policy, and compiles nothing.
+    ///
+    /// # Errors
+    /// The policy is invalid: every violation with its line.
+    pub(crate) fn validate(self) -> anyhow::Result<openshell_policy::policy::Policy> {
+        let (policy, _) = yaml::policy(&self.data).map_err(|violations| anyhow!("{}: {violations}", self.origin))?;
+        Ok(policy)
+    }
+
     /// Validates and compiles the policy as `generation`.
     ///
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, workdir, started, began } = self;
-        let mut version = format!("version:{generation} hash:{}", sha256(&data));
+        let Self { origin, data, rules, of_gateway, workdir, started, began } = self;
+        let read = if of_gateway.is_some() { yaml::policy_of_gateway } else { yaml::policy };
+        let mut version = of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
         if let Some(rules) = &rules {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
-        let (policy, warnings) = yaml::policy(&data).map_err(|violations| match violations.0.as_slice() {
+        let (policy, warnings) = read(&data).map_err(|violations| match violations.0.as_slice() {
             [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
                 anyhow!("failed to parse YAML data: {origin}: {only}")
             }

@@ -23,12 +23,14 @@ pub(crate) struct RouteSet {
     /// The files that hold keys.
     pub(crate) files: Vec<PathBuf>,
     pub(crate) report: RouteReport,
+    /// True if there may be routes later although there are none.
+    pub(crate) may_come_later: bool,
 }
 
 /// The log line about routes.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteReport {
-    summary: String,
+    pub(super) summary: String,
 }
 
 impl RouteReport {
@@ -71,7 +73,7 @@ pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<Rou
     }
     let summary = format!("inference routes loaded from {}: {} routes", path.display(), routes.len());
     let table = RouteTable::new(routes, file.max_request_bytes);
-    Ok(RouteSet { table, variables, files, report: RouteReport { summary } })
+    Ok(RouteSet { table, variables, files, report: RouteReport { summary }, may_come_later: false })
 }
 
 fn key(spec: &mut RouteSpec, environment: &Environment) -> anyhow::Result<Option<Secret>> {

@@ -58,7 +58,7 @@ impl Folder {
     }
 
     fn update(&self, policy: &str) -> Update {
-        Update { policy: self.document(policy), credentials: None, routes: None }
+        Update { policy: Some(self.document(policy)), ..Update::default() }
     }
 }
 
@@ -148,7 +148,7 @@ async fn a_source_hears_of_each_update_before_it_makes_the_next() {
     impl Source for Twice {
         async fn next(&mut self) -> Update {
             match self.0.pop() {
-                Some(policy) => Update { policy, credentials: None, routes: None },
+                Some(policy) => Update { policy: Some(policy), ..Update::default() },
                 None => std::future::pending().await,
             }
         }

@@ -14,8 +14,11 @@ pub(crate) struct Initial {
 }
 
 /// A change while the sandbox runs, put in force as a whole or not at all. An absent part stays as it is.
+#[derive(Default)]
 pub(crate) struct Update {
-    pub(crate) policy: PolicyDocument,
+    pub(crate) policy: Option<PolicyDocument>,
+    /// True if nothing is permitted any more where the policy is invalid.
+    pub(crate) refuses_if_invalid: bool,
     pub(crate) credentials: Option<CredentialSet>,
     pub(crate) routes: Option<RouteSet>,
 }
@@ -25,7 +28,7 @@ pub(crate) struct Update {
 pub(crate) enum Answer {
     /// The update is in force under this generation.
     Applied { generation: u64 },
-    /// The policy is invalid, with every violation; the generation before stays in force.
+    /// The policy is invalid, with every violation; the generation before stays in force, or one that refuses everything.
     Rejected(anyhow::Error),
 }
 

@@ -270,8 +270,7 @@ pub(super) fn environment(
     network: &Network,
     credentials: Option<&CredentialSet>,
 ) -> Environment {
-    let names = credentials.iter().flat_map(|credentials| &credentials.names);
-    let placeholders: Vec<_> = names.map(|name| (name.to_string(), name.placeholder())).collect();
+    let placeholders: Vec<_> = credentials.iter().flat_map(|credentials| &credentials.variables).cloned().collect();
     let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && user.identity.may_write(folder);
     environment::workload(&Inputs {
         placeholders: &placeholders,

@@ -34,8 +34,7 @@ use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::signals;
 use crate::sources::activation::InForce;
-use crate::sources::files::Files;
-use crate::sources::policy_file::Policy;
+use crate::sources::origin::Origin;
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;
@@ -91,17 +90,17 @@ pub(crate) struct Groundwork {
 /// A step fails; everything made before is removed.
 pub(crate) async fn start(
     config: &Config,
-    policy: Policy,
+    origin: Origin,
     secrets: Secrets,
     groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
     let Groundwork { privilege, init, network } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
-    let (files, initial) = Files::open(policy, secrets.credentials, secrets.routes)?;
+    let mut tasks = Tasks::default();
+    let (sources, initial) = origin.open(secrets, &mut tasks).await?;
     let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
     // From here on things are made that a signal must not keep from being removed.
-    let mut tasks = Tasks::default();
     let mut signals = signals::receive(&mut tasks)?;
     let mut host = Host::create(config, &plan)?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
@@ -122,13 +121,12 @@ pub(crate) async fn start(
     let mut services = prepared?;
     hardened?;
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
-    let (reload, routes) = (files.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
+    let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
     let protection = confined.protection();
     serve::watch(protection.clone(), &mut tasks)?;
-    files.protect(protection);
-    serve::follow(files, requests, &mut tasks);
+    sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
     let Host { tls, resolver_files, made, run_dir, .. } = host;

@@ -37,7 +37,8 @@ impl Plan {
     /// # Errors
     /// The user does not exist, or the working directory cannot be used.
     pub(super) fn make(config: &Config, policy: &Policy, privilege: Privilege) -> anyhow::Result<Self> {
-        let user = run_as::resolve(policy.run_as(), &privilege, config.sudo)?;
+        let launcher = config.run_as.as_ref().filter(|_| policy.run_as().user.is_none());
+        let user = run_as::resolve(launcher.unwrap_or(policy.run_as()), &privilege, config.sudo)?;
         check_directory(config)?;
         check_groups(&privilege, &user, policy)?;
         let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());

@@ -44,7 +44,7 @@ use crate::logging;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
-use crate::sources::update::{self, Request, Source};
+use crate::sources::update::Request;
 use crate::startup::ca_files::CaFiles;
 use crate::startup::names;
 use crate::startup::network::{Network, ProxySockets};
@@ -194,11 +194,6 @@ pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Re
     let (requests, updates) = mpsc::channel(1);
     tasks.spawn("policy reload", in_force.clone().run(updates));
     requests
-}
-
-/// Starts the task that requests the updates of `source`.
-pub(super) fn follow(source: impl Source, requests: mpsc::Sender<Request>, tasks: &mut Tasks) {
-    tasks.spawn("policy source", update::forward(source, requests));
 }
 
 /// Watches the mounts over files with secrets. When one is gone, as its file was replaced outside, the sandbox ends: the workload

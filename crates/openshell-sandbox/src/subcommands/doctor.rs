@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::cli::{self, DoctorArgs, NetworkMode};
 use crate::config::Config;
 use crate::logging::{self, print_line};
+use crate::sources::origin::Origin;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::startup::network::PendingNetwork;
 use crate::startup::{self, Groundwork, Sandbox};
@@ -152,19 +153,20 @@ fn clock() -> Check {
 /// Starts a sandbox with a command that ends at once, and removes it.
 fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program has no path")?;
-    let policy = match &args.policy {
+    let origin = Origin::Files(Box::new(match &args.policy {
         Some(data) => Policy::load(PolicyFiles { data: data.clone(), ..PolicyFiles::default() }),
         None => Policy::restrictive(),
-    };
+    }));
     let run = cli::run_args(["openshell-sandbox", "--no-interactive", "--log-level", "error", "--", "true"])?;
     let network = PendingNetwork::start(&run)?;
-    let mut config = Config::read(run, &policy.files)?;
+    let mut config = Config::read(run, &origin)?;
     // It leaves no line anywhere.
     config.log_dirs.clear();
     let secrets = std::mem::take(&mut config.secrets);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tried = runtime.block_on(async {
-        let sandbox = startup::start(&config, policy, secrets, Groundwork { privilege, init, network }).await?;
+        let groundwork = Groundwork { privilege, init, network };
+        let sandbox = Box::pin(startup::start(&config, origin, secrets, groundwork)).await?;
         let command = Command {
             arguments: vec![program.into_os_string(), "--version".into()],
             environment: Vec::new(),

@@ -1,0 +1,290 @@
+//! What the launcher of a gateway's sandbox has set in the supervisor's environment.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use openshell_gateway::channel::{Address, CertificateSource, Certificates};
+use openshell_gateway::client::Names;
+use openshell_gateway::token::TokenSource;
+use openshell_policy::process::{Identity, RunAs};
+use openshell_policy::secret::Secret;
+use openshell_policy::variable;
+use openshell_supervisor::environment::Environment;
+use serde::Deserialize;
+
+use crate::sources::gateway::start::Options;
+
+/// What a launcher has set.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    /// How the gateway is reached.
+    pub(crate) options: Options,
+    /// User and group where the policy names none.
+    pub(crate) run_as: RunAs,
+    /// Variables that the user asked for.
+    pub(crate) variables: Vec<(String, String)>,
+    /// The command, where no words are given.
+    pub(crate) command: Option<Vec<OsString>>,
+    /// Files that the workload must not read, each with its kind.
+    pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
+    /// Lines about variables that were not taken as they are.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The sandbox of a gateway, and the address of that.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) endpoint: String,
+    pub(crate) id: String,
+    pub(crate) name: Option<String>,
+}
+
+impl Launched {
+    /// Takes the launcher's variables out of `environment`.
+    ///
+    /// # Errors
+    /// One is invalid, or names a file that cannot be read.
+    pub(crate) fn read(place: Place, environment: &mut Environment) -> anyhow::Result<Self> {
+        let mut variables = Variables { environment, warnings: Vec::new() };
+        let mut secret_files = Vec::new();
+        let certificates = certificates(&mut variables, &mut secret_files)?;
+        let token = token(&mut variables, &mut secret_files)?;
+        let address = Address {
+            endpoint: place.endpoint,
+            server_name: variables.text("OPENSHELL_GATEWAY_TLS_SERVER_NAME")?,
+            certificates,
+        };
+        let names = Names { name: place.name.unwrap_or_else(|| place.id.clone()), id: place.id };
+        let options = Options {
+            address,
+            names,
+            token,
+            poll: variables.interval("OPENSHELL_POLICY_POLL_INTERVAL_SECS", 10),
+            route_refresh: variables.interval("OPENSHELL_ROUTE_REFRESH_INTERVAL_SECS", 5),
+        };
+        Ok(Self {
+            options,
+            run_as: run_as(&mut variables)?,
+            command: main_process(&mut variables)?,
+            variables: user_environment(&mut variables)?,
+            secret_files,
+            warnings: variables.warnings,
+        })
+    }
+}
+
+/// The variables of a launcher; an empty one is unset.
+struct Variables<'e> {
+    environment: &'e mut Environment,
+    warnings: Vec<String>,
+}
+
+impl Variables<'_> {
+    fn value(&mut self, name: &str) -> Option<OsString> {
+        self.environment.take(name).filter(|value| !value.is_empty())
+    }
+
+    fn text(&mut self, name: &str) -> anyhow::Result<Option<String>> {
+        self.value(name).map(|value| value.into_string().map_err(|_| anyhow!("{name} is not UTF-8"))).transpose()
+    }
+
+    /// Seconds; anything but a positive number means the default.
+    fn interval(&mut self, name: &str, default: u64) -> Duration {
+        let Some(value) = self.value(name) else { return Duration::from_secs(default) };
+        let seconds =
+            value.to_str().and_then(|text| text.trim().parse().ok()).filter(|seconds| (1..=86_400).contains(seconds));
+        if seconds.is_none() {
+            self.warnings.push(format!("{name} is no number of seconds; {default} are used"));
+        }
+        Duration::from_secs(seconds.unwrap_or(default))
+    }
+}
+
+/// The files of mutual TLS, read for each connection.
+#[derive(Debug)]
+struct CertificateFiles {
+    authority: PathBuf,
+    chain: PathBuf,
+    key: PathBuf,
+}
+
+impl CertificateSource for CertificateFiles {
+    fn read(&self) -> io::Result<Certificates> {
+        Ok(Certificates {
+            authority: read(&self.authority)?,
+            chain: read(&self.chain)?,
+            key: Secret::new(read(&self.key)?),
+        })
+    }
+}
+
+/// Largest certificate, key or token file in bytes.
+const FILE_BYTES: u64 = 1024 * 1024;
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let data = std::fs::metadata(path).map_err(named)?;
+    if !data.is_file() || data.len() > FILE_BYTES {
+        return Err(io::Error::other(format!("{} is no file of at most 1 MiB", path.display())));
+    }
+    std::fs::read(path).map_err(named)
+}
+
+fn certificates(
+    variables: &mut Variables<'_>,
+    secret_files: &mut Vec<(&'static str, PathBuf)>,
+) -> anyhow::Result<Option<Arc<dyn CertificateSource>>> {
+    const NAMES: [&str; 3] = ["OPENSHELL_TLS_CA", "OPENSHELL_TLS_CERT", "OPENSHELL_TLS_KEY"];
+    let files = NAMES.map(|name| variables.value(name).map(PathBuf::from));
+    let [authority, chain, key] = match files {
+        [None, None, None] => return Ok(None),
+        [Some(authority), Some(chain), Some(key)] => [authority, chain, key],
+        _ => bail!("{} are set together, or none of them", NAMES.join(", ")),
+    };
+    secret_files.push(("key for the gateway (OPENSHELL_TLS_KEY)", key.clone()));
+    let files = CertificateFiles { authority, chain, key };
+    drop(files.read().context("mutual TLS with the gateway")?);
+    Ok(Some(Arc::new(files)))
+}
+
+/// A token in a variable.
+#[derive(Debug)]
+struct TokenValue(Secret);
+
+impl TokenSource for TokenValue {
+    fn read(&self) -> io::Result<Secret> {
+        Ok(Secret::new(self.0.expose().to_vec()))
+    }
+
+    fn is_exchanged(&self) -> bool {
+        false
+    }
+}
+
+/// A token in a file, which may rotate.
+#[derive(Debug)]
+struct TokenFile {
+    path: PathBuf,
+    is_exchanged: bool,
+}
+
+impl TokenSource for TokenFile {
+    fn read(&self) -> io::Result<Secret> {
+        let token = zeroize::Zeroizing::new(read(&self.path)?);
+        match token.trim_ascii() {
+            [] => Err(io::Error::other(format!("{} is empty", self.path.display()))),
+            token => Ok(Secret::new(token.to_vec())),
+        }
+    }
+
+    fn is_exchanged(&self) -> bool {
+        self.is_exchanged
+    }
+}
+
+fn token(
+    variables: &mut Variables<'_>,
+    secret_files: &mut Vec<(&'static str, PathBuf)>,
+) -> anyhow::Result<Option<Box<dyn TokenSource>>> {
+    let value = variables.environment.take("OPENSHELL_SANDBOX_TOKEN");
+    let files = [("OPENSHELL_SANDBOX_TOKEN_FILE", false), ("OPENSHELL_K8S_SA_TOKEN_FILE", true)]
+        .map(|(name, is_exchanged)| variables.value(name).map(|path| (path, is_exchanged)));
+    if let Some(value) = value {
+        if value.is_empty() {
+            bail!("OPENSHELL_SANDBOX_TOKEN is empty; set it to a token, or unset it");
+        }
+        return Ok(Some(Box::new(TokenValue(Secret::new(value.into_vec())))));
+    }
+    let Some((path, is_exchanged)) = files.into_iter().flatten().next() else { return Ok(None) };
+    let file = TokenFile { path: path.into(), is_exchanged };
+    secret_files.push(("token for the gateway", file.path.clone()));
+    drop(file.read().context("the sandbox's token cannot be read")?);
+    Ok(Some(Box::new(file)))
+}
+
+/// The user where the policy names none: by numbers, as the image has it, else `sandbox`.
+fn run_as(variables: &mut Variables<'_>) -> anyhow::Result<RunAs> {
+    const NUMBERS: &str = "OPENSHELL_SANDBOX_UID and OPENSHELL_SANDBOX_GID are set together";
+    let image = variables.environment.take("OPENSHELL_OCI_IMAGE_USER");
+    let (uid, gid) = (variables.text("OPENSHELL_SANDBOX_UID")?, variables.text("OPENSHELL_SANDBOX_GID")?);
+    let number = |name: &str, text: String| match Identity::parse(&text) {
+        Ok(identity @ Identity::Id(_)) => Ok(identity),
+        _ => Err(anyhow!("{name} is no number of a user or group other than root: {text}")),
+    };
+    let image = image.map(|image| image.into_string().map_err(|_| anyhow!("OPENSHELL_OCI_IMAGE_USER is not UTF-8")));
+    match (uid, gid, image.transpose()?) {
+        (Some(_), _, Some(image)) | (_, Some(_), Some(image)) if !image.is_empty() => {
+            bail!("OPENSHELL_SANDBOX_UID and OPENSHELL_OCI_IMAGE_USER both name a user; set one of them")
+        }
+        (Some(uid), Some(gid), _) => Ok(RunAs {
+            user: Some(number("OPENSHELL_SANDBOX_UID", uid)?),
+            group: Some(number("OPENSHELL_SANDBOX_GID", gid)?),
+        }),
+        (Some(_), None, _) | (None, Some(_), _) => bail!(NUMBERS),
+        (None, None, Some(image)) if !image.is_empty() => of_image(&image),
+        (None, None, _) => Ok(RunAs { user: Some(Identity::Name("sandbox".to_owned())), group: None }),
+    }
+}
+
+/// Reads the `USER` of an image: `name`, `uid`, `name:group` or `uid:gid`.
+fn of_image(text: &str) -> anyhow::Result<RunAs> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let parse = |part: &str| {
+        Identity::parse(part).map_err(|violation| {
+            anyhow!(
+                "the image's user (OPENSHELL_OCI_IMAGE_USER) is {text:?}: {violation}; give the image a USER of its own, or name a \
+                 user in the policy's `process`"
+            )
+        })
+    };
+    Ok(RunAs { user: Some(parse(user)?), group: group.map(parse).transpose()? })
+}
+
+/// The launcher's description of the main process.
+#[derive(Deserialize)]
+struct MainProcess {
+    version: u32,
+    command: Vec<String>,
+}
+
+/// The command of OPENSHELL_MAIN_PROCESS_SPEC.
+fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<Vec<OsString>>> {
+    const NAME: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
+    let Some(text) = variables.text(NAME)? else { return Ok(None) };
+    let decoded = match text.strip_prefix("base64url:") {
+        Some(coded) => BASE64_URL_SAFE_NO_PAD
+            .decode(coded.trim_end_matches('='))
+            .with_context(|| format!("{NAME} is no Base64"))?,
+        None => text.into_bytes(),
+    };
+    let spec: MainProcess = serde_json::from_slice(&decoded).with_context(|| format!("{NAME} is invalid"))?;
+    if spec.version != 1 {
+        bail!("{NAME} has version {}, and this build knows version 1", spec.version);
+    }
+    if spec.command.first().is_none_or(String::is_empty) {
+        bail!("{NAME} names no command");
+    }
+    Ok(Some(spec.command.into_iter().map(OsString::from).collect()))
+}
+
+/// The variables of OPENSHELL_USER_ENVIRONMENT, less those that nobody outside may set.
+fn user_environment(variables: &mut Variables<'_>) -> anyhow::Result<Vec<(String, String)>> {
+    const NAME: &str = "OPENSHELL_USER_ENVIRONMENT";
+    let Some(text) = variables.text(NAME)? else { return Ok(Vec::new()) };
+    let named: std::collections::BTreeMap<String, String> =
+        serde_json::from_str(&text).with_context(|| format!("{NAME} is no JSON object of texts"))?;
+    let (refused, kept): (Vec<_>, Vec<_>) =
+        named.into_iter().partition(|(name, value)| variable::is_refused(name) || value.contains('\0'));
+    if !refused.is_empty() {
+        let names: Vec<_> = refused.iter().map(|(name, _)| name.escape_debug().to_string()).collect();
+        variables.warnings.push(format!("{NAME}: nobody outside may set {}", names.join(", ")));
+    }
+    Ok(kept)
+}

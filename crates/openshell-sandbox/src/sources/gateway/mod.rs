@@ -1,0 +1,222 @@
+//! A gateway as the source of the policy, the credentials and the routes to models.
+
+mod credentials;
+pub(crate) mod routes;
+mod settings;
+pub(crate) mod start;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openshell_gateway::client::{Gateway, PolicyResult};
+use openshell_gateway::convert::config::{OnInvalid, SandboxConfig};
+use openshell_policy::words::{ConfigState, Severity};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::logging;
+use crate::sources::policy_file::{PolicyDocument, PolicyFiles};
+use crate::sources::update::{Answer, Source, Update};
+use credentials::Placeholders;
+use settings::Settings;
+use status::Outbox;
+
+/// The gateway that is asked at intervals.
+pub(crate) struct GatewaySource {
+    gateway: Gateway,
+    /// Context of the documents.
+    files: PolicyFiles,
+    every: Duration,
+    /// Has the gateway asked at once.
+    wanted: Arc<Notify>,
+    /// The workspace, once it is known.
+    workspace: watch::Sender<String>,
+    outbox: Outbox,
+    seen: Seen,
+    settings: Settings,
+    placeholders: Placeholders,
+    /// The policy that was sent to its owner and is not answered yet.
+    pending: Option<Pending>,
+    /// A part that is sent after the one before it was answered.
+    next: Option<Update>,
+    /// Logged once for each loss of the gateway.
+    is_lost: bool,
+    generation: u64,
+}
+
+/// What has been taken over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    revision: u64,
+    version: u32,
+    hash: String,
+    document: String,
+    provider_revision: u64,
+    /// True if the credentials must be asked for again.
+    lacks_credentials: bool,
+}
+
+/// A version of the policy whose result is reported.
+struct Pending {
+    version: u32,
+    /// False for a policy of all sandboxes.
+    is_reported: bool,
+}
+
+impl GatewaySource {
+    /// Returns the handle that has the gateway asked at once.
+    pub(crate) fn reload(&self) -> Arc<Notify> {
+        Arc::clone(&self.wanted)
+    }
+
+    /// Asks the gateway, and returns the parts that have changed.
+    async fn poll(&mut self) -> Option<Update> {
+        let config = match self.gateway.config().await {
+            Ok(config) => config,
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_lost, true) {
+                    let message = format!("the gateway was not asked for changes; what is in force stays: {error}");
+                    logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
+                }
+                return None;
+            }
+        };
+        if std::mem::take(&mut self.is_lost) {
+            logging::config_event(ConfigState::Enabled, Severity::Info, "the gateway answers again");
+        }
+        self.take_workspace(&config.workspace);
+        let has_new_credentials =
+            config.provider_revision != self.seen.provider_revision || self.seen.lacks_credentials;
+        if config.revision != self.seen.revision {
+            self.settings.apply(&config.settings);
+        }
+        let policy = self.changed_policy(&config);
+        self.seen.revision = config.revision;
+        let credentials = match has_new_credentials {
+            true => self.credentials(config.provider_revision).await,
+            false => None,
+        };
+        match (policy, credentials) {
+            (Some(policy), credentials) => {
+                // The policy may be refused, and the credentials hold all the same.
+                self.next = Some(policy);
+                credentials.or_else(|| self.next_policy())
+            }
+            (None, credentials) => credentials,
+        }
+    }
+
+    fn next_policy(&mut self) -> Option<Update> {
+        let update = self.next.take()?;
+        self.pending = Some(Pending { version: self.seen.version, is_reported: self.settings.is_own_policy() });
+        Some(update)
+    }
+
+    /// The policy, if it has changed; a version that only has another number is acknowledged.
+    fn changed_policy(&mut self, config: &SandboxConfig) -> Option<Update> {
+        let Some(policy) = &config.policy else { return None };
+        let is_same = config.hash == self.seen.hash && config.version == self.seen.version;
+        if is_same && policy.document == self.seen.document {
+            return None;
+        }
+        self.settings.policy_of(config.global_version);
+        let is_other = policy.document != self.seen.document;
+        (self.seen.version, self.seen.hash) = (config.version, config.hash.clone());
+        self.seen.document.clone_from(&policy.document);
+        self.placeholders.bind(&policy.bindings);
+        if !is_other {
+            if self.settings.is_own_policy() {
+                self.outbox.report(config.version, PolicyResult::Loaded);
+            }
+            return None;
+        }
+        let policy = document(&self.files, config, policy.document.clone());
+        Some(Update { policy: Some(policy), refuses_if_invalid: refuses(config), ..Update::default() })
+    }
+
+    async fn credentials(&mut self, revision: u64) -> Option<Update> {
+        let environment = match self.gateway.provider_environment().await {
+            Ok(environment) => environment,
+            Err(error) => {
+                if !std::mem::replace(&mut self.seen.lacks_credentials, true) {
+                    let message = format!("credentials withdrawn, as the gateway does not give them: {error}");
+                    logging::config_event(ConfigState::Failed, Severity::High, &message);
+                    return Some(Update { credentials: Some(Placeholders::none()), ..Update::default() });
+                }
+                return None;
+            }
+        };
+        (self.seen.provider_revision, self.seen.lacks_credentials) = (revision, false);
+        Some(Update { credentials: Some(self.placeholders.of(environment)), ..Update::default() })
+    }
+
+    fn take_workspace(&self, workspace: &str) {
+        self.workspace.send_if_modified(|known| {
+            let is_new = known != workspace;
+            workspace.clone_into(known);
+            is_new
+        });
+    }
+}
+
+/// True if nothing is permitted any more once the policy of `config` is invalid.
+fn refuses(config: &SandboxConfig) -> bool {
+    match config.on_invalid {
+        OnInvalid::Retain => false,
+        OnInvalid::Refuse => true,
+        OnInvalid::Unsaid => config.is_later,
+    }
+}
+
+/// The policy document `data` of `config`.
+fn document(files: &PolicyFiles, config: &SandboxConfig, data: String) -> PolicyDocument {
+    // It is the gateway's word, and goes into a line.
+    let hash: String = config.hash.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+    let mut version = format!("version:{} hash:{}", config.version, if hash.is_empty() { "-" } else { &hash });
+    if let Some(global) = config.global_version {
+        version.push_str(&format!(" global_policy_version:{global}"));
+    }
+    files.document("the gateway".to_owned(), data, Some(version))
+}
+
+impl Source for GatewaySource {
+    async fn next(&mut self) -> Update {
+        if let Some(update) = self.next_policy() {
+            return update;
+        }
+        loop {
+            let at = Instant::now() + self.every;
+            tokio::select! {
+                () = sleep_until(at) => {}
+                () = self.wanted.notified() => {}
+            }
+            if let Some(update) = self.poll().await {
+                return update;
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: Answer) {
+        let pending = self.pending.take();
+        let result = match answer {
+            Answer::Applied { generation } => {
+                self.generation = generation;
+                PolicyResult::Loaded
+            }
+            Answer::Rejected(error) => {
+                let Some(Pending { version, .. }) = &pending else { return };
+                let (generation, hash) = (self.generation, &self.seen.hash);
+                let message = format!(
+                    "Policy reload failed, keeping last-known-good policy unless the gateway fails closed \
+                     [version:{version} hash:{hash} generation:{generation} error:{error:#}]"
+                );
+                logging::config_event(ConfigState::Failed, Severity::Medium, &message);
+                PolicyResult::Failed(format!("{error:#}"))
+            }
+        };
+        if let Some(Pending { version, is_reported: true }) = pending {
+            self.outbox.report(version, result);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Settings that a gateway has in force.
+
+use std::collections::BTreeMap;
+
+use openshell_gateway::convert::config::Setting;
+use openshell_policy::words::{ConfigState, Severity};
+
+use crate::logging;
+use crate::text::printable;
+
+/// Settings whose meaning is known.
+const KNOWN: &[&str] = &["agent_policy_proposals_enabled"];
+
+/// Settings in force.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    in_force: BTreeMap<String, Setting>,
+    /// Number of the policy for all sandboxes, where that is in force.
+    global_version: Option<u32>,
+}
+
+impl Settings {
+    /// Takes `settings` over, and logs each change.
+    pub(super) fn apply(&mut self, settings: &BTreeMap<String, Setting>) {
+        let gone = self.in_force.keys().filter(|key| !settings.contains_key(*key));
+        let changed = settings.iter().filter(|(key, setting)| self.in_force.get(*key) != Some(setting));
+        let changes = gone.map(|key| (key, None)).chain(changed.map(|(key, setting)| (key, Some(setting))));
+        for (key, setting) in changes {
+            let old = self.in_force.get(key).map_or("-", |old| old.value.as_str());
+            let (new, scope) = setting.map_or(("-", "-"), |setting| (setting.value.as_str(), setting.scope));
+            let known = if KNOWN.contains(&key.as_str()) { "" } else { ", which this build does not know" };
+            let message = format!("setting {key}: {old} -> {new} [scope:{scope}]{known}");
+            logging::config_event(ConfigState::Loaded, Severity::Info, &printable(&message));
+        }
+        self.in_force.clone_from(settings);
+    }
+
+    /// Notes whose policy is in force.
+    pub(super) fn policy_of(&mut self, global_version: Option<u32>) {
+        self.global_version = global_version;
+    }
+
+    /// True if the policy is the sandbox's own, whose status is reported.
+    pub(super) fn is_own_policy(&self) -> bool {
+        self.global_version.is_none()
+    }
+}

@@ -1,0 +1,199 @@
+//! What a sandbox starts with, as its gateway has it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use openshell_gateway::channel::Address;
+use openshell_gateway::client::{Gateway, Names, PolicyResult};
+use openshell_gateway::convert::config::SandboxConfig;
+use openshell_gateway::error::CallError;
+use openshell_gateway::token::TokenSource;
+use openshell_policy::policy::Policy as ValidPolicy;
+use openshell_policy::words::{ConfigState, Severity};
+use tokio::sync::watch;
+
+use super::credentials::Placeholders;
+use super::routes::RouteSource;
+use super::settings::Settings;
+use super::status::Outbox;
+use super::{GatewaySource, Seen, document};
+use crate::logging;
+use crate::sources::input::Phase;
+use crate::sources::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
+use crate::sources::route_file::RouteSet;
+use crate::sources::update::Initial;
+use crate::tasks::Tasks;
+
+/// How a gateway is reached and asked.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) address: Address,
+    pub(crate) names: Names,
+    pub(crate) token: Option<Box<dyn TokenSource>>,
+    /// Interval of polls for the policy.
+    pub(crate) poll: Duration,
+    /// Interval of polls for routes.
+    pub(crate) route_refresh: Duration,
+}
+
+/// A gateway that has given all that a sandbox starts with.
+pub(crate) struct Opened {
+    pub(crate) source: GatewaySource,
+    /// `None` if routes are in a file.
+    pub(crate) routes: Option<RouteSource>,
+    pub(crate) initial: Initial,
+}
+
+/// Waits between the attempts of the first call.
+const ATTEMPTS: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(4)];
+
+/// Policies of images, the first of which counts.
+const IMAGE_POLICIES: [&str; 2] = [IMAGE_POLICY, LEGACY_IMAGE_POLICY];
+const IMAGE_POLICY: &str = "/etc/openshell/policy.yaml";
+const LEGACY_IMAGE_POLICY: &str = "/etc/navigator/policy.yaml";
+
+/// Asks the gateway for the policy, the credentials and, unless they are `routes` of a file, the routes to models.
+///
+/// # Errors
+/// The gateway cannot be reached, or refuses the sandbox.
+pub(crate) async fn open(
+    options: Options,
+    files: PolicyFiles,
+    routes: Option<RouteSet>,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Opened> {
+    let Options { address, names, token, poll, route_refresh } = options;
+    let gateway = Gateway::new(address, names, token)?;
+    authenticate(&gateway).await?;
+    let mut config = first(&gateway).await?;
+    if config.policy.is_none() {
+        gateway
+            .send_policy(&of_image(), &config.workspace)
+            .await
+            .context("the gateway has no policy, and took none")?;
+        config = first(&gateway).await?;
+    }
+    let compiled = compile(&config, &files);
+    let (outbox, reports) = Outbox::new(gateway.clone());
+    tasks.spawn("reports to the gateway", reports);
+    let (result, version) = match compiled {
+        Ok(version) => (PolicyResult::Loaded, version),
+        Err(error) => {
+            let message = format!("the gateway's policy is invalid, so nothing is permitted: {error:#}");
+            logging::config_event(ConfigState::Failed, Severity::High, &message);
+            (PolicyResult::Failed(format!("{error:#}")), Policy::restrictive().version?)
+        }
+    };
+    version.report.log("policy loaded");
+    let mut settings = Settings::default();
+    settings.apply(&config.settings);
+    settings.policy_of(config.global_version);
+    if settings.is_own_policy() && config.policy.is_some() {
+        outbox.report(config.version, result);
+    }
+    let mut placeholders = Placeholders::default();
+    let policy = config.policy.clone();
+    placeholders.bind(policy.as_ref().map(|policy| policy.bindings.as_slice()).unwrap_or_default());
+    let mut seen = Seen {
+        revision: config.revision,
+        version: config.version,
+        hash: config.hash.clone(),
+        document: policy.map(|policy| policy.document).unwrap_or_default(),
+        provider_revision: config.provider_revision,
+        lacks_credentials: false,
+    };
+    let credentials = match gateway.provider_environment().await {
+        Ok(environment) => placeholders.of(environment),
+        Err(error) => {
+            seen.lacks_credentials = true;
+            let message = format!("no credentials, as the gateway does not give them: {error}");
+            logging::config_event(ConfigState::Failed, Severity::High, &message);
+            Placeholders::none()
+        }
+    };
+    let (route_source, routes) = match routes {
+        Some(routes) => (None, routes),
+        None => {
+            let (source, routes) = RouteSource::open(gateway.clone(), route_refresh).await;
+            (Some(source), routes)
+        }
+    };
+    let renewal = gateway.clone();
+    tasks.spawn("token of the gateway", async move { renewal.renew_token().await });
+    let generation = version.snapshot.generation();
+    let source = GatewaySource {
+        gateway,
+        files,
+        every: poll,
+        wanted: Arc::default(),
+        workspace: watch::Sender::new(config.workspace),
+        outbox,
+        seen,
+        settings,
+        placeholders,
+        pending: None,
+        next: None,
+        is_lost: false,
+        generation,
+    };
+    let initial = Initial { policy: version, credentials: Some(credentials), routes: Some(routes) };
+    Ok(Opened { source, routes: route_source, initial })
+}
+
+async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {
+    let mut waits = ATTEMPTS.iter();
+    loop {
+        match gateway.authenticate().await {
+            Ok(()) => return Ok(()),
+            Err(error) => match waits.next().filter(|_| error.is_transient()) {
+                Some(wait) => tokio::time::sleep(*wait).await,
+                None => bail!(error),
+            },
+        }
+    }
+}
+
+/// Asks for everything in force, several times if need be.
+async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
+    let mut waits = ATTEMPTS.iter();
+    loop {
+        match gateway.config().await {
+            Ok(config) => return Ok(config),
+            Err(error) => match waits.next().filter(|_| error.is_transient()) {
+                Some(wait) => {
+                    tracing::warn!("asked again in {} s: {error}", wait.as_secs());
+                    tokio::time::sleep(*wait).await;
+                }
+                None => return Err(error),
+            },
+        }
+    }
+}
+
+fn compile(config: &SandboxConfig, files: &PolicyFiles) -> anyhow::Result<PolicyVersion> {
+    let policy = config.policy.as_ref().context("the gateway has no policy")?;
+    document(files, config, policy.document.clone()).compile(1)
+}
+
+/// The policy that the image brings along, else one that permits nothing but the baseline.
+fn of_image() -> ValidPolicy {
+    let Some(path) = IMAGE_POLICIES.iter().map(Path::new).find(|path| path.exists()) else {
+        return ValidPolicy::restrictive();
+    };
+    if path == Path::new(LEGACY_IMAGE_POLICY) {
+        let message = format!("policy of the image at {LEGACY_IMAGE_POLICY}: move it to {IMAGE_POLICY}");
+        logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+    }
+    let files = PolicyFiles { data: path.to_owned(), ..PolicyFiles::default() };
+    match files.read(Phase::Start).and_then(PolicyDocument::validate) {
+        Ok(policy) => policy,
+        Err(error) => {
+            let message = format!("the policy of the image is not used, and nothing is permitted: {error:#}");
+            logging::finding_event("Unsafe Disk Policy Content", &message);
+            ValidPolicy::restrictive()
+        }
+    }
+}

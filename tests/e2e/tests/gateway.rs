@@ -1,0 +1,474 @@
+//! Sandboxes that a gateway launched.
+
+use std::net::TcpListener;
+
+use gateway::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
+use gateway::proto::sandbox::v1::{GetSandboxConfigResponse, SandboxPolicy};
+use gateway::proto::v1::{
+    GetSandboxProviderEnvironmentResponse, StaticCredentialBinding, StaticCredentialEndpointBinding,
+};
+use gateway::{Answers, Gateway, Generation, Serving};
+use lab::Lab;
+use lab::host::UID;
+use lab::sandbox::Sandbox;
+use rustix::process::Signal;
+
+const LOADED: i32 = 2;
+const FAILED: i32 = 3;
+
+/// A gateway on the lab's loopback interface.
+struct Host {
+    gateway: Gateway,
+    serving: Option<Serving>,
+    address: std::net::SocketAddr,
+}
+
+impl Host {
+    fn start(lab: &Lab, answers: Answers) -> Self {
+        let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+        let (gateway, address) = (Gateway::new(answers), listener.local_addr().unwrap());
+        let serving = Some(gateway.serve(listener));
+        Self { gateway, serving, address }
+    }
+
+    /// Ends the gateway's process, and starts it again at the same address.
+    fn restart(&mut self, lab: &Lab) {
+        self.gateway.end_session();
+        drop(self.serving.take());
+        let address = self.address;
+        let listener = lab.inside(move || {
+            // Its connections may not have ended yet.
+            let mut bound = TcpListener::bind(address);
+            while bound.is_err() {
+                std::thread::yield_now();
+                bound = TcpListener::bind(address);
+            }
+            bound.unwrap()
+        });
+        self.serving = Some(self.gateway.serve(listener));
+    }
+
+    fn sandbox<'l>(&self, lab: &'l Lab) -> Sandbox<'l> {
+        let endpoint = format!("http://{}", self.address);
+        Sandbox::bare(lab)
+            .args(&["--sandbox-id", "box-1", "--openshell-endpoint", &endpoint, "--sandbox", "dev"])
+            .env("OPENSHELL_SANDBOX_UID", &UID.to_string())
+            .env("OPENSHELL_SANDBOX_GID", &UID.to_string())
+            .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
+            .env("OPENSHELL_ROUTE_REFRESH_INTERVAL_SECS", "1")
+    }
+}
+
+/// curl may go to `path` of web.test:8080.
+fn web(path: &str) -> SandboxPolicy {
+    gateway::policy(&format!(
+        "network_policies: {{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1], protocol: rest, \
+         enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]}}], binaries: [{{path: /usr/bin/curl}}]}}}}"
+    ))
+}
+
+/// Everything of a gateway of `generation` that has `policy`.
+fn answers(generation: Generation, policy: Option<SandboxPolicy>) -> Answers {
+    let mut config = GetSandboxConfigResponse {
+        policy,
+        version: 1,
+        config_revision: 1,
+        policy_hash: "hash1".to_owned(),
+        ..Default::default()
+    };
+    if generation == Generation::Today {
+        (config.provider_env_revision, config.workspace) = (1, "team".to_owned());
+    }
+    Answers { generation, config, ..Answers::default() }
+}
+
+fn environment(revision: u64, secret: &str) -> GetSandboxProviderEnvironmentResponse {
+    GetSandboxProviderEnvironmentResponse {
+        environment: [("API_KEY".to_owned(), secret.to_owned()), ("REGION".to_owned(), "north".to_owned())].into(),
+        non_secret_environment_keys: vec!["REGION".to_owned()],
+        provider_env_revision: revision,
+        ..Default::default()
+    }
+}
+
+fn bundle(revision: &str) -> GetInferenceBundleResponse {
+    let route = ResolvedRoute {
+        name: "r".to_owned(),
+        base_url: "mock://x".to_owned(),
+        protocols: vec!["openai_chat_completions".to_owned()],
+        model_id: revision.to_owned(),
+        ..ResolvedRoute::default()
+    };
+    GetInferenceBundleResponse { routes: vec![route], revision: revision.to_owned(), generated_at_ms: 0 }
+}
+
+const FETCH: &str = "curl -s -o /dev/null -w '%{http_code}\\n' http://web.test:8080";
+
+// Conformance: SEC-01, SEC-02, SEC-03.
+#[test]
+fn a_sandbox_gets_policy_credentials_and_models_from_gateways_of_both_generations() {
+    for (generation, placeholder) in
+        [(Generation::April, "openshell:resolve:env:API_KEY"), (Generation::Today, "openshell:resolve:env:v1_API_KEY")]
+    {
+        let lab = Lab::with_web();
+        let upstream = lab.http("10.99.0.1:8080");
+        let mut given = answers(generation, Some(web("/a")));
+        given.environment = environment(u64::from(generation == Generation::Today), "s3cret-Value");
+        given.bundle = bundle("m1");
+        let host = Host::start(&lab, given);
+        let script = format!(
+            "id -u; echo $API_KEY $REGION; env | grep -c '^OPENSHELL_[^S]'; {FETCH}/a -H \"X-Key: $API_KEY\"; {FETCH}/b
+            curl -s https://inference.local/v1/chat/completions -d '{{\"messages\":[]}}' -H 'content-type: application/json' \
+            | grep -o '\"model\":\"[a-z0-9]*\"'"
+        );
+        let finished = host.sandbox(&lab).sh(&script);
+        let expected = format!("{UID}\n{placeholder} north\n0\n200\n403\n\"model\":\"m1\"");
+        assert_eq!(finished.ok(), expected, "{finished:?}");
+        let seen = String::from_utf8(upstream.seen().concat()).unwrap();
+        assert!(seen.contains("X-Key: s3cret-Value"), "{seen}");
+        let heard = host.gateway.wait(|heard| !heard.statuses.is_empty());
+        assert_eq!((heard.statuses[0].version, heard.statuses[0].status), (1, LOADED), "{heard:?}");
+        assert!(heard.updates.is_empty(), "a policy is the gateway's to change");
+        assert!(!finished.log.contains("s3cret-Value"));
+        assert_eq!(finished.logged("policy loaded from the gateway").len(), 1, "{}", finished.log);
+        assert!(finished.logged("[version:1 hash:hash1]").len() == 1 && finished.logged("sandbox=box-1").len() > 5);
+    }
+}
+
+/// A script inside that does each step that the test asks for by a file in its work folder, and prints what came of it.
+const STEPS: &str = r#"n=1; while :; do
+  until [ -e step$n ]; do sleep 0.02; done
+  [ -s step$n ] || exit 0
+  sh ./step$n > out$n.new 2>&1; mv out$n.new out$n; n=$((n+1))
+done"#;
+
+/// A running sandbox that does steps.
+struct Steps<'l> {
+    lab: &'l Lab,
+    folder: std::path::PathBuf,
+    started: lab::sandbox::Started<'l>,
+    count: std::cell::Cell<usize>,
+}
+
+impl<'l> Steps<'l> {
+    fn start(lab: &'l Lab, sandbox: Sandbox<'l>) -> Self {
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder = lab.folder(&format!("work-{number}"));
+        let started = sandbox.args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", STEPS]);
+        Self { lab, folder, started, count: 0.into() }
+    }
+
+    /// What `script` prints inside.
+    fn step(&self, script: &str) -> String {
+        let number = self.count.get() + 1;
+        self.count.set(number);
+        let (new, step) = (self.folder.join("new"), self.folder.join(format!("step{number}")));
+        std::fs::write(&new, script).unwrap();
+        std::fs::rename(&new, &step).unwrap();
+        let out = self.folder.join(format!("out{number}"));
+        let begin = std::time::Instant::now();
+        while !script.is_empty() && !out.exists() {
+            assert!(begin.elapsed().as_secs() < 60, "step {number} was not done: {}", self.lab.log());
+            std::thread::yield_now();
+        }
+        std::fs::read_to_string(&out).unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// Does `script` until it prints `expected`.
+    fn until(&self, script: &str, expected: &str) {
+        let begin = std::time::Instant::now();
+        loop {
+            let printed = self.step(script);
+            if printed == expected {
+                return;
+            }
+            assert!(begin.elapsed().as_secs() < 60, "{script}: {printed}, and not {expected}: {}", self.lab.log());
+        }
+    }
+
+    fn end(self) -> lab::Finished {
+        let _ = self.step("");
+        self.started.wait()
+    }
+}
+
+// Conformance: POL-25, POL-26.
+#[test]
+fn a_changed_policy_is_in_force_after_a_poll_and_an_invalid_one_leaves_what_was() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    for generation in [Generation::April, Generation::Today] {
+        let host = Host::start(&lab, answers(generation, Some(web("/a"))));
+        let gateway = &host.gateway;
+        gateway.answer(|answers| {
+            answers.config.policy_validation_failure_mode = match generation {
+                Generation::April => String::new(),
+                Generation::Today => "retain_last_valid".to_owned(),
+            }
+        });
+        let steps = Steps::start(&lab, host.sandbox(&lab));
+        assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "200\n403");
+        gateway.set_policy(web("/b"));
+        gateway.wait(|heard| heard.statuses.len() == 2);
+        assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
+        let mut invalid = web("/c");
+        invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+        gateway.set_policy(invalid);
+        let heard = gateway.wait(|heard| heard.statuses.len() == 3);
+        assert_eq!((heard.statuses[2].version, heard.statuses[2].status), (3, FAILED));
+        assert!(heard.statuses[2].load_error.contains("`loudly`"), "{heard:?}");
+        assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
+        // The same policy under another number is acknowledged.
+        gateway.set_policy(web("/b"));
+        gateway.wait(|heard| heard.statuses.len() == 4);
+        gateway.set_policy(web("/b"));
+        let heard = gateway.wait(|heard| heard.statuses.len() == 5);
+        assert!(heard.statuses[3..].iter().all(|status| status.status == LOADED), "{heard:?}");
+        let finished = steps.end();
+        let line = "CONFIG:FAILED [MED] Policy reload failed";
+        assert!(finished.logged(line).iter().any(|line| line.contains("[version:3 hash:hash3")), "{}", finished.log);
+    }
+}
+
+#[test]
+fn a_gateway_of_today_fails_closed_until_a_valid_policy_comes() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    let mut invalid = web("/a");
+    invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+    host.gateway.set_policy(invalid);
+    host.gateway.wait(|heard| heard.statuses.len() == 2);
+    let asked = "curl -s http://web.test:8080/a | grep -o policy_invalid | head -1";
+    assert_eq!(steps.step(asked), "policy_invalid");
+    host.gateway.set_policy(web("/a"));
+    host.gateway.wait(|heard| heard.statuses.len() == 3);
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    assert!(steps.end().logged("[code:policy_invalid]").len() == 1);
+}
+
+// Conformance: POL-27, SEC-15.
+#[test]
+fn without_a_policy_the_gateway_is_sent_the_images_and_without_credentials_the_sandbox_starts() {
+    let lab = Lab::with_web();
+    let mut given = answers(Generation::Today, None);
+    given.faults.insert("GetSandboxProviderEnvironment", (14, usize::MAX));
+    let host = Host::start(&lab, given);
+    let written = "network_policies: {of_image: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}";
+    image(&lab, &format!("mkdir -p /run/image/openshell; echo '{written}' > /run/image/openshell/policy.yaml"));
+    let finished = host.sandbox(&lab).sh("echo started");
+    assert_eq!(finished.ok(), "started", "{finished:?}");
+    let heard = host.gateway.heard();
+    let update = &heard.updates[0];
+    assert_eq!((update.name.as_str(), update.workspace.as_str()), ("dev", "team"));
+    assert!(update.policy.as_ref().unwrap().network_policies.contains_key("of_image"), "{heard:?}");
+    assert_eq!(finished.logged("CONFIG:FAILED [HIGH] no credentials").len(), 1, "{}", finished.log);
+}
+
+// Conformance: INF-20.
+#[test]
+fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_values() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    given.environment = environment(1, "first-Value");
+    let host = Host::start(&lab, given);
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    let seen = || String::from_utf8(upstream.seen().concat()).unwrap();
+    let send = format!("{FETCH}/a -H \"X-Key: $(printf %s openshell:resolve:env:v1_API_KEY)\"");
+    assert_eq!(steps.step(&send), "200");
+    assert!(seen().contains("X-Key: first-Value"));
+    let chat = "curl -s https://inference.local/v1/chat/completions -d '{\"messages\":[]}' -H 'content-type: application/json' \
+                | grep -oE 'inference_[a-z_]+|\"model\":\"[a-z0-9]*\"' | head -1";
+    assert!(steps.step(chat).starts_with("inference_no"), "{}", steps.step(chat));
+    host.gateway.answer(|answers| {
+        answers.environment = environment(2, "second-Value");
+        (answers.config.provider_env_revision, answers.config.config_revision) = (2, 2);
+        answers.bundle = bundle("m2");
+    });
+    steps.until(chat, "\"model\":\"m2\"");
+    let begin = std::time::Instant::now();
+    while !seen().contains("X-Key: second-Value") {
+        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+        assert_eq!(steps.step(&send), "200");
+    }
+    // A gateway that withdraws them by its silence.
+    host.gateway.answer(|answers| {
+        answers.config.provider_env_revision = 3;
+        answers.faults.insert("GetSandboxProviderEnvironment", (14, usize::MAX));
+    });
+    steps.until(&send, "500");
+    host.gateway.answer(|answers| {
+        answers.environment = environment(3, "third-Value");
+        answers.environment.credential_expires_at_ms.insert("API_KEY".to_owned(), 1);
+        answers.faults.clear();
+    });
+    steps.until(
+        "curl -s http://web.test:8080/a -H 'X-Key: openshell:resolve:env:API_KEY' | grep -o 'has expired' | head -1",
+        "has expired",
+    );
+    let binding = StaticCredentialBinding {
+        endpoints: vec![StaticCredentialEndpointBinding {
+            host: "other.test".to_owned(),
+            port: 443,
+            path: String::new(),
+        }],
+        ..Default::default()
+    };
+    host.gateway.answer(|answers| {
+        answers.environment = environment(4, "fourth-Value");
+        answers.environment.static_credential_bindings.insert("API_KEY".to_owned(), binding);
+        answers.config.provider_env_revision = 4;
+    });
+    steps.until(&send, "403");
+    let finished = steps.end();
+    assert_eq!(finished.logged("CONFIG:FAILED [HIGH] credentials withdrawn").len(), 1, "{}", finished.log);
+    for secret in ["first-Value", "second-Value", "third-Value", "fourth-Value"] {
+        assert!(!finished.log.contains(secret));
+    }
+    assert!(!seen().contains("third-Value") && !seen().contains("fourth-Value"));
+}
+
+#[test]
+fn a_gateway_that_is_gone_changes_nothing_and_is_asked_again() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600"));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    drop(host.serving.take());
+    steps.started.signal(Signal::HUP);
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    host.gateway.set_policy(web("/b"));
+    host.restart(&lab);
+    let begin = std::time::Instant::now();
+    while host.gateway.heard().statuses.len() < 2 {
+        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+        steps.started.signal(Signal::HUP);
+        std::thread::yield_now();
+    }
+    assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
+    let _ = steps.end();
+}
+
+#[test]
+fn a_token_is_carried_renewed_and_read_again_and_shown_nowhere() {
+    let lab = Lab::with_web();
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    given.tokens = vec!["token-One".to_owned()];
+    let host = Host::start(&lab, given);
+    let file = lab.file("token", "token-One\n");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let sandbox = host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap());
+    let steps = Steps::start(&lab, sandbox);
+    assert_eq!(steps.step("echo up"), "up");
+    // The file rotates, and the gateway forgets the old token.
+    std::fs::write(&file, "token-Two").unwrap();
+    host.gateway.answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
+    host.gateway.set_policy(web("/b"));
+    let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
+    assert!(heard.tokens.contains(&"token-Two".to_owned()), "{heard:?}");
+    let hunt = format!("env; cat {} /proc/*/environ /proc/*/cmdline 2>/dev/null", file.display());
+    assert!(!steps.step(&hunt).contains("token-"));
+    let finished = steps.end();
+    assert!(!finished.log.contains("token-One") && !finished.log.contains("token-Two"));
+    let refused = host.sandbox(&lab).sh("true");
+    assert_eq!(refused.code(), 1);
+    assert!(refused.stderr.contains("OPENSHELL_SANDBOX_TOKEN_FILE"), "{refused:?}");
+}
+
+#[test]
+fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    for (name, value, line) in [
+        ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":2,\"command\":[\"a\"]}", "has version 2"),
+        ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":1,\"command\":[]}", "names no command"),
+        ("OPENSHELL_MAIN_PROCESS_SPEC", "base64url:!", "is no Base64"),
+        ("OPENSHELL_USER_ENVIRONMENT", "[1]", "is no JSON object"),
+        ("OPENSHELL_OCI_IMAGE_USER", "app", "both name a user"),
+        ("OPENSHELL_SANDBOX_GID", "0", "no number of a user or group other than root"),
+        ("OPENSHELL_TLS_CA", "/nowhere", "are set together"),
+        ("OPENSHELL_SANDBOX_TOKEN_FILE", "/nowhere", "/nowhere"),
+        ("OPENSHELL_SANDBOX_TOKEN", "", "OPENSHELL_SANDBOX_TOKEN is empty"),
+    ] {
+        let refused = host.sandbox(&lab).env(name, value).sh("echo ran");
+        assert!(refused.code() == 1 && refused.stdout.is_empty(), "{name}: {refused:?}");
+        assert!(refused.stderr.contains(line) && refused.stderr.lines().count() == 1, "{name}: {}", refused.stderr);
+    }
+    let none = Sandbox::bare(&lab).args(&["--sandbox-id", "x"]).sh("true");
+    assert!(none.code() == 1 && none.stderr.contains("needs --openshell-endpoint"), "{none:?}");
+    let spec = "base64url:eyJ2ZXJzaW9uIjoxLCJjb21tYW5kIjpbImVudiJdLCJ0dHkiOmZhbHNlfQ";
+    let mut words = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", spec);
+    words = words.env("OPENSHELL_USER_ENVIRONMENT", "{\"MINE\":\"1\",\"LD_PRELOAD\":\"x\",\"OPENSHELL_X\":\"y\"}");
+    let none: [&str; 0] = [];
+    let finished = words.start(&none).wait();
+    assert!(finished.ok().lines().any(|line| line == "MINE=1"), "{finished:?}");
+    assert!(!finished.stdout.contains("LD_PRELOAD") && !finished.stdout.contains("OPENSHELL_X"), "{finished:?}");
+    assert_eq!(finished.logged("nobody outside may set LD_PRELOAD, OPENSHELL_X").len(), 1, "{}", finished.log);
+}
+
+/// Replaces the lab's /etc by one in which `script` can write below /run/image.
+fn image(lab: &Lab, script: &str) {
+    let mounted = "mkdir -p /run/image; mount -t overlay -o lowerdir=/run/image:/etc none /etc";
+    let umounted = "umount /etc/hosts /etc/resolv.conf";
+    assert_eq!(lab.shell(&format!("{umounted}; {script}\n {mounted}")), "");
+}
+
+// Conformance: POL-28, POL-29.
+#[test]
+fn an_unsafe_policy_of_the_image_is_a_finding_and_the_old_place_is_known() {
+    for policy in ["process: {run_as_user: root}", "filesystem_policy: {read_only: [/a/../b]}", "network_policies: 7"] {
+        let lab = Lab::with_web();
+        let host = Host::start(&lab, answers(Generation::Today, None));
+        image(&lab, &format!("mkdir -p /run/image/openshell; echo '{policy}' > /run/image/openshell/policy.yaml"));
+        let finished = host.sandbox(&lab).sh("echo started");
+        assert_eq!(finished.ok(), "started", "{finished:?}");
+        assert!(finished.log.contains("Unsafe Disk Policy Content"), "{}", finished.log);
+        let sent = &host.gateway.heard().updates[0];
+        assert!(sent.policy.as_ref().unwrap().network_policies.is_empty());
+    }
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::April, None));
+    let old = "network_policies: {old: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}";
+    image(&lab, &format!("mkdir -p /run/image/navigator; echo '{old}' > /run/image/navigator/policy.yaml"));
+    let finished = host.sandbox(&lab).sh("echo started");
+    assert_eq!(finished.ok(), "started", "{finished:?}");
+    assert_eq!(finished.logged("move it to /etc/openshell/policy.yaml").len(), 1, "{}", finished.log);
+    assert!(host.gateway.heard().updates[0].policy.as_ref().unwrap().network_policies.contains_key("old"));
+}
+
+// Conformance: POL-30.
+#[test]
+fn files_win_over_a_gateway() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let finished = host.sandbox(&lab).args(&["--policy-data", policy.to_str().unwrap()]).sh("echo started");
+    assert_eq!(finished.ok(), "started", "{finished:?}");
+    assert!(host.gateway.heard().calls.is_empty());
+}
+
+#[test]
+fn an_endpoint_of_the_future_refuses_and_the_rest_of_the_policy_holds() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut policy = web("/a");
+    let mut later = policy.network_policies["web"].clone();
+    later.endpoints[0] = gateway::proto::sandbox::v1::NetworkEndpoint {
+        host: "public.lab.test".to_owned(),
+        port: 443,
+        protocol: "graphql".to_owned(),
+        ..Default::default()
+    };
+    policy.network_policies.insert("later".to_owned(), later);
+    let host = Host::start(&lab, answers(Generation::Today, Some(policy)));
+    let refused = "curl -s -o /dev/null -w '%{http_connect}\\n' https://public.lab.test/; true";
+    let finished = host.sandbox(&lab).sh(&format!("{FETCH}/a; {refused}"));
+    assert_eq!(finished.ok(), "200\n403", "{finished:?}");
+    assert_eq!(finished.logged("[code:not_in_this_build]").len(), 1, "{}", finished.log);
+    assert_eq!(finished.logged("`protocol: graphql` is not in this build").len(), 2, "{}", finished.log);
+}

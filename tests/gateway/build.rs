@@ -1,0 +1,10 @@
+//! Generates the server of the gateway's services.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = "../../crates/openshell-gateway/proto";
+    println!("cargo::rerun-if-changed={folder}");
+    let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
+    let generator = tonic_prost_build::configure().build_client(false).btree_map(".");
+    generator.compile_fds(protox::compile(files, [folder])?)?;
+    Ok(())
+}
