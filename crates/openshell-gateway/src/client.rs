@@ -5,13 +5,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_policy::denial::{DenialSummary, Denials};
 use openshell_policy::policy::Policy;
+use openshell_policy::proposal::Proposal;
 use openshell_policy::secret::Secret;
+use tokio::sync::mpsc;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::channel::{self, Address, AddressError};
 use crate::convert::config::{self, SandboxConfig};
+use crate::convert::denials::{self, Activity};
 use crate::convert::environment::{self, ProviderEnvironment};
 use crate::convert::policy;
 use crate::convert::routes::{self, Bundle};
@@ -21,9 +25,11 @@ use crate::proto::inference::v1::inference_client::InferenceClient;
 use crate::proto::sandbox::v1::GetSandboxConfigRequest;
 use crate::proto::v1::open_shell_client::OpenShellClient;
 use crate::proto::v1::{
-    GetSandboxProviderEnvironmentRequest, IssueSandboxTokenRequest, PolicyStatus, RefreshSandboxTokenRequest,
-    ReportPolicyStatusRequest, UpdateConfigRequest,
+    GatewayMessage, GetSandboxProviderEnvironmentRequest, IssueSandboxTokenRequest, PolicyStatus,
+    PushSandboxLogsRequest, RefreshSandboxTokenRequest, RelayFrame, ReportMainProcessExitRequest,
+    ReportPolicyStatusRequest, SubmitPolicyAnalysisRequest, SupervisorMessage, UpdateConfigRequest,
 };
+use crate::session::{self, stream_of};
 use crate::token::{Token, TokenSource};
 
 /// Deadline of a call.
@@ -199,6 +205,99 @@ impl Gateway {
         let sent = self
             .call("UpdateConfig", request, |mut client, request| async move { client.update_config(request).await });
         sent.await.map(drop)
+    }
+
+    /// Reports denials, with the rules that would permit them.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn submit_denials(
+        &self,
+        denials: &Denials,
+        proposals: &[Proposal],
+        workspace: &str,
+    ) -> Result<(), CallError> {
+        let summaries = denials.summaries();
+        let of = |proposal: &Proposal| {
+            let is_of = |summary: &&&DenialSummary| {
+                let first = &summary.first;
+                first.host == proposal.host && first.port == proposal.port && first.binary == proposal.binary
+            };
+            denials::chunk(proposal, summaries.iter().find(is_of).copied())
+        };
+        self.submit(SubmitPolicyAnalysisRequest {
+            summaries: denials::summaries(denials),
+            proposed_chunks: proposals.iter().map(of).collect(),
+            analysis_mode: "mechanistic".to_owned(),
+            workspace: workspace.to_owned(),
+            ..SubmitPolicyAnalysisRequest::default()
+        })
+        .await
+    }
+
+    /// Reports counts of decisions.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn submit_activity(&self, activity: &Activity, workspace: &str) -> Result<(), CallError> {
+        self.submit(SubmitPolicyAnalysisRequest {
+            network_activity_summaries: vec![denials::activity(activity)],
+            analysis_mode: "activity".to_owned(),
+            workspace: workspace.to_owned(),
+            ..SubmitPolicyAnalysisRequest::default()
+        })
+        .await
+    }
+
+    async fn submit(&self, request: SubmitPolicyAnalysisRequest) -> Result<(), CallError> {
+        let request = SubmitPolicyAnalysisRequest { name: self.0.name.clone(), ..request };
+        let submitted = self.call("SubmitPolicyAnalysis", request, |mut client, request| async move {
+            client.submit_policy_analysis(request).await
+        });
+        submitted.await.map(drop)
+    }
+
+    /// Reports that the main process of the supervisor `instance` has ended.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn report_exit(&self, instance: &str, exit_code: i32) -> Result<(), CallError> {
+        let (sandbox_id, instance_id) = (self.0.id.clone(), instance.to_owned());
+        let request = ReportMainProcessExitRequest { sandbox_id, instance_id, exit_code };
+        let reported = self.call("ReportMainProcessExit", request, |mut client, request| async move {
+            client.report_main_process_exit(request).await
+        });
+        reported.await.map(drop)
+    }
+
+    /// The sandbox's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Sends batches of log lines until there are no more, and waits until the gateway has taken them.
+    pub(crate) async fn push_logs(&self, batches: mpsc::Receiver<PushSandboxLogsRequest>) -> Result<(), CallError> {
+        let request = self.request(stream_of(batches));
+        let pushed = self.client().push_sandbox_logs(request).await;
+        pushed.map(drop).map_err(|status| CallError::new("PushSandboxLogs", &status))
+    }
+
+    /// Begins a session.
+    pub(crate) async fn connect_supervisor(
+        &self,
+        messages: mpsc::Receiver<SupervisorMessage>,
+    ) -> Result<Streaming<GatewayMessage>, CallError> {
+        let request = self.request(stream_of(messages));
+        session::begun("ConnectSupervisor", self.client().connect_supervisor(request)).await
+    }
+
+    /// Begins the stream of a relay.
+    pub(crate) async fn relay_stream(
+        &self,
+        frames: mpsc::Receiver<RelayFrame>,
+    ) -> Result<Streaming<RelayFrame>, CallError> {
+        let request = self.request(stream_of(frames));
+        session::begun("RelayStream", self.client().relay_stream(request)).await
     }
 
     /// Makes a call; where the gateway does not know who is calling, once more with the token that its source has by now.

@@ -30,6 +30,11 @@ impl CallError {
         Self { call, code, message: message.into() }
     }
 
+    /// A stream that the gateway has ended.
+    pub(crate) fn broken(call: &'static str) -> Self {
+        Self::of(call, Code::Unavailable, "the gateway has ended the stream")
+    }
+
     /// Longest message of a gateway, in characters.
     const MESSAGE_CHARS: usize = 512;
 

@@ -7,6 +7,8 @@ pub mod channel;
 pub mod client;
 pub mod convert;
 pub mod error;
+pub mod logs;
+pub mod session;
 pub mod token;
 
 /// Messages and clients, generated from `proto/`.

@@ -32,6 +32,10 @@ pub struct DenialSummary {
     pub first: Denial,
     /// How many there were.
     pub count: u64,
+    /// Time of the first, in milliseconds since 1970.
+    pub first_seen_ms: u64,
+    /// Time of the last.
+    pub last_seen_ms: u64,
     /// Methods and paths of the requests among them that no rule allowed, the first [`Denials::SAMPLES`] different ones.
     pub requests: BTreeSet<(String, String)>,
 }
@@ -55,18 +59,37 @@ impl Denials {
     /// Different requests of a summary that are kept.
     pub const SAMPLES: usize = 20;
 
-    /// Counts `denial`.
-    pub fn add(&mut self, mut denial: Denial) {
+    /// Counts `denial`, which was made at `now_ms`, in milliseconds since 1970.
+    pub fn add(&mut self, denial: Denial, now_ms: u64) {
+        let requests = denial.request.iter().cloned().collect();
+        self.count(DenialSummary { first: denial, count: 1, first_seen_ms: now_ms, last_seen_ms: now_ms, requests });
+    }
+
+    /// Counts all that `others` has counted before.
+    pub fn merge(&mut self, others: Self) {
+        self.others += others.others;
+        others.summaries.into_values().for_each(|summary| self.count(summary));
+    }
+
+    /// True if nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.summaries.is_empty() && self.others == 0
+    }
+
+    fn count(&mut self, mut summary: DenialSummary) {
+        let denial = &mut summary.first;
         let key = (denial.host.clone(), denial.port, denial.binary.clone(), denial.code.is_policy_denial());
         if let Some(known) = self.summaries.get_mut(&key) {
-            known.count += 1;
-            if known.requests.len() < Self::SAMPLES {
-                known.requests.extend(denial.request);
-            }
+            known.count += summary.count;
+            known.first_seen_ms = known.first_seen_ms.min(summary.first_seen_ms);
+            known.last_seen_ms = known.last_seen_ms.max(summary.last_seen_ms);
+            let room = Self::SAMPLES.saturating_sub(known.requests.len());
+            known.requests.extend(summary.requests.into_iter().take(room));
         } else if self.summaries.len() == Self::SUMMARIES
             || (!denial.code.is_policy_denial() && self.failures == Self::FAILURES)
         {
-            self.others += 1;
+            self.others += summary.count;
         } else {
             self.failures += usize::from(!denial.code.is_policy_denial());
             let mut room = Self::ANCESTOR_BYTES;
@@ -75,8 +98,7 @@ impl Denials {
                 room = rest.unwrap_or(0);
                 rest.is_some()
             });
-            let requests = denial.request.iter().cloned().collect();
-            self.summaries.insert(key, DenialSummary { first: denial, count: 1, requests });
+            self.summaries.insert(key, summary);
         }
     }
 
@@ -110,9 +132,9 @@ mod tests {
     fn refusals_are_counted_by_host_port_and_program() {
         let mut denials = Denials::default();
         for (host, binary) in [("a", "/1"), ("b", "/1"), ("b", "/2"), ("b", "/1")] {
-            denials.add(denial(host, binary));
+            denials.add(denial(host, binary), 0);
         }
-        denials.add(Denial { port: 80, ..denial("b", "/1") });
+        denials.add(Denial { port: 80, ..denial("b", "/1") }, 0);
         let counts: Vec<_> = denials.summaries().iter().map(|summary| summary.count).collect();
         assert_eq!(counts, [2, 1, 1, 1]);
         assert_eq!(denials.summaries()[0].first.host, "b");
@@ -122,11 +144,11 @@ mod tests {
     fn what_a_workload_asks_for_cannot_grow_them_without_end() {
         let mut denials = Denials::default();
         for n in 0..5000 {
-            denials.add(denial(&n.to_string(), "/1"));
+            denials.add(denial(&n.to_string(), "/1"), 0);
         }
         assert_eq!((denials.summaries().len(), denials.others()), (1024, 5000 - 1024));
         let mut denials = Denials::default();
-        denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") });
+        denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") }, 0);
         assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
     }
 
@@ -134,9 +156,9 @@ mod tests {
     fn failures_leave_room_for_refusals() {
         let mut denials = Denials::default();
         for n in 0..5000 {
-            denials.add(Denial { code: ReasonCode::DnsFailed, ..denial(&n.to_string(), "/1") });
+            denials.add(Denial { code: ReasonCode::DnsFailed, ..denial(&n.to_string(), "/1") }, 0);
         }
-        denials.add(denial("0", "/1"));
+        denials.add(denial("0", "/1"), 0);
         let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
         assert_eq!((refused.count(), denials.others()), (1, 5000 - 128));
     }
@@ -144,12 +166,24 @@ mod tests {
     #[test]
     fn of_many_requests_twenty_are_kept_and_all_are_counted() {
         let mut denials = Denials::default();
-        denials.add(Denial { code: ReasonCode::RequestInDenyRules, ..denial("a", "/1") });
+        denials.add(Denial { code: ReasonCode::RequestInDenyRules, ..denial("a", "/1") }, 0);
         for n in 0..100 {
             let request = Some(("GET".to_owned(), format!("/{n}")));
-            denials.add(Denial { code: ReasonCode::RequestNotInRules, request, ..denial("a", "/1") });
+            denials.add(Denial { code: ReasonCode::RequestNotInRules, request, ..denial("a", "/1") }, 0);
         }
         let summary = denials.summaries()[0];
         assert_eq!((summary.count, summary.requests.len()), (101, Denials::SAMPLES));
+    }
+
+    #[test]
+    fn what_could_not_be_sent_is_counted_with_what_came_since() {
+        let (mut unsent, mut since) = (Denials::default(), Denials::default());
+        unsent.add(denial("a", "/1"), 5);
+        since.add(denial("a", "/1"), 9);
+        since.add(denial("b", "/1"), 9);
+        since.merge(unsent);
+        let summary = since.summaries()[0];
+        assert_eq!((summary.count, summary.first_seen_ms, summary.last_seen_ms), (2, 5, 9));
+        assert_eq!(since.summaries().len(), 2);
     }
 }

@@ -273,7 +273,7 @@ mod tests {
         let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());
         let (ancestors, reason, fix, request) = (Vec::new(), String::new(), None, None);
         let first = Denial { host, port, binary, ancestors, code, reason, fix, request };
-        DenialSummary { first, count, requests: BTreeSet::new() }
+        DenialSummary { first, count, first_seen_ms: 0, last_seen_ms: 0, requests: BTreeSet::new() }
     }
 
     // Conformance: AGG-11, AGG-12, AGG-13.

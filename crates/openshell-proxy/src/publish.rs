@@ -50,29 +50,6 @@ impl PublishedPort {
         Self { address, port, open, audit }
     }
 
-    /// Connects to the server inside; the error is the reason for which there is no connection.
-    async fn connect(&self) -> Result<TcpStream, String> {
-        let no_server = |error: io::Error| format!("no server inside: {error}");
-        let socket = self.open().await.map_err(|error| format!("no socket inside: {error}"))?;
-        let connected = TcpSocket::from_std_stream(socket).connect((Ipv4Addr::LOCALHOST, self.port).into());
-        let server = timeout(Limits::CONNECT_DEADLINE, connected).await.map_err(|late| no_server(late.into()))?;
-        let server = server.map_err(no_server)?;
-        // Where nothing listens, the kernel may choose the same port for this end, and connect it to itself.
-        let is_itself = matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
-        if is_itself {
-            return Err(no_server(io::ErrorKind::ConnectionRefused.into()));
-        }
-        prepare(&server).map_err(no_server)?;
-        Ok(server)
-    }
-
-    /// Opens a socket inside.
-    async fn open(&self) -> io::Result<std::net::TcpStream> {
-        let _slot = OPENING.acquire().await.map_err(io::Error::other)?;
-        let open = Arc::clone(&self.open);
-        tokio::task::spawn_blocking(move || open()).await.map_err(io::Error::other)?
-    }
-
     fn report(&self, client: SocketAddr, severity: Severity, action: Action, reason: &str) {
         let (address, port) = (self.address, self.port);
         let connection = PublishedConnection { severity, action, client, address, port, reason };
@@ -80,9 +57,30 @@ impl PublishedPort {
     }
 }
 
+/// Connects to `port` of the loopback address inside, by a socket of `open`.
+///
+/// # Errors
+/// No socket can be opened inside, or no server answers in time.
+pub async fn dial(open: &OpenInside, port: u16) -> io::Result<TcpStream> {
+    let socket = {
+        let _slot = OPENING.acquire().await.map_err(io::Error::other)?;
+        let open = Arc::clone(open);
+        tokio::task::spawn_blocking(move || open()).await.map_err(io::Error::other)??
+    };
+    let connected = TcpSocket::from_std_stream(socket).connect((Ipv4Addr::LOCALHOST, port).into());
+    let server = timeout(Limits::CONNECT_DEADLINE, connected).await??;
+    // Where nothing listens, the kernel may choose the same port for this end, and connect it to itself.
+    let is_itself = matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
+    if is_itself {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    prepare(&server)?;
+    Ok(server)
+}
+
 impl Service for PublishedPort {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        match self.connect().await {
+        match dial(&self.open, self.port).await {
             Ok(server) => {
                 self.report(peer, Severity::Info, Action::Allowed, "");
                 // No credential goes in, so nothing is searched for.
@@ -91,7 +89,7 @@ impl Service for PublishedPort {
                 let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first, &Meter::default()).await;
             }
             Err(error) => {
-                self.report(peer, Severity::Low, Action::Other, &error);
+                self.report(peer, Severity::Low, Action::Other, &format!("no server inside: {error}"));
                 // A reset, as from a port where nothing listens.
                 let _ = client.set_zero_linger();
             }

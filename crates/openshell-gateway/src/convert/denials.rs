@@ -1,0 +1,122 @@
+//! Denials and activity, as a gateway takes them.
+
+use openshell_policy::denial::{DenialSummary, Denials};
+use openshell_policy::proposal::Proposal;
+use openshell_policy::reason::DenialStage;
+
+use crate::proto::sandbox::v1::{L7Allow, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule};
+use crate::proto::v1 as wire;
+
+/// Counts of decisions since the last report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// All decisions.
+    pub decisions: u32,
+    /// Refusals, by their group.
+    pub denied: std::collections::BTreeMap<&'static str, u32>,
+}
+
+impl Activity {
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: Self) {
+        self.decisions = self.decisions.saturating_add(other.decisions);
+        for (group, count) in other.denied {
+            let known = self.denied.entry(group).or_default();
+            *known = known.saturating_add(count);
+        }
+    }
+}
+
+/// The summaries of `denials`.
+pub(crate) fn summaries(denials: &Denials) -> Vec<wire::DenialSummary> {
+    denials.summaries().into_iter().map(summary).collect()
+}
+
+fn summary(summary: &DenialSummary) -> wire::DenialSummary {
+    let DenialSummary { first, count, first_seen_ms, last_seen_ms, requests } = summary;
+    let count = u32::try_from(*count).unwrap_or(u32::MAX);
+    let sample = |(method, path): &(String, String)| wire::L7RequestSample {
+        method: method.clone(),
+        path: path.clone(),
+        decision: "deny".to_owned(),
+        count: 1,
+    };
+    wire::DenialSummary {
+        host: first.host.clone(),
+        port: first.port.into(),
+        binary: first.binary.clone(),
+        ancestors: first.ancestors.clone(),
+        deny_reason: first.reason.clone(),
+        first_seen_ms: milliseconds(*first_seen_ms),
+        last_seen_ms: milliseconds(*last_seen_ms),
+        count,
+        total_count: count,
+        denial_stage: stage(first.code.stage()).to_owned(),
+        l7_request_samples: requests.iter().map(sample).collect(),
+        ..wire::DenialSummary::default()
+    }
+}
+
+/// The word of gateways for a stage.
+fn stage(stage: DenialStage) -> &'static str {
+    match stage {
+        DenialStage::Ssrf => "ssrf",
+        DenialStage::Bypass => "bypass",
+        DenialStage::L7 => "forward-l7-deny",
+        _ => "connect",
+    }
+}
+
+fn milliseconds(since_1970: u64) -> i64 {
+    i64::try_from(since_1970).unwrap_or(i64::MAX)
+}
+
+/// A proposed rule, of denials first and last seen at these times.
+pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wire::PolicyChunk {
+    let has_rules = !proposal.requests.is_empty();
+    let rule = |(method, path): &(String, String)| L7Rule {
+        allow: Some(L7Allow { method: method.clone(), path: path.clone(), ..L7Allow::default() }),
+    };
+    let endpoint = NetworkEndpoint {
+        host: proposal.host.clone(),
+        port: proposal.port.into(),
+        ports: vec![proposal.port.into()],
+        protocol: if has_rules { "rest".to_owned() } else { String::new() },
+        enforcement: if has_rules { "enforce".to_owned() } else { String::new() },
+        rules: proposal.requests.iter().map(rule).collect(),
+        allowed_ips: proposal.allowed_ips.iter().map(ToString::to_string).collect(),
+        ..NetworkEndpoint::default()
+    };
+    let binary = NetworkBinary { path: proposal.binary.clone(), ..NetworkBinary::default() };
+    let rule = NetworkPolicyRule { name: proposal.name.clone(), endpoints: vec![endpoint], binaries: vec![binary] };
+    #[expect(clippy::cast_possible_truncation, reason = "two digits behind the point are all that there are")]
+    let confidence = proposal.confidence as f32;
+    wire::PolicyChunk {
+        status: "pending".to_owned(),
+        rule_name: proposal.name.clone(),
+        proposed_rule: Some(rule),
+        rationale: proposal.rationale.clone(),
+        security_notes: proposal.security_notes.clone(),
+        confidence,
+        stage: summary.map_or("connect", |summary| stage(summary.first.code.stage())).to_owned(),
+        hit_count: i32::try_from(proposal.count).unwrap_or(i32::MAX),
+        first_seen_ms: summary.map_or(0, |summary| milliseconds(summary.first_seen_ms)),
+        last_seen_ms: summary.map_or(0, |summary| milliseconds(summary.last_seen_ms)),
+        binary: proposal.binary.clone(),
+        ..wire::PolicyChunk::default()
+    }
+}
+
+/// The counts of `activity`.
+pub(crate) fn activity(activity: &Activity) -> wire::NetworkActivitySummary {
+    let denied = activity.denied.iter();
+    let group = |(group, count): (&&str, &u32)| wire::DenialGroupCount {
+        deny_group: (*group).to_owned(),
+        denied_count: *count,
+    };
+    wire::NetworkActivitySummary {
+        network_activity_count: activity.decisions,
+        denied_action_count: activity.denied.values().fold(0, |sum, count| sum.saturating_add(*count)),
+        denials_by_group: denied.map(group).collect(),
+    }
+}

@@ -1,0 +1,151 @@
+//! Log lines on their way to the gateway.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::channel::Backoff;
+use crate::client::Gateway;
+use crate::error::CallError;
+use crate::proto::v1::{PushSandboxLogsRequest, SandboxLogLine};
+
+/// A log line with its fields.
+#[derive(Clone, Debug)]
+pub struct LogLine {
+    /// Its time, in milliseconds since 1970.
+    pub timestamp_ms: i64,
+    /// Its level.
+    pub level: &'static str,
+    /// The part that says it.
+    pub target: String,
+    /// Its text.
+    pub message: String,
+    /// Its facts.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// Lines that wait to be sent.
+pub const WAITING: usize = 1_024;
+
+/// Lines of a batch, and the longest wait for a full one.
+const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
+
+/// Lines to be sent, and the count of those that found no room.
+#[derive(Debug)]
+pub struct Lines {
+    /// The lines.
+    pub lines: mpsc::Receiver<LogLine>,
+    /// Lines dropped since this was last taken.
+    pub dropped: Arc<AtomicU64>,
+}
+
+/// Sends `lines` until `stopped`, and then those that wait.
+pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Receiver<()>) {
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+    let mut unsent = Vec::new();
+    loop {
+        match stream(&gateway, &mut lines, &mut unsent, &mut stopped, &mut backoff).await {
+            Ok(()) => return,
+            Err(error) if error.is_unauthenticated() => {
+                // Without a newer token nothing else helps.
+                let _ = gateway.authenticate().await;
+            }
+            Err(_) => {}
+        }
+        if !stopped.is_empty() || stopped.is_terminated() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_wait()) => {}
+            _ = &mut stopped => return,
+        }
+    }
+}
+
+/// Sends lines in one stream until it breaks, or until `stopped` and all are sent.
+async fn stream(
+    gateway: &Gateway,
+    lines: &mut Lines,
+    unsent: &mut Vec<LogLine>,
+    stopped: &mut oneshot::Receiver<()>,
+    backoff: &mut Backoff,
+) -> Result<(), CallError> {
+    let (sender, batches) = mpsc::channel(1);
+    let mut call = std::pin::pin!(gateway.push_logs(batches));
+    loop {
+        let is_stopped = tokio::select! {
+            ended = &mut call => return ended.and_then(|()| Err(CallError::broken("PushSandboxLogs"))),
+            is_stopped = collect(lines, unsent, stopped) => is_stopped,
+        };
+        if let dropped @ 1.. = lines.dropped.swap(0, Ordering::Relaxed) {
+            unsent.extend(unsent.last().map(|last| LogLine {
+                level: "WARN",
+                message: format!("{dropped} log lines were dropped: the gateway takes them too slowly"),
+                fields: BTreeMap::new(),
+                ..last.clone()
+            }));
+        }
+        if !unsent.is_empty() {
+            let room = tokio::select! {
+                ended = &mut call => return ended.and_then(|()| Err(CallError::broken("PushSandboxLogs"))),
+                room = sender.reserve() => room,
+            };
+            let Ok(room) = room else { return Err(CallError::broken("PushSandboxLogs")) };
+            room.send(request(gateway, std::mem::take(unsent)));
+            backoff.reset();
+        }
+        if is_stopped && lines.lines.is_empty() {
+            drop(sender);
+            return call.await;
+        }
+    }
+}
+
+/// Collects a batch; returns true once `stopped`.
+async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut oneshot::Receiver<()>) -> bool {
+    let mut is_stopped = stopped.is_terminated();
+    if batch.is_empty() && !is_stopped {
+        tokio::select! {
+            biased;
+            line = lines.lines.recv() => batch.extend(line),
+            _ = &mut *stopped => is_stopped = true,
+        }
+    }
+    let deadline = Instant::now() + BATCH.1;
+    while batch.len() < BATCH.0 {
+        if is_stopped {
+            match lines.lines.try_recv() {
+                Ok(line) => batch.push(line),
+                Err(_) => break,
+            }
+            continue;
+        }
+        tokio::select! {
+            biased;
+            line = timeout_at(deadline, lines.lines.recv()) => match line {
+                Ok(Some(line)) => batch.push(line),
+                Ok(None) | Err(_) => break,
+            },
+            _ = &mut *stopped => is_stopped = true,
+        }
+    }
+    is_stopped
+}
+
+fn request(gateway: &Gateway, lines: Vec<LogLine>) -> PushSandboxLogsRequest {
+    let sandbox_id = gateway.id();
+    let line = |line: LogLine| SandboxLogLine {
+        sandbox_id: sandbox_id.to_owned(),
+        timestamp_ms: line.timestamp_ms,
+        level: line.level.to_owned(),
+        target: line.target,
+        message: line.message,
+        source: "sandbox".to_owned(),
+        fields: line.fields,
+    };
+    PushSandboxLogsRequest { sandbox_id: sandbox_id.to_owned(), logs: lines.into_iter().map(line).collect() }
+}

@@ -1,0 +1,370 @@
+//! The session with a gateway, and the relays that it asks for.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tonic::Streaming;
+
+use crate::channel::Backoff;
+use crate::client::Gateway;
+use crate::error::CallError;
+use crate::proto::v1::relay_open::Target;
+use crate::proto::v1::{
+    GatewayMessage, RelayClose, RelayFrame, RelayInit, RelayOpen, RelayOpenResult, SupervisorHeartbeat,
+    SupervisorHello, SupervisorMessage, TcpRelayTarget, gateway_message, relay_frame, supervisor_message,
+};
+
+/// Interval of heartbeats where the gateway names none.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Longest interval that a gateway may name.
+const LONGEST_HEARTBEAT: u32 = 3_600;
+
+/// Waits between sessions.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Age from which a session counts as a good one.
+const GOOD: Duration = Duration::from_secs(60);
+
+/// Relays at once.
+const RELAYS: usize = 256;
+
+/// Time for a relay to be ready.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// Bytes of a frame.
+const FRAME_BYTES: usize = 16 * 1024;
+
+/// Messages to the gateway that wait.
+const MESSAGES: usize = 2 * RELAYS;
+
+/// Frames of a relay that wait, in each direction.
+const FRAMES: usize = 4;
+
+/// A connection that is being made.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// Makes connections to servers inside the sandbox.
+pub trait Inside: Send + Sync {
+    /// Connects to `port` of the loopback address inside.
+    fn dial(&self, port: u16) -> Dialing;
+}
+
+/// The state of a session, as it changes.
+#[derive(Debug)]
+pub enum Change<'c> {
+    /// The gateway has accepted it.
+    Accepted,
+    /// It has ended, or could not begin.
+    Lost(&'c str),
+    /// The gateway refuses it.
+    Rejected(&'c str),
+    /// The gateway has no sessions.
+    Unknown,
+    /// A relay to the port inside, or why there is none.
+    Relay(Result<u16, &'c str>),
+}
+
+/// One supervisor's sessions.
+pub struct Sessions {
+    gateway: Gateway,
+    instance: String,
+    inside: Arc<dyn Inside>,
+    relays: JoinSet<()>,
+    open: HashMap<String, AbortHandle>,
+    slots: Arc<Semaphore>,
+    changed: Box<dyn Fn(Change<'_>) + Send + Sync>,
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+/// A message to the gateway.
+fn message(payload: supervisor_message::Payload) -> SupervisorMessage {
+    SupervisorMessage { payload: Some(payload) }
+}
+
+impl Sessions {
+    /// Sessions of the supervisor `instance` with `gateway`, whose relays end `inside`; `changed` hears of each change.
+    #[must_use]
+    pub fn new(
+        gateway: Gateway,
+        instance: String,
+        inside: Arc<dyn Inside>,
+        changed: Box<dyn Fn(Change<'_>) + Send + Sync>,
+    ) -> Self {
+        let slots = Arc::new(Semaphore::new(RELAYS));
+        Self { gateway, instance, inside, relays: JoinSet::new(), open: HashMap::new(), slots, changed }
+    }
+
+    /// Keeps a session open for as long as it is polled.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
+        loop {
+            let begin = Instant::now();
+            let ended = self.session().await;
+            if begin.elapsed() >= GOOD {
+                backoff.reset();
+            }
+            let wait = match ended {
+                Ended::Lost(reason) => {
+                    (self.changed)(Change::Lost(&reason));
+                    backoff.next_wait()
+                }
+                Ended::Rejected(reason) => {
+                    (self.changed)(Change::Rejected(&reason));
+                    BACKOFF.1
+                }
+                Ended::Unknown => {
+                    (self.changed)(Change::Unknown);
+                    return std::future::pending().await;
+                }
+            };
+            let until = Instant::now() + wait;
+            // Relays go on without a session.
+            while timeout_at(until, next_ended(&mut self.relays)).await.is_ok() {}
+        }
+    }
+
+    async fn session(&mut self) -> Ended {
+        let (sender, messages) = mpsc::channel(MESSAGES);
+        let hello = SupervisorHello { sandbox_id: self.gateway.id().to_owned(), instance_id: self.instance.clone() };
+        // Some gateways answer only once they have it.
+        let _ = sender.try_send(message(supervisor_message::Payload::Hello(hello)));
+        let mut incoming = match self.gateway.connect_supervisor(messages).await {
+            Ok(incoming) => incoming,
+            Err(error) if error.is_unimplemented() => return Ended::Unknown,
+            Err(error) => return Ended::lost(&error),
+        };
+        let mut beats = beats(HEARTBEAT);
+        let mut heard = Instant::now();
+        loop {
+            let received = tokio::select! {
+                received = incoming.message() => received,
+                _ = beats.tick() => {
+                    if heard.elapsed() > 2 * beats.period() {
+                        return Ended::Lost("the gateway has said nothing for two heartbeats".to_owned());
+                    }
+                    let beat = message(supervisor_message::Payload::Heartbeat(SupervisorHeartbeat {}));
+                    if sender.try_send(beat).is_err() {
+                        return Ended::Lost("the gateway takes no messages".to_owned());
+                    }
+                    continue;
+                }
+                () = next_ended(&mut self.relays) => {
+                    self.open.retain(|_, relay| !relay.is_finished());
+                    continue;
+                }
+            };
+            heard = Instant::now();
+            match received {
+                Err(status) => return Ended::lost(&CallError::new("ConnectSupervisor", &status)),
+                Ok(None) => return Ended::Lost("the gateway has ended it".to_owned()),
+                // A message of the future.
+                Ok(Some(GatewayMessage { payload: None })) => {}
+                Ok(Some(GatewayMessage { payload: Some(payload) })) => match payload {
+                    gateway_message::Payload::SessionAccepted(accepted) => {
+                        (self.changed)(Change::Accepted);
+                        if accepted.heartbeat_interval_secs != 0 {
+                            let seconds = accepted.heartbeat_interval_secs.min(LONGEST_HEARTBEAT);
+                            beats = self::beats(Duration::from_secs(seconds.into()));
+                        }
+                    }
+                    gateway_message::Payload::SessionRejected(rejected) => return Ended::Rejected(rejected.reason),
+                    gateway_message::Payload::Heartbeat(_) => {}
+                    gateway_message::Payload::RelayOpen(open) => self.open_relay(open, &sender),
+                    gateway_message::Payload::RelayClose(RelayClose { channel_id, .. }) => {
+                        if let Some(relay) = self.open.remove(&channel_id) {
+                            relay.abort();
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn open_relay(&mut self, open: RelayOpen, session: &mpsc::Sender<SupervisorMessage>) {
+        let RelayOpen { channel_id, target, .. } = open;
+        let refuse = |error: String| {
+            (self.changed)(Change::Relay(Err(&error)));
+            let result = RelayOpenResult { channel_id: channel_id.clone(), success: false, error };
+            let _ = session.try_send(message(supervisor_message::Payload::RelayOpenResult(result)));
+        };
+        let port = match target {
+            Some(Target::Tcp(target)) => port(&target),
+            Some(Target::Ssh(_)) | None => Err("SSH is not in this build".to_owned()),
+        };
+        let port = match port {
+            Ok(port) => port,
+            Err(error) => return refuse(error),
+        };
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            return refuse("there are too many relays".to_owned());
+        };
+        (self.changed)(Change::Relay(Ok(port)));
+        let (gateway, session, dialing) = (self.gateway.clone(), session.clone(), self.inside.dial(port));
+        let id = channel_id.clone();
+        let relay = self.relays.spawn(async move { relay(gateway, session, id, dialing, slot).await });
+        self.open.insert(channel_id, relay);
+    }
+}
+
+/// Why a session is over.
+enum Ended {
+    Lost(String),
+    Rejected(String),
+    Unknown,
+}
+
+impl Ended {
+    fn lost(error: &CallError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+fn beats(every: Duration) -> tokio::time::Interval {
+    let mut beats = interval(every);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beats.reset();
+    beats
+}
+
+/// Returns when a relay has ended; without one, never.
+async fn next_ended(relays: &mut JoinSet<()>) {
+    if relays.join_next().await.is_none() {
+        std::future::pending().await
+    }
+}
+
+/// The port of a target, which must be inside.
+fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
+    let is_loopback = host.eq_ignore_ascii_case("localhost")
+        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+        || host.trim_matches(['[', ']']) == "::1";
+    let port = u16::try_from(*port).ok().filter(|port| *port != 0);
+    match (is_loopback, port) {
+        (true, Some(port)) => Ok(port),
+        (false, _) => Err("a relay leads to the loopback address inside alone".to_owned()),
+        (true, None) => Err("the port of a relay is a number from 1 to 65535".to_owned()),
+    }
+}
+
+/// Connects inside, tells the gateway, and relays until both sides have ended.
+async fn relay(
+    gateway: Gateway,
+    session: mpsc::Sender<SupervisorMessage>,
+    channel_id: String,
+    dialing: Dialing,
+    _slot: OwnedSemaphorePermit,
+) {
+    let until = Instant::now() + OPENING;
+    let dialed = timeout_at(until, dialing).await.unwrap_or_else(|late| Err(late.into()));
+    let error = dialed.as_ref().err().map(|error| format!("no server inside: {error}")).unwrap_or_default();
+    let result = RelayOpenResult { channel_id: channel_id.clone(), success: dialed.is_ok(), error };
+    let told = session.send(message(supervisor_message::Payload::RelayOpenResult(result))).await;
+    drop(session);
+    let (Ok(server), Ok(())) = (dialed, told) else { return };
+    let (sender, frames) = mpsc::channel(FRAMES);
+    let init = relay_frame::Payload::Init(RelayInit { channel_id });
+    let _ = sender.try_send(RelayFrame { payload: Some(init) });
+    let opened = timeout_at(until, gateway.relay_stream(frames)).await;
+    let Ok(Ok(incoming)) = opened else { return };
+    let (mut reader, mut writer) = server.into_split();
+    let out = async {
+        let mut buffer = vec![0; FRAME_BYTES];
+        loop {
+            match reader.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(read) => {
+                    let data = buffer.get(..read).unwrap_or_default().to_vec();
+                    let frame = RelayFrame { payload: Some(relay_frame::Payload::Data(data)) };
+                    if sender.send(frame).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        // The end of this direction alone.
+        drop(sender);
+    };
+    let inwards = async {
+        let ended = copy_in(incoming, &mut writer).await;
+        // The server has its end, whether the gateway ended in order or not.
+        let _ = writer.shutdown().await;
+        ended
+    };
+    // A gateway that breaks off ends both directions.
+    let mut out = std::pin::pin!(out);
+    let mut inwards = std::pin::pin!(inwards);
+    tokio::select! {
+        () = &mut out => drop(inwards.await),
+        ended = &mut inwards => if ended.is_ok() { out.await },
+    }
+}
+
+/// Writes the data of `frames` until they end.
+async fn copy_in(mut frames: Streaming<RelayFrame>, writer: &mut (impl AsyncWriteExt + Unpin)) -> Result<(), ()> {
+    loop {
+        match frames.message().await.map_err(drop)? {
+            None => return Ok(()),
+            Some(RelayFrame { payload: Some(relay_frame::Payload::Data(data)) }) => {
+                writer.write_all(&data).await.map_err(drop)?;
+            }
+            Some(RelayFrame { payload: Some(relay_frame::Payload::Init(_)) | None }) => {}
+        }
+    }
+}
+
+/// The messages of `receiver` as a stream.
+pub(crate) fn stream_of<M: Send + 'static>(
+    receiver: mpsc::Receiver<M>,
+) -> impl stream::Stream<Item = M> + Send + 'static {
+    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|message| (message, receiver)) })
+}
+
+/// Time for a stream to begin.
+pub(crate) const BEGINNING: Duration = Duration::from_secs(30);
+
+/// Waits for a stream to begin, for [`BEGINNING`].
+pub(crate) async fn begun<T>(
+    call: &'static str,
+    beginning: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, CallError> {
+    match timeout(BEGINNING, beginning).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(CallError::new(call, &status)),
+        Err(_) => Err(CallError::of(call, tonic::Code::DeadlineExceeded, "no answer within 30 seconds")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TcpRelayTarget, port};
+
+    #[test]
+    fn relays_lead_to_loopback_alone() {
+        let asked = |host: &str, number| port(&TcpRelayTarget { host: host.to_owned(), port: number });
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1"] {
+            assert_eq!(asked(host, 80), Ok(80), "{host}");
+        }
+        for (host, number) in
+            [("10.0.0.1", 80), ("", 80), ("example.test", 80), ("localhost", 0), ("localhost", 65_536)]
+        {
+            assert!(asked(host, number).is_err(), "{host}:{number}");
+        }
+    }
+}
