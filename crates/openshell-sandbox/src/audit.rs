@@ -7,9 +7,10 @@ use openshell_policy::event::{Audit, Event};
 use crate::logging::AuditLog;
 use crate::refusals::Refusals;
 
-/// All receivers of events: the log, and the count of refusals.
-pub(crate) fn receivers(refusals: &Arc<Refusals>) -> Arc<dyn Audit> {
-    Arc::new(FanOut(vec![Arc::new(AuditLog), Arc::clone(refusals) as _]))
+/// All receivers of events: the log, the count of refusals, and the reports to a gateway.
+pub(crate) fn receivers(refusals: &Arc<Refusals>, gateway: Option<Arc<dyn Audit>>) -> Arc<dyn Audit> {
+    let own: [Arc<dyn Audit>; 2] = [Arc::new(AuditLog), Arc::clone(refusals) as _];
+    Arc::new(FanOut(own.into_iter().chain(gateway).collect()))
 }
 
 /// Hands every event to every receiver.

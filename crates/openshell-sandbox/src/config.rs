@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use openshell_gateway::logs::Lines;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
@@ -30,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) secrets: Secrets,
     /// User and group where the policy names none; `None` means the caller.
     pub(crate) run_as: Option<RunAs>,
+    /// Most verbose level of log lines that a gateway gets.
+    pub(crate) push_level: Option<Level>,
     /// Problems of the environment, for the log.
     pub(crate) warnings: Vec<String>,
     pub(crate) network: NetworkMode,
@@ -73,6 +76,8 @@ pub(crate) struct Secrets {
     pub(crate) routes: Option<RouteSet>,
     /// The gateway, with the sources of its tokens.
     pub(crate) gateway: Option<Options>,
+    /// Log lines for it.
+    pub(crate) lines: Option<Lines>,
 }
 
 /// Default directory of the log.
@@ -191,9 +196,11 @@ impl Config {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
         let environment = if args.clear_env { environment.cleared() } else { environment };
-        let (mut gateway, mut run_as, mut warnings, mut variables) = (None, None, Vec::new(), Vec::new());
+        let (mut gateway, mut run_as, mut push_level) = (None, None, None);
+        let (mut warnings, mut variables) = (Vec::new(), Vec::new());
         if let Some(launched) = launched {
             (gateway, run_as) = (Some(launched.options), Some(launched.run_as));
+            push_level = Some(launched.push_level);
             (warnings, variables) = (launched.warnings, launched.variables);
         }
         let own = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -202,8 +209,9 @@ impl Config {
         let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
         Ok(Self {
             secret_files,
-            secrets: Secrets { credentials, routes, gateway },
+            secrets: Secrets { credentials, routes, gateway, lines: None },
             run_as,
+            push_level,
             warnings,
             policy: origin.files().clone(),
             network: args.network,

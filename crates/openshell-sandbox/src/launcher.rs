@@ -18,6 +18,7 @@ use openshell_policy::secret::Secret;
 use openshell_policy::variable;
 use openshell_supervisor::environment::Environment;
 use serde::Deserialize;
+use tracing::Level;
 
 use crate::sources::gateway::start::Options;
 
@@ -34,6 +35,8 @@ pub(crate) struct Launched {
     pub(crate) command: Option<Vec<OsString>>,
     /// Files that the workload must not read, each with its kind.
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
+    /// Most verbose level of log lines that the gateway gets.
+    pub(crate) push_level: Level,
     /// Lines about variables that were not taken as they are.
     pub(crate) warnings: Vec<String>,
 }
@@ -68,13 +71,22 @@ impl Launched {
             token,
             poll: variables.interval("OPENSHELL_POLICY_POLL_INTERVAL_SECS", 10),
             route_refresh: variables.interval("OPENSHELL_ROUTE_REFRESH_INTERVAL_SECS", 5),
+            denials_every: variables.interval("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", 10),
+            activity_every: variables.interval("OPENSHELL_ACTIVITY_FLUSH_INTERVAL_SECS", 10),
         };
+        let push_level = variables.value("OPENSHELL_LOG_PUSH_LEVEL").map(|level| {
+            level.to_str().and_then(|level| level.parse().ok()).unwrap_or_else(|| {
+                variables.warnings.push("OPENSHELL_LOG_PUSH_LEVEL is no level; info is used".to_owned());
+                Level::INFO
+            })
+        });
         Ok(Self {
             options,
             run_as: run_as(&mut variables)?,
             command: main_process(&mut variables)?,
             variables: user_environment(&mut variables)?,
             secret_files,
+            push_level: push_level.unwrap_or(Level::INFO),
             warnings: variables.warnings,
         })
     }

@@ -6,6 +6,7 @@ mod audit;
 mod background_reporter;
 mod cli;
 mod config;
+mod gateway_reports;
 mod launcher;
 mod lints;
 mod logging;
@@ -68,7 +69,9 @@ fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> any
     let groundwork = Groundwork { network: PendingNetwork::start(&args)?, privilege, init };
     let mut config = Config::read(args, &origin)?;
     let (directories, level, sandbox) = (config.log_dirs.as_slice(), config.log_level, config.sandbox.as_str());
-    config.log_dir = logging::start(&logging::Options { directories, level, sandbox })?;
+    let push = config.push_level;
+    let started = logging::start(&logging::Options { directories, level, sandbox, push })?;
+    (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(
         LifecycleActivity::Start,

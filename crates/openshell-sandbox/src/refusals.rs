@@ -9,6 +9,7 @@ use openshell_policy::denial::{Denial, DenialSummary, Denials};
 use openshell_policy::event::{Audit, Event};
 use openshell_policy::proposal;
 
+use crate::gateway_reports::now_ms;
 use crate::text;
 
 /// Lines of a summary; the log has the rest.
@@ -30,7 +31,7 @@ impl Audit for Refusals {
 impl Refusals {
     fn add(&self, denial: Denial) {
         // A panic elsewhere cannot leave the value half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial, now_ms());
     }
 
     /// Returns the hosts of the refusals that a proposal could permit.

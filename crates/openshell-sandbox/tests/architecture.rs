@@ -14,7 +14,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     (
         "openshell-sandbox",
         &["openshell-gateway", "openshell-policy", "openshell-proxy", "openshell-supervisor"],
-        &["libc::", "hyper", "regorus", "tonic", "prost"],
+        &["libc::", "hyper::", "regorus", "tonic::", "prost::"],
     ),
 ];
 

@@ -472,3 +472,200 @@ fn an_endpoint_of_the_future_refuses_and_the_rest_of_the_policy_holds() {
     assert_eq!(finished.logged("[code:not_in_this_build]").len(), 1, "{}", finished.log);
     assert_eq!(finished.logged("`protocol: graphql` is not in this build").len(), 2, "{}", finished.log);
 }
+
+// Conformance: AGG-01, AGG-02, AGG-03, AGG-04, AGG-05.
+#[test]
+fn refusals_are_summed_up_proposed_and_sent_and_nothing_is_without_one() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let sandbox = host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1");
+    let steps = Steps::start(&lab, sandbox.env("OPENSHELL_ACTIVITY_FLUSH_INTERVAL_SECS", "1"));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    let is_denials =
+        |analysis: &&gateway::proto::v1::SubmitPolicyAnalysisRequest| analysis.analysis_mode == "mechanistic";
+    let heard = host.gateway.wait(|heard| heard.analyses.iter().any(|analysis| analysis.analysis_mode == "activity"));
+    assert_eq!(heard.analyses.iter().filter(is_denials).count(), 0, "{heard:?}");
+    let connect = "curl -s -p -x $HTTPS_PROXY http://other.test:443 -o /dev/null";
+    let refused = format!(
+        "for n in 1 2 3; do {connect}; done; cp /usr/bin/wget w; ./w -q -T 5 -t 1 -O - http://other.test:443; {FETCH}/b"
+    );
+    let _ = steps.step(&refused);
+    let heard = host.gateway.wait(|heard| {
+        heard
+            .analyses
+            .iter()
+            .filter(is_denials)
+            .flat_map(|analysis| &analysis.summaries)
+            .map(|one| one.count)
+            .sum::<u32>()
+            >= 5
+    });
+    let all: Vec<_> = heard.analyses.iter().filter(is_denials).collect();
+    assert!(all.iter().all(|analysis| analysis.name == "dev" && analysis.workspace == "team"), "{all:?}");
+    let summaries: Vec<_> = all.iter().flat_map(|analysis| &analysis.summaries).collect();
+    let of = |binary: &str, host: &str| -> u32 {
+        let of = summaries.iter().filter(|one| one.binary.ends_with(binary) && one.host == host);
+        of.map(|one| one.count).sum()
+    };
+    assert_eq!(
+        (of("/curl", "other.test"), of("/w", "other.test"), of("/curl", "web.test")),
+        (3, 1, 1),
+        "{summaries:?}"
+    );
+    assert!(summaries.iter().all(|one| one.first_seen_ms > 0 && one.first_seen_ms <= one.last_seen_ms));
+    let chunks: Vec<_> = all.iter().flat_map(|analysis| &analysis.proposed_chunks).collect();
+    let chunk = chunks.iter().find(|chunk| chunk.rule_name == "allow_other_test_443").unwrap();
+    let rule = chunk.proposed_rule.as_ref().unwrap();
+    assert_eq!(
+        (rule.endpoints[0].host.as_str(), rule.endpoints[0].port, chunk.status.as_str()),
+        ("other.test", 443, "pending")
+    );
+    let sample = chunks.iter().find(|chunk| chunk.rule_name == "allow_web_test_8080").unwrap();
+    assert_eq!(sample.proposed_rule.as_ref().unwrap().endpoints[0].rules.len(), 1, "{sample:?}");
+    let denied: u32 =
+        heard.analyses.iter().flat_map(|one| &one.network_activity_summaries).map(|one| one.denied_action_count).sum();
+    assert!(denied <= 5, "{heard:?}");
+    let _ = steps.end();
+}
+
+// Conformance: AGG-15.
+#[test]
+fn denials_that_a_gateway_does_not_take_are_sent_later_and_the_last_ones_at_the_end() {
+    let lab = Lab::with_web();
+    let mut given = answers(Generation::April, Some(web("/a")));
+    given.faults.insert("SubmitPolicyAnalysis", (14, 2));
+    let host = Host::start(&lab, given);
+    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"));
+    let connect = "curl -s -p -x $HTTPS_PROXY http://other.test:443 -o /dev/null";
+    let _ = steps.step(connect);
+    let heard = host.gateway.wait(|heard| heard.analyses.len() == 1);
+    assert_eq!(heard.analyses[0].summaries[0].count, 1, "{heard:?}");
+    let _ = steps.step(&format!("{connect}; {connect}"));
+    let finished = steps.end();
+    assert_eq!(finished.ok(), "");
+    let heard = host.gateway.heard();
+    let sum: u32 = heard.analyses.iter().flat_map(|analysis| &analysis.summaries).map(|one| one.count).sum();
+    assert_eq!(sum, 3, "{heard:?}");
+    assert!(heard.exits.is_empty() && heard.hellos.is_empty(), "a gateway of the first generation has neither");
+}
+
+#[test]
+fn log_lines_arrive_with_their_facts_and_without_secrets() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    given.environment = environment(1, "s3cret-Value");
+    given.faults.insert("PushSandboxLogs", (14, 1));
+    let host = Host::start(&lab, given);
+    let connect = "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -H \"X-Key: $API_KEY\" -o /dev/null";
+    let finished = host.sandbox(&lab).sh(&format!("{connect}; {FETCH}/b; sleep 2"));
+    assert_eq!(finished.ok(), "403");
+    let heard = host.gateway.heard();
+    let line = |text: &str| {
+        heard.logs.iter().find(|line| line.message.contains(text)).unwrap_or_else(|| panic!("{text}: {heard:#?}"))
+    };
+    let opened = line("NET:OPEN [INFO] ALLOWED /usr/bin/curl");
+    let field = |name: &str| opened.fields.get(name).map_or("-", String::as_str);
+    assert_eq!(
+        (field("dst_host"), field("dst_port"), field("dst_ip")),
+        ("web.test", "8080", "10.99.0.1"),
+        "{opened:?}"
+    );
+    assert_eq!(
+        (field("src_addr"), field("action"), field("policy"), field("door")),
+        ("10.200.0.2", "allow", "web", "connect")
+    );
+    assert!(field("binary") == "/usr/bin/curl" && field("ancestors").contains("/dash"), "{opened:?}");
+    assert_eq!(
+        (opened.source.as_str(), opened.sandbox_id.as_str(), opened.level.as_str()),
+        ("sandbox", "box-1", "INFO")
+    );
+    let refused = line("HTTP:GET [MED] DENIED");
+    assert_eq!(refused.fields["l7_target"], "/b");
+    assert_eq!(refused.fields["reason_code"], "request_not_in_rules");
+    let loaded = line("CONFIG:LOADED [INFO] policy loaded");
+    assert_eq!((loaded.fields["version"].as_str(), loaded.fields["policy_hash"].as_str()), ("1", "hash1"));
+    assert!(!format!("{:?}", heard.logs).contains("s3cret-Value"));
+    assert!(
+        heard.logs.iter().any(|line| line.message.contains("PROC:TERMINATE")),
+        "the last lines are sent at the end"
+    );
+}
+
+#[test]
+fn a_session_is_kept_and_the_exit_of_the_main_process_reported() {
+    let lab = Lab::with_web();
+    let mut host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    let heard = host.gateway.wait(|heard| heard.heartbeats >= 2);
+    assert_eq!(heard.hellos[0].sandbox_id, "box-1");
+    host.restart(&lab);
+    let heard = host.gateway.wait(|heard| heard.hellos.len() >= 2);
+    assert_eq!(heard.hellos[0].instance_id, heard.hellos[1].instance_id);
+    host.gateway.end_session();
+    host.gateway.wait(|heard| heard.hellos.len() >= 3);
+    let _ = steps.step("exit 0");
+    let finished = steps.end();
+    assert_eq!(finished.ok(), "");
+    let exits = host.gateway.heard().exits;
+    assert_eq!((exits.len(), exits[0].exit_code, &exits[0].instance_id), (1, 0, &heard.hellos[0].instance_id));
+    let failed = host.sandbox(&lab).sh("exit 7");
+    assert_eq!(failed.code(), 7);
+    assert_eq!(host.gateway.heard().exits[1].exit_code, 7);
+    assert!(failed.logged("session with the gateway accepted").len() >= 2, "{}", failed.log);
+}
+
+/// Frames of a relay that carry `data`.
+fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
+    let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec());
+    Ok(gateway::proto::v1::RelayFrame { payload: Some(payload) })
+}
+
+#[test]
+fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
+    use gateway::proto::v1::{SshRelayTarget, TcpRelayTarget, relay_open::Target};
+    let lab = Lab::with_web();
+    let outside = lab.http("127.0.0.1:9000");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    let echo = "import socket\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', flush=True)\nc = s.accept()[0]\n\
+                total = 0\nwhile d := c.recv(65536): total += len(d)\nc.sendall(str(total).encode())";
+    let _ = steps.step(&format!(
+        "(python3 -c \"{echo}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done; echo up"
+    ));
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    let serving = host.serving.as_ref().unwrap();
+    let tcp = |host: &str, port| Some(Target::Tcp(TcpRelayTarget { host: host.to_owned(), port }));
+    let relay = |target| host.gateway.relay(serving, target);
+    assert!(relay(tcp("10.99.0.1", 8080)).unwrap_err().contains("loopback"));
+    assert!(
+        relay(tcp("localhost", 9000)).unwrap_err().contains("no server inside"),
+        "the host's own loopback is another"
+    );
+    assert!(outside.seen().is_empty());
+    assert!(relay(Some(Target::Ssh(SshRelayTarget {}))).unwrap_err().contains("not in this build"));
+    assert!(relay(None).unwrap_err().contains("not in this build"));
+    let mut relay = relay(tcp("localhost", 8000)).unwrap();
+    host.gateway.end_session();
+    host.gateway.wait(|heard| heard.hellos.len() >= 2);
+    let (sent, received) = serving.handle.block_on(async move {
+        let mut sent = 0;
+        for _ in 0..1000 {
+            relay.to.send(data(&[7; 10_000])).await.unwrap();
+            sent += 10_000;
+        }
+        // The end of one direction alone.
+        drop(relay.to);
+        let mut received = Vec::new();
+        while let Some(frame) = relay.from.message().await.unwrap() {
+            if let Some(gateway::proto::v1::relay_frame::Payload::Data(data)) = frame.payload {
+                received.extend(data);
+            }
+        }
+        (sent, String::from_utf8(received).unwrap())
+    });
+    assert_eq!(received, sent.to_string());
+    let finished = steps.end();
+    assert_eq!(finished.logged("relay of the gateway to 127.0.0.1:8000 inside").len(), 1, "{}", finished.log);
+}

@@ -265,7 +265,9 @@ impl Gateway {
         let heard = self.wait(|heard| heard.relay_results.iter().any(|result| result.channel_id == channel_id));
         let result = heard.relay_results.into_iter().find(|result| result.channel_id == channel_id).unwrap();
         match result.success {
-            true => Ok(serving.handle.block_on(tokio::time::timeout(PATIENCE, receiver)).unwrap().unwrap()),
+            true => {
+                Ok(serving.handle.block_on(async { tokio::time::timeout(PATIENCE, receiver).await }).unwrap().unwrap())
+            }
             false => Err(result.error),
         }
     }
@@ -399,7 +401,9 @@ impl OpenShell for Gateway {
         let accepted = SessionAccepted { session_id: "session".to_owned(), heartbeat_interval_secs: 1 };
         let accepted = gateway_message::Payload::SessionAccepted(accepted);
         sender.try_send(Ok(GatewayMessage { payload: Some(accepted) })).unwrap();
-        self.hear(|state| state.session = Some(sender.clone()));
+        // The session ends with this one.
+        let answers = sender.downgrade();
+        self.hear(|state| state.session = Some(sender));
         let (gateway, mut messages) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
             while let Some(Ok(message)) = messages.next().await {
@@ -408,7 +412,8 @@ impl OpenShell for Gateway {
                     Some(supervisor_message::Payload::Heartbeat(_)) => {
                         state.heard.heartbeats += 1;
                         let beat = gateway_message::Payload::Heartbeat(GatewayHeartbeat {});
-                        let _ = sender.try_send(Ok(GatewayMessage { payload: Some(beat) }));
+                        let beat = Ok(GatewayMessage { payload: Some(beat) });
+                        answers.upgrade().into_iter().for_each(|sender| drop(sender.try_send(beat.clone())));
                     }
                     Some(supervisor_message::Payload::RelayOpenResult(result)) => {
                         state.heard.relay_results.push(result)

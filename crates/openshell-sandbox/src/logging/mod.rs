@@ -3,6 +3,7 @@
 mod fields;
 mod file;
 mod layer;
+mod push;
 mod queue;
 mod shorthand;
 mod sink;
@@ -17,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use openshell_gateway::logs::Lines;
 use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
 use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
 use tracing::Level;
@@ -25,6 +27,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::text::printable;
 use file::LogFile;
 use layer::LogLayer;
+use push::PushSink;
 use shorthand::Content;
 use sink::{LogEvent, Sink};
 use stderr::StandardError;
@@ -37,6 +40,16 @@ pub(crate) struct Options<'o> {
     pub(crate) level: Level,
     /// Name of the sandbox, the last word of every line.
     pub(crate) sandbox: &'o str,
+    /// The most verbose level that a gateway gets; `None` without a gateway.
+    pub(crate) push: Option<Level>,
+}
+
+/// A log that has started.
+pub(crate) struct Started {
+    /// The folder of the log file, if one can be written.
+    pub(crate) folder: Option<PathBuf>,
+    /// Lines for the gateway.
+    pub(crate) lines: Option<Lines>,
 }
 
 /// The log, once it has started.
@@ -53,12 +66,12 @@ struct Log {
     sandbox: String,
 }
 
-/// Sends all events and diagnostics from now on to the log file and to standard error, and returns the folder of the log file.
+/// Sends all events and diagnostics from now on to the log file, to standard error, and into the queue for a gateway.
 /// If no folder can be written, that is reported, and leaves standard error.
 ///
 /// # Errors
 /// Logging was started before, or a thread cannot be started.
-pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
     let (folder, problem) = match open_first(options.directories) {
         Ok((file, folder)) => {
@@ -69,6 +82,8 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Option<PathBuf>> {
     };
     let stderr = Arc::new(StandardError::new(options.level));
     sinks.push(Arc::clone(&stderr) as _);
+    let (push, lines) = options.push.map(PushSink::new).unzip();
+    sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
     let layer = LogLayer::new(sinks.clone(), options.sandbox.to_owned());
     LOG.set(Log { sinks, stderr, sandbox: options.sandbox.to_owned() })
         .map_err(|_| anyhow!("logging was started before"))?;
@@ -77,7 +92,7 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Option<PathBuf>> {
     if let Some(problem) = problem {
         tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
     }
-    Ok(folder)
+    Ok(Started { folder, lines })
 }
 
 /// Opens the log file in the first of `folders` that can be written; else describes why none can.

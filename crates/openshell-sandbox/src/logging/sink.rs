@@ -57,6 +57,24 @@ impl<'e> LogEvent<'e> {
         }
     }
 
+    /// Its facts.
+    pub(super) fn content(&self) -> Content<'e> {
+        self.content
+    }
+
+    /// Its time.
+    pub(super) fn made(&self) -> OffsetDateTime {
+        self.made
+    }
+
+    /// Returns the line without its time, its prefix and the sandbox.
+    pub(super) fn message(&self) -> String {
+        let line = self.line().text;
+        let message = line.split_once(' ').map_or(line.as_str(), |(_, message)| message);
+        let message = message.strip_prefix("OCSF ").unwrap_or(message);
+        message.rsplit_once(" sandbox=").map_or(message, |(message, _)| message).to_owned()
+    }
+
     /// Returns the event as a line in shorthand.
     pub(super) fn line(&self) -> Line {
         let text = self.text.get_or_init(|| shorthand::line(self.made, self.content, self.sandbox)).clone();

@@ -111,7 +111,7 @@ impl RunReports {
 const LOOKED_UP: usize = 32;
 
 /// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits at the end.
-async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
+pub(crate) async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
     let mut lookups = JoinSet::new();
     for host in hosts.into_iter().take(LOOKED_UP) {
         let resolver = Arc::clone(resolver);

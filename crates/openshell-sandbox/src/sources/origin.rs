@@ -6,6 +6,7 @@ use openshell_supervisor::protected::Protection;
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::Secrets;
+use crate::gateway_reports::Receiver;
 use crate::launcher::Place;
 use crate::sources::files::Files;
 use crate::sources::gateway::GatewaySource;
@@ -44,16 +45,20 @@ impl Origin {
     ///
     /// # Errors
     /// The policy is invalid, a secret is missing, or the gateway cannot be reached.
-    pub(crate) async fn open(self, secrets: Secrets, tasks: &mut Tasks) -> anyhow::Result<(Sources, Initial)> {
+    pub(crate) async fn open(
+        self,
+        secrets: Secrets,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<(Sources, Initial, Option<Receiver>)> {
         match (self, secrets.gateway) {
             (Self::Gateway { files, .. }, Some(options)) => {
-                let Opened { source, routes, initial } =
+                let Opened { source, routes, initial, receiver } =
                     Box::pin(start::open(options, files, secrets.routes, tasks)).await?;
-                Ok((Sources::Gateway(Box::new(source), routes), initial))
+                Ok((Sources::Gateway(Box::new(source), routes), initial, Some(receiver)))
             }
             (Self::Files(policy), _) => {
                 let (files, initial) = Files::open(*policy, secrets.credentials, secrets.routes)?;
-                Ok((Sources::Files(files), initial))
+                Ok((Sources::Files(files), initial, None))
             }
             (Self::Gateway { .. }, None) => anyhow::bail!("the gateway is not known"),
         }

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use openshell_gateway::session::Sessions;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::harden;
 use openshell_supervisor::init::Init;
@@ -28,8 +29,10 @@ use openshell_supervisor::signals::Received;
 use openshell_supervisor::streams::{self, Streams};
 use tokio::sync::{Notify, mpsc};
 
+use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{Config, Secrets};
+use crate::gateway_reports::GatewayReports;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::signals;
@@ -64,6 +67,10 @@ pub(crate) struct Sandbox {
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
     pub(crate) refusals: Arc<Refusals>,
+    /// Reports to the gateway, if there is one.
+    pub(crate) gateway: Option<GatewayReports>,
+    /// Its sessions, which begin once the command runs.
+    pub(crate) sessions: Option<Sessions>,
     /// Tasks that must not end before the sandbox does.
     pub(crate) tasks: Tasks,
     /// Held for as long as the sandbox lives.
@@ -98,7 +105,9 @@ pub(crate) async fn start(
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
-    let (sources, initial) = origin.open(secrets, &mut tasks).await?;
+    let mut secrets = secrets;
+    let lines = secrets.lines.take();
+    let (sources, initial, receiver) = origin.open(secrets, &mut tasks).await?;
     let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
     // From here on things are made that a signal must not keep from being removed.
     let mut signals = signals::receive(&mut tasks)?;
@@ -107,13 +116,18 @@ pub(crate) async fn start(
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
     let run_reports = RunReports::prepare(config, policy)?;
+    let report = |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
+    let gateway = receiver.map(report).transpose()?;
     let protected = confine::protected(config, &plan, &host, &run_reports)?;
     // Masks take as long as the network, the proxy and the rest.
     let confinement = Confined::start(config, &plan, &mut host, protected, init)?;
     host.tls.write_java_store();
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
     confinement.enter(&network);
-    let prepared = RunServices::prepare(config, run_reports, sockets, &network, confinement.init(), &host.landlock);
+    let refusals: Arc<Refusals> = Arc::default();
+    let audit = audit::receivers(&refusals, gateway.as_ref().map(GatewayReports::audit));
+    let prepared =
+        RunServices::prepare(config, run_reports, audit, sockets, &network, confinement.init(), &host.landlock);
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
@@ -142,8 +156,17 @@ pub(crate) async fn start(
         reporters: services.reporters,
         run_reports: services.run_reports,
         reload,
-        refusals: services.refusals,
+        refusals,
+        sessions: sessions(gateway.as_ref(), &network)?,
+        gateway,
         tasks,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
     })
+}
+
+/// Sessions whose relays end in the workload's network.
+fn sessions(gateway: Option<&GatewayReports>, network: &Network) -> io::Result<Option<Sessions>> {
+    let (Some(gateway), Some(netns)) = (gateway, &network.netns) else { return Ok(None) };
+    let netns = netns.try_clone()?;
+    Ok(Some(gateway.sessions(Arc::new(move || netns.tcp_socket()))))
 }

@@ -36,12 +36,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
 use crate::config::Config;
 use crate::logging;
-use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::Request;
@@ -58,8 +56,7 @@ pub(super) struct RunServices {
     proxy: Option<ProxyParts>,
     published: Vec<(Listener, PublishedPort)>,
     resolver: Arc<Resolver>,
-    pub(super) refusals: Arc<Refusals>,
-    /// The log and the counted refusals.
+    /// Receivers of events.
     audit: Arc<dyn Audit>,
     pub(super) run_reports: RunReports,
     pub(super) reporters: Vec<BackgroundReporter>,
@@ -85,16 +82,15 @@ impl RunServices {
     pub(super) fn prepare(
         config: &Config,
         run_reports: RunReports,
+        audit: Arc<dyn Audit>,
         sockets: Option<ProxySockets>,
         network: &Network,
         init: &Init,
         landlock: &landlock::Request,
     ) -> anyhow::Result<Self> {
-        let refusals = Arc::new(Refusals::default());
-        let audit = audit::receivers(&refusals);
         let resolver = run_reports.resolver();
         let mut services =
-            Self { proxy: None, published: Vec::new(), resolver, refusals, audit, run_reports, reporters: Vec::new() };
+            Self { proxy: None, published: Vec::new(), resolver, audit, run_reports, reporters: Vec::new() };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;

@@ -43,6 +43,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     sandbox.launcher.end();
     drop(terminal);
     flush(&mut sandbox).await;
+    if let Some(gateway) = sandbox.gateway.take() {
+        gateway.finish(ended.as_ref().ok().map(|ended| ended.code)).await;
+    }
     for folder in sandbox.made.remove() {
         let message = format!("left {}, which the start made: it is not empty", folder.display());
         logging::config_event(ConfigState::Left, Severity::Info, &message);
@@ -83,6 +86,9 @@ async fn flush(sandbox: &mut Sandbox) {
 /// Supervises the command from its start to its end.
 async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<Ended> {
     let events = start(config, sandbox)?;
+    if let Some(sessions) = sandbox.sessions.take() {
+        sandbox.tasks.spawn("session with the gateway", sessions.run());
+    }
     let (environment, granted) = (&sandbox.environment, &sandbox.granted);
     let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
     let mut command = CommandSupervisor::new(context, Arc::clone(&sandbox.reload));

@@ -19,6 +19,7 @@ use super::routes::RouteSource;
 use super::settings::Settings;
 use super::status::Outbox;
 use super::{GatewaySource, Seen, document};
+use crate::gateway_reports::Receiver;
 use crate::logging;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
@@ -36,6 +37,9 @@ pub(crate) struct Options {
     pub(crate) poll: Duration,
     /// Interval of polls for routes.
     pub(crate) route_refresh: Duration,
+    /// Intervals of reports on denials and on activity.
+    pub(crate) denials_every: Duration,
+    pub(crate) activity_every: Duration,
 }
 
 /// A gateway that has given all that a sandbox starts with.
@@ -44,6 +48,8 @@ pub(crate) struct Opened {
     /// `None` if routes are in a file.
     pub(crate) routes: Option<RouteSource>,
     pub(crate) initial: Initial,
+    /// The gateway as the receiver of reports.
+    pub(crate) receiver: Receiver,
 }
 
 /// Waits between the attempts of the first call.
@@ -65,7 +71,7 @@ pub(crate) async fn open(
     routes: Option<RouteSet>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<Opened> {
-    let Options { address, names, token, poll, route_refresh } = options;
+    let Options { address, names, token, poll, route_refresh, denials_every, activity_every } = options;
     let gateway = Gateway::new(address, names, token)?;
     authenticate(&gateway).await?;
     let mut config = first(&gateway).await?;
@@ -124,12 +130,20 @@ pub(crate) async fn open(
     let renewal = gateway.clone();
     tasks.spawn("token of the gateway", async move { renewal.renew_token().await });
     let generation = version.snapshot.generation();
+    let (workspace, is_later) = (watch::Sender::new(config.workspace), config.is_later);
+    let receiver = Receiver {
+        gateway: gateway.clone(),
+        workspace: workspace.subscribe(),
+        is_later,
+        denials_every,
+        activity_every,
+    };
     let source = GatewaySource {
         gateway,
         files,
         every: poll,
         wanted: Arc::default(),
-        workspace: watch::Sender::new(config.workspace),
+        workspace,
         outbox,
         seen,
         settings,
@@ -140,7 +154,7 @@ pub(crate) async fn open(
         generation,
     };
     let initial = Initial { policy: version, credentials: Some(credentials), routes: Some(routes) };
-    Ok(Opened { source, routes: route_source, initial })
+    Ok(Opened { source, routes: route_source, initial, receiver })
 }
 
 async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {

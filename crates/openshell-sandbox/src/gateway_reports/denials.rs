@@ -1,0 +1,161 @@
+//! Denials and counts of decisions, summed up and sent at intervals.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use openshell_gateway::client::Gateway;
+use openshell_gateway::convert::denials::Activity;
+use openshell_gateway::error::CallError;
+use openshell_policy::denial::Denials;
+use openshell_policy::event::{Audit, Decided, Event};
+use openshell_policy::proposal;
+use openshell_policy::reason::{DenialStage, ReasonCode};
+use openshell_policy::words::Action;
+use openshell_proxy::resolve::lookup::Resolver;
+
+use super::Receiver;
+use crate::run_reports::look_up;
+
+/// Denials and counts that the gateway has not acknowledged.
+pub(super) struct DenialReports {
+    receiver: Receiver,
+    resolver: Arc<Resolver>,
+    pending: Mutex<Pending>,
+    /// Held while a report is under way: the next one waits for its acknowledgement.
+    sending: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Pending {
+    denials: Denials,
+    activity: Activity,
+    /// Logged once for each loss of the gateway.
+    is_lost: bool,
+}
+
+impl fmt::Debug for DenialReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenialReports").finish_non_exhaustive()
+    }
+}
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl DenialReports {
+    pub(super) fn new(receiver: Receiver, resolver: Arc<Resolver>) -> Self {
+        Self { receiver, resolver, pending: Mutex::default(), sending: tokio::sync::Mutex::default() }
+    }
+
+    /// Sends denials at intervals.
+    pub(super) async fn run(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(self.receiver.denials_every).await;
+            self.flush().await;
+        }
+    }
+
+    /// Sends counts of decisions at intervals, if the gateway takes them.
+    pub(super) async fn run_activity(self: Arc<Self>) {
+        if !self.receiver.is_later {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(self.receiver.activity_every).await;
+            let activity = std::mem::take(&mut self.pending().activity);
+            if activity == Activity::default() {
+                continue;
+            }
+            let workspace = self.workspace();
+            if self.gateway().submit_activity(&activity, &workspace).await.is_err_and(|error| error.is_transient()) {
+                self.pending().activity.merge(activity);
+            }
+        }
+    }
+
+    /// Sends the denials so far, unless there are none. What the gateway does not take is kept.
+    pub(super) async fn flush(&self) {
+        let _sending = self.sending.lock().await;
+        let denials = std::mem::take(&mut self.pending().denials);
+        if denials.is_empty() {
+            return;
+        }
+        let summaries = denials.summaries();
+        let hosts = summaries.iter().filter(|summary| summary.first.code.is_policy_denial());
+        let addresses = look_up(&self.resolver, hosts.map(|summary| summary.first.host.clone()).collect()).await;
+        let proposals = proposal::propose(summaries, |host| addresses.get(host).cloned().unwrap_or_default());
+        match self.gateway().submit_denials(&denials, &proposals, &self.workspace()).await {
+            Ok(()) => self.pending().is_lost = false,
+            Err(error) => self.keep(denials, &error),
+        }
+    }
+
+    /// Takes back what was not sent.
+    fn keep(&self, denials: Denials, error: &CallError) {
+        let mut pending = self.pending();
+        let is_new = !std::mem::replace(&mut pending.is_lost, true);
+        if error.is_transient() || error.is_unauthenticated() {
+            // The newer ones may find no room.
+            let since = std::mem::replace(&mut pending.denials, denials);
+            pending.denials.merge(since);
+        }
+        drop(pending);
+        if is_new {
+            tracing::warn!("denials were not sent: {error}");
+        }
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.receiver.gateway
+    }
+
+    fn workspace(&self) -> String {
+        self.receiver.workspace.borrow().clone()
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Audit for DenialReports {
+    fn event(&self, event: &Event<'_>) {
+        let decision = match event {
+            Event::Connection(event) => Some((&event.decided, "connect_policy")),
+            Event::Request(event) if event.number.is_none() => Some((&event.decided, "forward_policy")),
+            Event::Request(event) => Some((&event.decided, "l7_policy")),
+            Event::Bypass(event) => Some((&event.decided, "bypass")),
+            _ => None,
+        };
+        let mut pending = self.pending();
+        if let Some((decided, door)) = decision {
+            count(&mut pending.activity, decided, door);
+        }
+        if let Some(denial) = event.denial() {
+            pending.denials.add(denial.clone(), now_ms());
+        }
+    }
+}
+
+/// Counts a decision; a refusal by the group that gateways know.
+fn count(activity: &mut Activity, decided: &Decided<'_>, door: &'static str) {
+    activity.decisions = activity.decisions.saturating_add(1);
+    if decided.action != Action::Denied {
+        return;
+    }
+    let group = match (decided.code, decided.code.map(ReasonCode::stage)) {
+        (Some(ReasonCode::PolicyChanged), _) => "policy_stale",
+        (Some(ReasonCode::BadRequest | ReasonCode::UnsupportedL7Protocol), _) => "l7_parse_rejection",
+        (_, Some(DenialStage::L4 | DenialStage::Identity)) => door,
+        (_, Some(DenialStage::L7)) => "l7_policy",
+        (_, Some(DenialStage::Ssrf)) => "ssrf",
+        (_, Some(DenialStage::Bypass)) => "bypass",
+        _ => "unknown",
+    };
+    let known = activity.denied.entry(group).or_default();
+    *known = known.saturating_add(1);
+}

@@ -1,0 +1,146 @@
+//! What a gateway hears of a run: log lines, denials, activity, a session, and the exit of the main process.
+
+mod denials;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use openshell_gateway::channel::Backoff;
+use openshell_gateway::client::Gateway;
+use openshell_gateway::logs::{self, Lines};
+use openshell_gateway::session::Sessions;
+use openshell_policy::event::Audit;
+use openshell_proxy::publish::OpenInside;
+use openshell_proxy::resolve::lookup::Resolver;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::tasks::Tasks;
+use denials::DenialReports;
+pub(crate) use denials::now_ms;
+
+/// Time for the last reports.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// Waits between attempts to report the exit.
+const EXIT_RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+
+/// The gateway as the receiver of reports.
+pub(crate) struct Receiver {
+    pub(crate) gateway: Gateway,
+    /// The sandbox's workspace, once it is known.
+    pub(crate) workspace: watch::Receiver<String>,
+    /// True if it takes counts of decisions, and has sessions.
+    pub(crate) is_later: bool,
+    /// Interval of reports on denials, and on activity.
+    pub(crate) denials_every: Duration,
+    pub(crate) activity_every: Duration,
+}
+
+/// The reports of one run.
+pub(crate) struct GatewayReports {
+    gateway: Gateway,
+    /// This supervisor, for as long as it lives.
+    instance: String,
+    denials: Arc<DenialReports>,
+    stop_logs: oneshot::Sender<()>,
+    logs_ended: oneshot::Receiver<()>,
+}
+
+impl GatewayReports {
+    /// Starts to send log `lines` and denials to `receiver`.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub(crate) fn start(
+        receiver: Receiver,
+        lines: Option<Lines>,
+        resolver: Arc<Resolver>,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<Self> {
+        let (stop_logs, stopped) = oneshot::channel();
+        let (done, logs_ended) = oneshot::channel();
+        let gateway = receiver.gateway.clone();
+        if let Some(lines) = lines {
+            let push = logs::push(gateway.clone(), lines, stopped);
+            tasks.spawn("log lines for the gateway", async move {
+                push.await;
+                drop(done);
+                std::future::pending().await
+            });
+        }
+        let denials = Arc::new(DenialReports::new(receiver, resolver));
+        tasks.spawn("denials for the gateway", Arc::clone(&denials).run());
+        tasks.spawn("activity for the gateway", Arc::clone(&denials).run_activity());
+        Ok(Self { gateway, instance: random_uuid()?, denials, stop_logs, logs_ended })
+    }
+
+    /// Takes the events of the run.
+    pub(crate) fn audit(&self) -> Arc<dyn Audit> {
+        Arc::clone(&self.denials) as _
+    }
+
+    /// The sessions, whose relays end at sockets of `open`.
+    pub(crate) fn sessions(&self, open: OpenInside) -> Sessions {
+        session::sessions(self.gateway.clone(), self.instance.clone(), open)
+    }
+
+    /// Sends what is left, and the exit code of the main process if it ran; within five seconds.
+    pub(crate) async fn finish(self, exit: Option<u8>) {
+        let until = Instant::now() + FINISH;
+        let reports = async {
+            if let Some(code) = exit {
+                self.report_exit(code).await;
+            }
+            self.denials.flush().await;
+            drop(self.stop_logs);
+            let _ = self.logs_ended.await;
+        };
+        if timeout_at(until, reports).await.is_err() {
+            tracing::warn!("the gateway has not taken the last reports within {} seconds", FINISH.as_secs());
+        }
+    }
+
+    async fn report_exit(&self, code: u8) {
+        let mut backoff = Backoff::new(EXIT_RETRY.0, EXIT_RETRY.1);
+        while let Err(error) = self.gateway.report_exit(&self.instance, code.into()).await {
+            if !error.is_transient() {
+                if !error.is_unimplemented() {
+                    tracing::warn!("the exit was not reported: {error}");
+                }
+                return;
+            }
+            tokio::time::sleep(backoff.next_wait()).await;
+        }
+    }
+}
+
+/// Returns a random UUID (RFC 9562 §5.4).
+fn random_uuid() -> anyhow::Result<String> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random number")?;
+    let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
+    let digits = format!("{number:032x}");
+    let (first, rest) = digits.split_at(8);
+    let (second, rest) = rest.split_at(4);
+    let (third, rest) = rest.split_at(4);
+    let (fourth, last) = rest.split_at(4);
+    Ok([first, second, third, fourth, last].join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::random_uuid;
+
+    #[test]
+    fn an_instance_has_a_random_uuid() {
+        let one = random_uuid().unwrap();
+        let parts: Vec<_> = one.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12], "{one}");
+        assert_eq!(one.chars().nth(14), Some('4'));
+        assert!("89ab".contains(one.chars().nth(19).unwrap()), "{one}");
+        assert_ne!(one, random_uuid().unwrap());
+    }
+}

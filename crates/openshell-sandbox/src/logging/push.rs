@@ -1,0 +1,189 @@
+//! Log events for a gateway: the line, and its facts as fields.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openshell_gateway::logs::{Lines, LogLine, WAITING};
+use openshell_policy::event::{Decided, Ends, Event, Lineage, Way};
+use openshell_policy::words::{Action, Decision, Engine};
+use tokio::sync::mpsc;
+use tracing::Level;
+
+use super::shorthand::Content;
+use super::sink::{LogEvent, Sink};
+
+/// Parts whose lines are about sending lines, and would never end.
+const OWN: &[&str] = &["openshell_gateway", "h2", "hyper", "tonic", "tower"];
+
+/// The queue of lines for the gateway.
+pub(super) struct PushSink {
+    level: Level,
+    lines: mpsc::Sender<LogLine>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl PushSink {
+    /// Returns a queue of lines up to `level`, and its other end.
+    pub(super) fn new(level: Level) -> (Self, Lines) {
+        let (sender, lines) = mpsc::channel(WAITING);
+        let dropped: Arc<AtomicU64> = Arc::default();
+        (Self { level, lines: sender, dropped: Arc::clone(&dropped) }, Lines { lines, dropped })
+    }
+}
+
+impl Sink for PushSink {
+    fn max_level(&self) -> Level {
+        self.level
+    }
+
+    fn take(&self, event: &LogEvent<'_>) {
+        if event.attention_level() > self.level {
+            return;
+        }
+        let (target, fields) = match event.content() {
+            Content::Diagnostic { target, .. } if OWN.iter().any(|own| target.starts_with(own)) => return,
+            Content::Diagnostic { target, .. } => (target.rsplit("::").next().unwrap_or(target), BTreeMap::new()),
+            Content::Audit(event) => ("audit", fields(event)),
+        };
+        let line = LogLine {
+            timestamp_ms: i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default(),
+            level: event.attention_level().as_str(),
+            target: target.to_owned(),
+            message: event.message(),
+            fields,
+        };
+        if self.lines.try_send(line).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self, _: Duration) {}
+}
+
+/// Longest value of a field, in characters: the workload chooses some of them.
+const FIELD_CHARS: usize = 1_024;
+
+/// Fields by their names.
+#[derive(Default)]
+struct Fields(BTreeMap<String, String>);
+
+impl Fields {
+    fn put(&mut self, name: &str, value: impl ToString) {
+        let value: String = value.to_string().chars().take(FIELD_CHARS).collect();
+        if !value.is_empty() {
+            self.0.insert(name.to_owned(), value);
+        }
+    }
+
+    fn ends(&mut self, ends: &Ends<'_>) {
+        self.put("binary", ends.binary.unwrap_or_default());
+        ends.pid.into_iter().for_each(|pid| self.put("binary_pid", pid));
+        self.put("dst_host", ends.host.unwrap_or_default());
+        ends.port.into_iter().for_each(|port| self.put("dst_port", port));
+    }
+
+    fn way(&mut self, way: &Way) {
+        way.door.into_iter().for_each(|door| self.put("door", door.as_str()));
+        if let Some(source) = way.source {
+            self.put("src_addr", source.ip());
+            self.put("src_port", source.port());
+        }
+        way.dialed.into_iter().for_each(|dialed| self.put("dst_ip", dialed.ip()));
+    }
+
+    fn lineage(&mut self, lineage: &Lineage<'_>) {
+        self.put("ancestors", lineage.ancestors.join(" "));
+        self.put("cmdline", lineage.cmdline_paths.join(" "));
+    }
+
+    fn decided(&mut self, decided: &Decided<'_>) {
+        self.put("action", action(decided.action));
+        self.put("engine", decided.engine.map_or("", Engine::as_str));
+        self.put("policy", decided.policy.unwrap_or_default());
+        self.put("reason", decided.reason);
+        decided.code.into_iter().for_each(|code| self.put("reason_code", code.as_str()));
+    }
+}
+
+fn action(action: Action) -> &'static str {
+    match action {
+        Action::Allowed | Action::Other => "allow",
+        Action::Denied => "deny",
+    }
+}
+
+/// The facts of an event.
+fn fields(event: &Event<'_>) -> BTreeMap<String, String> {
+    let mut fields = Fields::default();
+    match event {
+        Event::Connection(event) => {
+            fields.ends(&event.ends);
+            fields.way(&event.way);
+            fields.lineage(&event.lineage);
+            fields.decided(&event.decided);
+        }
+        Event::Request(event) => {
+            fields.ends(&event.ends);
+            fields.decided(&event.decided);
+            fields.put("l7_protocol", event.scheme);
+            fields.put("l7_action", event.method);
+            fields.put("l7_target", event.path);
+            let decision = match event.decided.decision {
+                Decision::Allow | Decision::AllowUpgrade => "allow",
+                Decision::Audit => "audit",
+                Decision::Deny | Decision::None => "deny",
+            };
+            fields.put("l7_decision", decision);
+            fields.put("l7_deny_reason", if decision == "allow" { "" } else { event.decided.reason });
+        }
+        Event::Closed(event) => {
+            fields.ends(&event.ends);
+            fields.way(&event.way);
+            fields.put("policy", event.policy.unwrap_or_default());
+            fields.put("reason", event.reason);
+            event.code.into_iter().for_each(|code| fields.put("reason_code", code.as_str()));
+            fields.put("bytes_in", event.received);
+            fields.put("bytes_out", event.sent);
+            fields.put("duration_ms", event.milliseconds);
+        }
+        Event::Bypass(event) => {
+            fields.ends(&event.ends);
+            fields.decided(&event.decided);
+        }
+        Event::Name(event) => {
+            fields.put("dst_host", event.name);
+            fields.put("action", action(event.action));
+            fields.put("reason", event.reason);
+            event.code.into_iter().for_each(|code| fields.put("reason_code", code.as_str()));
+        }
+        Event::Published(event) => {
+            fields.put("src_addr", event.client.ip());
+            fields.put("src_port", event.client.port());
+            fields.put("dst_port", event.port);
+            fields.put("action", action(event.action));
+            fields.put("reason", event.reason);
+        }
+        Event::Process(event) => {
+            fields.put("binary", event.name);
+            fields.put("binary_pid", event.pid);
+            fields.put("cmdline", event.command.unwrap_or_default());
+        }
+        // `[version:3 hash:…]` at the end of a line about a policy.
+        Event::Configuration(event) => {
+            let versions = event.message.rsplit_once('[').and_then(|(_, last)| last.strip_suffix(']'));
+            for (name, value) in
+                versions.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.split_once(':'))
+            {
+                match name {
+                    "version" => fields.put("version", value),
+                    "hash" => fields.put("policy_hash", value),
+                    _ => {}
+                }
+            }
+        }
+        Event::Finding(_) | Event::Lifecycle(_) => {}
+    }
+    fields.0
+}
