@@ -7,19 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use openshell_gateway::logs::Lines;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{self, Args, NetworkMode, Published};
-use crate::launcher::{Launched, Place};
 use crate::sources::credential_file::OpenedCredentials;
-use crate::sources::gateway::start::Options;
-use crate::sources::origin::Origin;
+use crate::sources::gateway::launcher::{Launched, Place};
+use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles};
-use crate::sources::route_file::{self, RouteSet};
+use crate::sources::route_file;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -65,19 +63,6 @@ pub(crate) struct Config {
     pub(crate) observe: Option<PathBuf>,
     /// True if the endpoints of an earlier observation are kept.
     pub(crate) observe_merge: bool,
-}
-
-/// Inputs that hold secrets.
-#[derive(Debug, Default)]
-pub(crate) struct Secrets {
-    /// Credentials that the command may use without having them.
-    pub(crate) credentials: Option<OpenedCredentials>,
-    /// Models with their keys.
-    pub(crate) routes: Option<RouteSet>,
-    /// The gateway, with the sources of its tokens.
-    pub(crate) gateway: Option<Options>,
-    /// Log lines for it.
-    pub(crate) lines: Option<Lines>,
 }
 
 /// Default directory of the log.

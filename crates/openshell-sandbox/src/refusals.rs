@@ -4,16 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use openshell_policy::denial::{Denial, DenialSummary, Denials};
 use openshell_policy::event::{Audit, Event};
 use openshell_policy::proposal;
 
-use crate::gateway_reports::now_ms;
 use crate::text;
 
 /// Lines of a summary; the log has the rest.
 const LINES: usize = 10;
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Refusals so far.
 #[derive(Debug, Default)]

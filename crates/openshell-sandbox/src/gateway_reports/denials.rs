@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::denials::Activity;
@@ -13,9 +13,22 @@ use openshell_policy::proposal;
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::Action;
 use openshell_proxy::resolve::lookup::Resolver;
+use tokio::sync::watch;
 
-use super::Receiver;
-use crate::run_reports::look_up;
+use crate::look_up::look_up;
+use crate::refusals::now_ms;
+
+/// The gateway as the receiver of reports.
+pub(crate) struct Receiver {
+    pub(crate) gateway: Gateway,
+    /// The sandbox's workspace, once it is known.
+    pub(crate) workspace: watch::Receiver<String>,
+    /// True if it takes counts of decisions, and has sessions.
+    pub(crate) is_later: bool,
+    /// Interval of reports on denials, and on activity.
+    pub(crate) denials_every: Duration,
+    pub(crate) activity_every: Duration,
+}
 
 /// Denials and counts that the gateway has not acknowledged.
 pub(super) struct DenialReports {
@@ -38,12 +51,6 @@ impl fmt::Debug for DenialReports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DenialReports").finish_non_exhaustive()
     }
-}
-
-/// Now, in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl DenialReports {

@@ -1,6 +1,6 @@
 //! What a gateway hears of a run: log lines, denials, activity, a session, and the exit of the main process.
 
-mod denials;
+pub(crate) mod denials;
 mod session;
 
 use std::sync::Arc;
@@ -14,30 +14,17 @@ use openshell_gateway::session::Sessions;
 use openshell_policy::event::Audit;
 use openshell_proxy::publish::OpenInside;
 use openshell_proxy::resolve::lookup::Resolver;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::tasks::Tasks;
-use denials::DenialReports;
-pub(crate) use denials::now_ms;
+use denials::{DenialReports, Receiver};
 
 /// Time for the last reports.
 const FINISH: Duration = Duration::from_secs(5);
 
 /// Waits between attempts to report the exit.
 const EXIT_RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-
-/// The gateway as the receiver of reports.
-pub(crate) struct Receiver {
-    pub(crate) gateway: Gateway,
-    /// The sandbox's workspace, once it is known.
-    pub(crate) workspace: watch::Receiver<String>,
-    /// True if it takes counts of decisions, and has sessions.
-    pub(crate) is_later: bool,
-    /// Interval of reports on denials, and on activity.
-    pub(crate) denials_every: Duration,
-    pub(crate) activity_every: Duration,
-}
 
 /// The reports of one run.
 pub(crate) struct GatewayReports {

@@ -3,22 +3,18 @@
 mod observed;
 mod output_file;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::observe::{Observation, Observations};
 use openshell_proxy::resolve::lookup::Resolver;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 
 use crate::config::Config;
 use crate::logging;
+use crate::look_up::look_up;
 use crate::refusals::Refusals;
 use observed::{earlier, observed_policy, united};
 use output_file::OutputFile;
@@ -105,22 +101,4 @@ impl RunReports {
         }
         Ok(())
     }
-}
-
-/// Refused names that are looked up for proposals: by each of them the workload sends something to a name server.
-const LOOKED_UP: usize = 32;
-
-/// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits at the end.
-pub(crate) async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
-    let mut lookups = JoinSet::new();
-    for host in hosts.into_iter().take(LOOKED_UP) {
-        let resolver = Arc::clone(resolver);
-        lookups.spawn(async move { (resolver.addresses(&host).await, host) });
-    }
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let mut found = BTreeMap::new();
-    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
-        found.extend(looked_up.map(|(addresses, host)| (host, addresses)));
-    }
-    found
 }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use openshell_gateway::logs::Lines;
 use openshell_supervisor::protected::Protection;
 use tokio::sync::{Notify, mpsc};
 
-use crate::config::Secrets;
-use crate::gateway_reports::Receiver;
-use crate::launcher::Place;
+use crate::gateway_reports::denials::Receiver;
+use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::files::Files;
 use crate::sources::gateway::GatewaySource;
+use crate::sources::gateway::launcher::Place;
 use crate::sources::gateway::routes::RouteSource;
-use crate::sources::gateway::start::{self, Opened};
+use crate::sources::gateway::start::{self, Opened, Options};
 use crate::sources::policy_file::{Policy, PolicyFiles};
+use crate::sources::route_file::RouteSet;
 use crate::sources::update::{self, Initial, Request};
 use crate::tasks::Tasks;
 
@@ -63,6 +65,19 @@ impl Origin {
             (Self::Gateway { .. }, None) => anyhow::bail!("the gateway is not known"),
         }
     }
+}
+
+/// Inputs that hold secrets.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    /// Credentials that the command may use without having them.
+    pub(crate) credentials: Option<OpenedCredentials>,
+    /// Models with their keys.
+    pub(crate) routes: Option<RouteSet>,
+    /// The gateway, with the sources of its tokens.
+    pub(crate) gateway: Option<Options>,
+    /// Log lines for it.
+    pub(crate) lines: Option<Lines>,
 }
 
 /// The sources of one sandbox.

@@ -31,13 +31,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
-use crate::config::{Config, Secrets};
+use crate::config::Config;
 use crate::gateway_reports::GatewayReports;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::signals;
 use crate::sources::activation::InForce;
-use crate::sources::origin::Origin;
+use crate::sources::origin::{Origin, Secrets};
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;

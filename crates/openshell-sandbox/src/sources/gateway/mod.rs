@@ -1,6 +1,7 @@
 //! A gateway as the source of the policy, the credentials and the routes to models.
 
 mod credentials;
+pub(crate) mod launcher;
 pub(crate) mod routes;
 mod settings;
 pub(crate) mod start;

@@ -19,7 +19,7 @@ use super::routes::RouteSource;
 use super::settings::Settings;
 use super::status::Outbox;
 use super::{GatewaySource, Seen, document};
-use crate::gateway_reports::Receiver;
+use crate::gateway_reports::denials::Receiver;
 use crate::logging;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
