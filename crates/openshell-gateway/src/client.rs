@@ -29,7 +29,7 @@ use crate::proto::v1::{
     PushSandboxLogsRequest, RefreshSandboxTokenRequest, RelayFrame, ReportMainProcessExitRequest,
     ReportPolicyStatusRequest, SubmitPolicyAnalysisRequest, SupervisorMessage, UpdateConfigRequest,
 };
-use crate::session::{self, stream_of};
+use crate::streams::{begun, stream_of};
 use crate::token::{Token, TokenSource};
 
 /// Deadline of a call.
@@ -288,7 +288,7 @@ impl Gateway {
         messages: mpsc::Receiver<SupervisorMessage>,
     ) -> Result<Streaming<GatewayMessage>, CallError> {
         let request = self.request(stream_of(messages));
-        session::begun("ConnectSupervisor", self.client().connect_supervisor(request)).await
+        begun("ConnectSupervisor", self.client().connect_supervisor(request)).await
     }
 
     /// Begins the stream of a relay.
@@ -297,7 +297,7 @@ impl Gateway {
         frames: mpsc::Receiver<RelayFrame>,
     ) -> Result<Streaming<RelayFrame>, CallError> {
         let request = self.request(stream_of(frames));
-        session::begun("RelayStream", self.client().relay_stream(request)).await
+        begun("RelayStream", self.client().relay_stream(request)).await
     }
 
     /// Makes a call; where the gateway does not know who is calling, once more with the token that its source has by now.

@@ -9,6 +9,7 @@ pub mod convert;
 pub mod error;
 pub mod logs;
 pub mod session;
+mod streams;
 pub mod token;
 
 /// Messages and clients, generated from `proto/`.

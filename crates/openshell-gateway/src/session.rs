@@ -8,12 +8,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tonic::Streaming;
 
 use crate::channel::Backoff;
@@ -326,28 +325,6 @@ async fn copy_in(mut frames: Streaming<RelayFrame>, writer: &mut (impl AsyncWrit
             }
             Some(RelayFrame { payload: Some(relay_frame::Payload::Init(_)) | None }) => {}
         }
-    }
-}
-
-/// The messages of `receiver` as a stream.
-pub(crate) fn stream_of<M: Send + 'static>(
-    receiver: mpsc::Receiver<M>,
-) -> impl stream::Stream<Item = M> + Send + 'static {
-    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|message| (message, receiver)) })
-}
-
-/// Time for a stream to begin.
-pub(crate) const BEGINNING: Duration = Duration::from_secs(30);
-
-/// Waits for a stream to begin, for [`BEGINNING`].
-pub(crate) async fn begun<T>(
-    call: &'static str,
-    beginning: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-) -> Result<T, CallError> {
-    match timeout(BEGINNING, beginning).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(CallError::new(call, &status)),
-        Err(_) => Err(CallError::of(call, tonic::Code::DeadlineExceeded, "no answer within 30 seconds")),
     }
 }
 
