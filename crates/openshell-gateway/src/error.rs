@@ -43,7 +43,13 @@ impl CallError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self.code,
-            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Internal | Code::Unknown
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::ResourceExhausted
+                | Code::Internal
+                | Code::Unknown
+                // The connection was closed meanwhile.
+                | Code::Cancelled
         )
     }
 
@@ -70,6 +76,10 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, remedy) = match self.code {
             Code::Unavailable => ("the gateway cannot be reached", "check --openshell-endpoint and OPENSHELL_TLS_CA"),
+            Code::Cancelled => (
+                "the gateway has closed the connection",
+                "for `https`: does it trust OPENSHELL_TLS_CERT, and is that still valid?",
+            ),
             Code::DeadlineExceeded => ("the gateway does not answer in time", "look at its load"),
             Code::ResourceExhausted => ("the gateway has too much to do", "it is asked again"),
             Code::Unauthenticated => (

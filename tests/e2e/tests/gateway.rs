@@ -669,3 +669,143 @@ fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
     let finished = steps.end();
     assert_eq!(finished.logged("relay of the gateway to 127.0.0.1:8000 inside").len(), 1, "{}", finished.log);
 }
+
+/// A launcher's files of mutual TLS, in `folder`.
+struct TlsFiles {
+    folder: std::path::PathBuf,
+}
+
+impl TlsFiles {
+    /// Writes the certificates for `trusted` servers, of a client of `client`.
+    fn write(lab: &Lab, trusted: &gateway::Authority, client: &gateway::Authority, has_expired: bool) -> Self {
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let name = format!("tls-{}", NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        Self::write_in(lab, &name, (trusted, client), has_expired)
+    }
+
+    fn write_in(
+        lab: &Lab,
+        folder: &str,
+        (trusted, client): (&gateway::Authority, &gateway::Authority),
+        has_expired: bool,
+    ) -> Self {
+        let (chain, key) = client.issue("sandbox", has_expired);
+        let path = lab.folder(folder);
+        for (name, text) in [("ca.crt", &trusted.pem), ("tls.crt", &chain), ("tls.key", &key)] {
+            drop(lab.file(&format!("{folder}/{name}"), text));
+        }
+        Self { folder: path }
+    }
+
+    fn set<'l>(&self, sandbox: Sandbox<'l>) -> Sandbox<'l> {
+        let path = |name: &str| self.folder.join(name).display().to_string();
+        sandbox
+            .env("OPENSHELL_TLS_CA", &path("ca.crt"))
+            .env("OPENSHELL_TLS_CERT", &path("tls.crt"))
+            .env("OPENSHELL_TLS_KEY", &path("tls.key"))
+    }
+}
+
+#[test]
+fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
+    use gateway::Authority;
+    let lab = Lab::with_web();
+    let (authority, other) = (Authority::create(), Authority::create());
+    let start = |tls: tonic::transport::ServerTlsConfig| {
+        let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+        let (gateway, address) =
+            (Gateway::new(answers(Generation::Today, Some(web("/a")))), listener.local_addr().unwrap());
+        let serving = Some(gateway.serve_with(listener, Some(tls)));
+        Host { gateway, serving, address }
+    };
+    let host = start(authority.server("gateway.test"));
+    let endpoint = format!("https://{}", host.address);
+    let sandbox = |files: &TlsFiles| {
+        let sandbox = Sandbox::bare(&lab).args(&["--sandbox-id", "box-1", "--openshell-endpoint", &endpoint]);
+        let id = UID.to_string();
+        let sandbox = sandbox.env("OPENSHELL_SANDBOX_UID", &id).env("OPENSHELL_SANDBOX_GID", &id);
+        files.set(sandbox).env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
+    };
+    let named = |files: &TlsFiles| sandbox(files).env("OPENSHELL_GATEWAY_TLS_SERVER_NAME", "gateway.test");
+    let good = TlsFiles::write_in(&lab, "rotated", (&authority, &authority), false);
+    let steps = Steps::start(&lab, named(&good));
+    let hunt = format!(
+        "cat {0}/tls.key /proc/*/environ 2>&1 | grep -c PRIVATE; env | grep -c OPENSHELL_TLS; true",
+        good.folder.display()
+    );
+    assert_eq!(steps.step(&hunt), "0\n0");
+    // Certificates that have rotated are those of the next connection.
+    let mut host = host;
+    drop(TlsFiles::write_in(&lab, "rotated", (&other, &other), false));
+    host.gateway.end_session();
+    drop(host.serving.take());
+    let address = host.address;
+    let listener = lab.inside(move || {
+        loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => break listener,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    });
+    host.serving = Some(host.gateway.serve_with(listener, Some(other.server("gateway.test"))));
+    host.gateway.set_policy(web("/b"));
+    host.gateway.wait(|heard| heard.statuses.len() == 2);
+    drop(steps.end());
+    let mut started = Vec::new();
+    for (trusted, client, has_expired, is_named, said) in [
+        (&authority, &other, false, true, "invalid peer certificate"),
+        (&other, &authority, false, true, "does it trust OPENSHELL_TLS_CERT"),
+        (&other, &other, true, true, "does it trust OPENSHELL_TLS_CERT"),
+        (&other, &other, false, false, "not valid for name"),
+    ] {
+        let files = TlsFiles::write(&lab, trusted, client, has_expired);
+        let run = if is_named { named(&files) } else { sandbox(&files) };
+        started.push((run.start(&["echo", "ran"]), said));
+    }
+    for (started, said) in started {
+        let refused = started.wait();
+        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+        assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    for (code, said) in [
+        (7, "refuses this sandbox"),
+        (5, "does not know this sandbox"),
+        (16, "OPENSHELL_SANDBOX_TOKEN_FILE"),
+        (3, "refuses the request"),
+    ] {
+        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
+        let begin = std::time::Instant::now();
+        let refused = host.sandbox(&lab).sh("echo ran");
+        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+        assert!(refused.stderr.contains(said) && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+        assert!(begin.elapsed().as_secs() < 20);
+    }
+    for code in [14, 4, 8, 13, 2] {
+        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
+        assert_eq!(host.sandbox(&lab).sh("echo ran").ok(), "ran", "{code}");
+    }
+    // What is not there is asked for five times.
+    let absent =
+        Sandbox::bare(&lab).args(&["--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9"]).sh("true");
+    assert!(absent.code() == 1 && absent.stderr.contains("Connection refused"), "{absent:?}");
+    // Nothing of a gateway that never answers holds up the end.
+    host.gateway.answer(|answers| {
+        answers.silent = vec![
+            "SubmitPolicyAnalysis",
+            "PushSandboxLogs",
+            "ReportMainProcessExit",
+            "ReportPolicyStatus",
+            "ConnectSupervisor",
+        ];
+    });
+    let begin = std::time::Instant::now();
+    assert_eq!(host.sandbox(&lab).sh("curl -s -p -x $HTTPS_PROXY http://other.test:443; echo ran").ok(), "ran");
+    assert!(begin.elapsed().as_secs() < 30);
+}

@@ -13,6 +13,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 #[allow(
@@ -213,12 +214,29 @@ impl Gateway {
     /// The listener cannot be used.
     #[must_use]
     pub fn serve(&self, listener: TcpListener) -> Serving {
+        self.serve_with(listener, None)
+    }
+
+    /// Serves at `listener`, inside TLS if that is given.
+    ///
+    /// # Panics
+    /// The listener or the certificates cannot be used.
+    #[must_use]
+    pub fn serve_with(&self, listener: TcpListener, tls: Option<ServerTlsConfig>) -> Serving {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         listener.set_nonblocking(true).unwrap();
         let gateway = self.clone();
         runtime.spawn(async move {
             let incoming = TcpListenerStream::new(tokio::net::TcpListener::from_std(listener).unwrap());
-            tonic::transport::Server::builder()
+            let incoming = incoming.map(|client| {
+                client.iter().for_each(|client: &tokio::net::TcpStream| client.set_nodelay(true).unwrap());
+                client
+            });
+            let mut server = tonic::transport::Server::builder();
+            if let Some(tls) = tls {
+                server = server.tls_config(tls).unwrap();
+            }
+            server
                 .add_service(OpenShellServer::new(gateway.clone()).max_decoding_message_size(1 << 26))
                 .add_service(InferenceServer::new(gateway).max_encoding_message_size(1 << 27))
                 .serve_with_incoming(incoming)
@@ -475,5 +493,49 @@ impl Inference for Gateway {
     ) -> Answer<GetInferenceBundleResponse> {
         self.called("GetInferenceBundle", &request).await?;
         Ok(Response::new(self.answer(|answers| answers.bundle.clone())))
+    }
+}
+
+/// A certificate authority for mutual TLS.
+pub struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    /// Its certificate, in PEM.
+    pub pem: String,
+}
+
+impl Authority {
+    /// Creates an authority.
+    ///
+    /// # Panics
+    /// There are no random numbers.
+    #[must_use]
+    pub fn create() -> Self {
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = parameters.self_signed(&key).unwrap().pem();
+        Self { issuer: rcgen::Issuer::new(parameters, key), pem }
+    }
+
+    /// Issues a certificate for `name`, which ended yesterday if it `has_expired`: its chain and its key, in PEM.
+    ///
+    /// # Panics
+    /// `name` is no name.
+    #[must_use]
+    pub fn issue(&self, name: &str, has_expired: bool) -> (String, String) {
+        let mut parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        if has_expired {
+            parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        (parameters.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// The TLS of a gateway called `name`, whose clients this authority must have certified.
+    #[must_use]
+    pub fn server(&self, name: &str) -> ServerTlsConfig {
+        let (chain, key) = self.issue(name, false);
+        let identity = Identity::from_pem(chain, key);
+        ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(&self.pem))
     }
 }
