@@ -282,6 +282,21 @@ impl Gateway {
         pushed.map(drop).map_err(|status| CallError::new("PushSandboxLogs", &status))
     }
 
+    /// Returns true if the gateway has sessions. Begins none: nothing is said in it.
+    ///
+    /// # Errors
+    /// The call failed otherwise.
+    pub async fn offers_sessions(&self) -> Result<bool, CallError> {
+        /// Gateways that have sessions may wait for the first message.
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let (_silent, messages) = mpsc::channel(1);
+        match tokio::time::timeout(PATIENCE, self.connect_supervisor(messages)).await {
+            Err(_) | Ok(Ok(_)) => Ok(true),
+            Ok(Err(error)) if error.is_unimplemented() => Ok(false),
+            Ok(Err(error)) => Err(error),
+        }
+    }
+
     /// Begins a session.
     pub(crate) async fn connect_supervisor(
         &self,

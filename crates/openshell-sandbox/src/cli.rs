@@ -14,7 +14,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
-openshell-sandbox doctor [POLICY] (each has --help).
+openshell-sandbox doctor [POLICY], openshell-sandbox gateway check, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for any error before it ran.
@@ -295,6 +295,33 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// Copies this program to a place that other containers share, in one step.
+#[derive(Debug, Parser)]
+#[command(name = "copy-self", bin_name = "openshell-sandbox copy-self", max_term_width = 100)]
+pub(crate) struct CopySelfArgs {
+    /// A file, or a folder that the program gets into under its own name
+    #[arg(value_name = "DEST")]
+    pub(crate) destination: PathBuf,
+}
+
+/// Makes the calls of a start to the gateway that the environment names, and prints what each gave; changes nothing.
+#[derive(Debug, Parser)]
+#[command(name = "gateway", bin_name = "openshell-sandbox gateway", max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not.")]
+pub(crate) struct GatewayArgs {
+    /// `check`
+    #[arg(value_name = "ACTION", value_parser = ["check"])]
+    pub(crate) action: String,
+
+    /// Id of the sandbox [or OPENSHELL_SANDBOX_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) sandbox_id: Option<String>,
+
+    /// Address of the gateway [or OPENSHELL_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub(crate) openshell_endpoint: Option<String>,
+}
+
 /// A parsed command line.
 pub(crate) enum Invocation {
     /// Run a command.
@@ -305,6 +332,10 @@ pub(crate) enum Invocation {
     Explain(ExplainArgs),
     /// Check the host.
     Doctor(DoctorArgs),
+    /// Copy the program.
+    CopySelf(CopySelfArgs),
+    /// Check a gateway.
+    Gateway(GatewayArgs),
     /// Help, the version or a usage error was printed; no action remains.
     Printed(ExitCode),
 }
@@ -317,6 +348,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
         Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
         Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
         Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
+        Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
+        Some("gateway") => parse_as(words.into_iter().skip(1)).map(Invocation::Gateway),
         _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
     };
     match invocation {

@@ -236,6 +236,14 @@ impl Config {
     }
 }
 
+/// Returns what the launcher of the sandbox at `place` has set.
+///
+/// # Errors
+/// A variable is invalid.
+pub(crate) fn launched(place: Place) -> anyhow::Result<Launched> {
+    Launched::read(place, &mut Environment::new(std::env::vars_os()))
+}
+
 /// Refuses arguments that a gateway answers for.
 fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     let given = [

@@ -32,7 +32,7 @@ use crate::config::Config;
 use crate::sources::origin::Origin;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{check, doctor, explain};
+use crate::subcommands::{check, copy_self, doctor, explain, gateway};
 
 fn main() -> ExitCode {
     let args = match cli::parse(std::env::args_os()) {
@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         Invocation::Check(args) => return check::check(args),
         Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
         Invocation::Doctor(args) => return doctor::doctor(&args),
+        Invocation::CopySelf(args) => return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Gateway(args) => return gateway::gateway(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Printed(code) => return code,
     };
     // Before any thread, and before any secret is read.

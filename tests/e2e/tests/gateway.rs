@@ -616,6 +616,54 @@ fn a_session_is_kept_and_the_exit_of_the_main_process_reported() {
     assert!(failed.logged("session with the gateway accepted").len() >= 2, "{}", failed.log);
 }
 
+#[test]
+fn a_check_says_what_a_gateway_has_and_changes_nothing() {
+    let lab = Lab::with_web();
+    for (generation, session) in [(Generation::April, "not offered"), (Generation::Today, "offered")] {
+        let mut given = answers(generation, Some(web("/a")));
+        (given.environment, given.bundle) = (environment(1, "s3cret-Value"), bundle("m1"));
+        let host = Host::start(&lab, given);
+        let check = format!(
+            "{} gateway check --sandbox-id b --openshell-endpoint http://{}; echo $?",
+            lab.binary(),
+            host.address
+        );
+        let said = lab.shell(&check);
+        for line in
+            ["version 1, hash hash1: 1 network policy", "1 name: API_KEY", "1 name: REGION", "1 name: r", session]
+        {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        assert!(said.trim_end().ends_with('0') && !said.contains("s3cret"), "{said}");
+        let heard = host.gateway.heard();
+        assert!(heard.hellos.is_empty() && heard.statuses.is_empty() && heard.updates.is_empty(), "{heard:?}");
+        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (5, 1)));
+        let said = lab.shell(&check);
+        assert!(
+            said.contains("FAILED: GetSandboxConfig: the gateway does not know this sandbox")
+                && said.trim_end().ends_with('1'),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn the_program_copies_itself_in_one_step() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("shared");
+    let copy = format!("umask 077; {} copy-self {}", lab.binary(), folder.display());
+    let path = folder.join("openshell-sandbox");
+    assert_eq!(lab.shell(&copy).trim_end(), path.display().to_string());
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o7777,
+        0o755
+    );
+    assert!(lab.shell(&format!("{} --version", path.display())).starts_with("openshell-sandbox "));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    let said = lab.shell(&format!("{} copy-self /nowhere/x", lab.binary()));
+    assert!(said.contains("/nowhere/x cannot be written"), "{said}");
+}
+
 /// Frames of a relay that carry `data`.
 fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
     let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec());

@@ -1,0 +1,52 @@
+//! `copy-self`: puts this program where another container finds it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use crate::cli::CopySelfArgs;
+use crate::logging;
+
+/// The running program, also after its file was replaced.
+const SELF: &str = "/proc/self/exe";
+
+/// Copies this program to the destination, or into it if that is a folder.
+///
+/// # Errors
+/// The copy cannot be written; what was at the destination is still there.
+pub(crate) fn copy_self(args: &CopySelfArgs) -> anyhow::Result<ExitCode> {
+    let destination = match args.destination.is_dir() {
+        true => args.destination.join("openshell-sandbox"),
+        false => args.destination.clone(),
+    };
+    copy(&destination).with_context(|| format!("{} cannot be written", destination.display()))?;
+    logging::print_line(&destination.display().to_string());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the copy beside `destination`, and renames it: nobody sees a part of it.
+fn copy(destination: &Path) -> io::Result<()> {
+    let new = beside(destination);
+    let written = write(&new).and_then(|()| std::fs::rename(&new, destination));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    written
+}
+
+fn write(new: &Path) -> io::Result<()> {
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o755).open(new)?;
+    io::copy(&mut File::open(SELF)?, &mut copy)?;
+    // Whatever the umask.
+    rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(0o755))?;
+    copy.sync_all()
+}
+
+fn beside(destination: &Path) -> PathBuf {
+    let name = destination.file_name().unwrap_or_default().to_string_lossy();
+    destination.with_file_name(format!(".{name}.{}", std::process::id()))
+}
