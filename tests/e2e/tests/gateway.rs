@@ -664,6 +664,56 @@ fn the_program_copies_itself_in_one_step() {
     assert!(said.contains("/nowhere/x cannot be written"), "{said}");
 }
 
+#[test]
+fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() {
+    use gateway::proto::sandbox::v1::{EffectiveSetting, SettingValue, setting_value::Value};
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let records = || lab.shell(&format!("cat {}", lab.logs().replace("openshell.*", "openshell-ocsf.*")));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    assert!(records().contains("No such file"), "{}", records());
+    let setting =
+        |value| EffectiveSetting { value: Some(SettingValue { value: Some(Value::BoolValue(value)) }), scope: 1 };
+    let set = |name: &str, value, revision| {
+        host.gateway.answer(|answers| {
+            answers.config.settings.insert(name.to_owned(), setting(value));
+            answers.config.config_revision = revision;
+        })
+    };
+    set("ocsf_json_enabled", true, 2);
+    let connect =
+        "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s --noproxy '*' http://10.99.0.1:81";
+    let begin = std::time::Instant::now();
+    while !records().contains("\"class_uid\":4002") {
+        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+        let _ = steps.step(&format!("{FETCH}/b; {connect}; getent hosts n$$.test; true"));
+    }
+    set("of_the_future", true, 3);
+    let finished = steps.end();
+    let classes: std::collections::BTreeSet<_> = records()
+        .lines()
+        .map(|line| {
+            let record: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            assert_eq!(record["metadata"]["uid"], "box-1");
+            let class = record["class_uid"].as_u64().unwrap();
+            assert_eq!(record["type_uid"].as_u64().unwrap() / 100, class);
+            class
+        })
+        .collect();
+    assert!([1007, 4001, 4002, 4003, 5019].iter().all(|class| classes.contains(class)), "{classes:?}");
+    let opened =
+        records().lines().find(|line| line.contains("NET:OPEN") && line.contains("\"Allowed\"")).unwrap().to_owned();
+    let opened: serde_json::Value = serde_json::from_str(&opened).unwrap();
+    assert_eq!(
+        (&opened["dst_endpoint"]["ip"], &opened["src_endpoint"]["ip"]),
+        (&"10.99.0.1".into(), &"10.200.0.2".into())
+    );
+    assert_eq!(finished.logged("setting ocsf_json_enabled: - -> true [scope:sandbox]").len(), 1, "{}", finished.log);
+}
+
 /// Frames of a relay that carry `data`.
 fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
     let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec());

@@ -30,8 +30,39 @@ const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 /// Bytes of lines that are written at once, by which the file may exceed its bound.
 const AT_ONCE: usize = 64 * 1024;
 
+/// Form of the lines of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Text, whose last word names the sandbox.
+    Text,
+    /// A JSON object each.
+    Json,
+}
+
+impl Form {
+    /// The name of a file before its day.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Text => "openshell.",
+            Self::Json => "openshell-ocsf.",
+        }
+    }
+
+    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place for that.
+    fn after(self, line: &str, left_out: u64) -> Option<String> {
+        match self {
+            Self::Text => {
+                let (text, sandbox) = line.rsplit_once(' ')?;
+                Some(format!("{text} [{} left out before] {sandbox}", counted(left_out, "line", "lines")))
+            }
+            Self::Json => Some(format!("{{\"lines_left_out\":{left_out},{}", line.strip_prefix('{')?)),
+        }
+    }
+}
+
 /// The file of the day.
 pub(super) struct LogFile {
+    form: Form,
     folder: PathBuf,
     day: Date,
     file: File,
@@ -58,14 +89,27 @@ impl LogFile {
     ///
     /// # Errors
     /// The file cannot be opened, or is not the supervisor's own.
-    pub(super) fn open(folder: &Path, report: fn(&str)) -> io::Result<Self> {
+    pub(super) fn open(folder: &Path, form: Form, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
-        let file = open(folder, day)?;
-        remove_old(folder);
+        let file = open(folder, form, day)?;
+        remove_old(folder, form);
         let (is_full, folder) = (is_full(&file), folder.to_owned());
         let last = [Instant::now(); 2];
         let (pending, ends) = (String::new(), Vec::new());
-        Ok(Self { is_full, folder, day, file, written: 0, pending, ends, left_out: 0, has_failed: false, report, last })
+        Ok(Self {
+            form,
+            is_full,
+            folder,
+            day,
+            file,
+            written: 0,
+            pending,
+            ends,
+            left_out: 0,
+            has_failed: false,
+            report,
+            last,
+        })
     }
 
     /// Starts the thread that writes.
@@ -149,13 +193,13 @@ impl Output for LogFile {
     fn write(&mut self, line: Line, left_out: u64) {
         let day = line.made.date();
         if self.day != day
-            && let Ok(file) = open(&self.folder, day)
+            && let Ok(file) = open(&self.folder, self.form, day)
         {
             self.flush();
             // The end of a torn line belongs to the file that holds its beginning.
             self.pending.clear();
             (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
-            remove_old(&self.folder);
+            remove_old(&self.folder, self.form);
         }
         self.left_out += left_out;
         if self.is_too_much(line.priority) {
@@ -163,11 +207,10 @@ impl Output for LogFile {
             return;
         }
         let (before, carried) = (self.pending.len(), self.left_out);
-        match line.text.rsplit_once(' ').filter(|_| self.left_out > 0) {
-            // The last word names the sandbox.
-            Some((text, sandbox)) => {
-                let lines = counted(self.left_out, "line", "lines");
-                self.pending.push_str(&format!("{text} [{lines} left out before] {sandbox}"));
+        match Some(self.left_out).filter(|left_out| *left_out > 0).and_then(|count| self.form.after(&line.text, count))
+        {
+            Some(text) => {
+                self.pending.push_str(&text);
                 self.left_out = 0;
             }
             None => self.pending.push_str(&line.text),
@@ -208,8 +251,8 @@ fn is_full(file: &File) -> bool {
     file.metadata().is_ok_and(|data| data.len() >= FILE_BYTES)
 }
 
-fn open(folder: &Path, day: Date) -> io::Result<File> {
-    let path = folder.join(format!("openshell.{day}.log"));
+fn open(folder: &Path, form: Form, day: Date) -> io::Result<File> {
+    let path = folder.join(format!("{}{day}.log", form.prefix()));
     // A pipe in its place would let the start wait for a reader.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(&path)?;
@@ -221,11 +264,11 @@ fn open(folder: &Path, day: Date) -> io::Result<File> {
 }
 
 /// Removes all but the newest files. Names sort by date.
-fn remove_old(folder: &Path) {
+fn remove_old(folder: &Path, form: Form) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_ours = |name: &String| {
-        let day = name.strip_prefix("openshell.").and_then(|rest| rest.strip_suffix(".log"));
+        let day = name.strip_prefix(form.prefix()).and_then(|rest| rest.strip_suffix(".log"));
         day.is_some_and(|day| day.len() == 10 && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
     };
     let mut ours: Vec<_> = names.filter(is_ours).collect();
@@ -240,7 +283,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
+    use super::{BYTES, FILE_BYTES, Form, LogFile, RESERVED};
     use crate::logging::queue::{Line, Output, Priority};
 
     /// A log file in a folder of its own.
@@ -253,7 +296,7 @@ mod tests {
         fn new(test: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
-            Self { file: LogFile::open(&folder, |_| ()).unwrap(), folder }
+            Self { file: LogFile::open(&folder, Form::Text, |_| ()).unwrap(), folder }
         }
 
         fn path(&self) -> PathBuf {

@@ -2,7 +2,9 @@
 
 mod fields;
 mod file;
+mod json;
 mod layer;
+mod ocsf;
 mod push;
 mod queue;
 mod shorthand;
@@ -25,7 +27,8 @@ use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::text::printable;
-use file::LogFile;
+use file::{Form, LogFile};
+use json::JsonSink;
 use layer::LogLayer;
 use push::PushSink;
 use shorthand::Content;
@@ -62,6 +65,8 @@ struct Log {
     /// All destinations, standard error among them.
     sinks: Vec<Arc<dyn Sink>>,
     stderr: Arc<StandardError>,
+    /// Records for a gateway's operator; `None` without a gateway, or without a log file.
+    json: Option<Arc<JsonSink>>,
     /// Ends every line.
     sandbox: String,
 }
@@ -84,8 +89,10 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     sinks.push(Arc::clone(&stderr) as _);
     let (push, lines) = options.push.map(PushSink::new).unzip();
     sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
+    let json = folder.clone().filter(|_| lines.is_some()).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
+    sinks.extend(json.clone().map(|json| json as Arc<dyn Sink>));
     let layer = LogLayer::new(sinks.clone(), options.sandbox.to_owned());
-    LOG.set(Log { sinks, stderr, sandbox: options.sandbox.to_owned() })
+    LOG.set(Log { sinks, stderr, json, sandbox: options.sandbox.to_owned() })
         .map_err(|_| anyhow!("logging was started before"))?;
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
@@ -103,7 +110,7 @@ fn open_first(folders: &[PathBuf]) -> Result<(LogFile, PathBuf), String> {
             0 => Ok(()),
             _ => DirBuilder::new().recursive(true).mode(0o700).create(folder),
         };
-        match made.and_then(|()| LogFile::open(folder, print_stderr)) {
+        match made.and_then(|()| LogFile::open(folder, Form::Text, print_stderr)) {
             Ok(file) => return Ok((file, folder.clone())),
             Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),
         }
@@ -135,6 +142,14 @@ pub(crate) fn hold() {
 pub(crate) fn release() {
     if let Some(log) = LOG.get() {
         log.stderr.release();
+    }
+}
+
+/// Has OCSF records written beside the log from now on, or no more.
+pub(crate) fn enable_json(is_enabled: bool) {
+    let Some(json) = LOG.get().and_then(|log| log.json.as_ref()) else { return };
+    if let Err(error) = json.enable(is_enabled) {
+        tracing::warn!("OCSF records are not written: {error}");
     }
 }
 

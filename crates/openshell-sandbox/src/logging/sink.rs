@@ -62,6 +62,11 @@ impl<'e> LogEvent<'e> {
         self.content
     }
 
+    /// The sandbox.
+    pub(super) fn sandbox(&self) -> &'e str {
+        self.sandbox
+    }
+
     /// Its time.
     pub(super) fn made(&self) -> OffsetDateTime {
         self.made

@@ -9,7 +9,10 @@ use crate::logging;
 use crate::text::printable;
 
 /// Settings whose meaning is known.
-const KNOWN: &[&str] = &["agent_policy_proposals_enabled"];
+const KNOWN: &[&str] = &["agent_policy_proposals_enabled", OCSF_JSON];
+
+/// Has OCSF records written.
+const OCSF_JSON: &str = "ocsf_json_enabled";
 
 /// Settings in force.
 #[derive(Debug, Default)]
@@ -33,6 +36,7 @@ impl Settings {
             logging::config_event(ConfigState::Loaded, Severity::Info, &printable(&message));
         }
         self.in_force.clone_from(settings);
+        logging::enable_json(settings.get(OCSF_JSON).is_some_and(|setting| setting.value == "true"));
     }
 
     /// Notes whose policy is in force.

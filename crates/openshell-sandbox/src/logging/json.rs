@@ -1,0 +1,66 @@
+//! The file of OCSF records beside the log, while a gateway has that enabled.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tracing::Level;
+
+use super::file::{Form, LogFile};
+use super::ocsf;
+use super::queue::{Line, Queue};
+use super::shorthand::Content;
+use super::sink::{LogEvent, Sink};
+
+/// The file as a sink: takes events for the audit while it is enabled.
+pub(super) struct JsonSink {
+    folder: PathBuf,
+    report: fn(&str),
+    is_enabled: AtomicBool,
+    queue: OnceLock<Queue>,
+}
+
+impl JsonSink {
+    /// A sink that writes into `folder` once it is enabled; a failed write is reported through `report`, once.
+    pub(super) fn new(folder: PathBuf, report: fn(&str)) -> Self {
+        Self { folder, report, is_enabled: AtomicBool::new(false), queue: OnceLock::new() }
+    }
+
+    /// Has events written from now on, or no more.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or no thread can be started that writes it.
+    pub(super) fn enable(&self, is_enabled: bool) -> io::Result<()> {
+        if is_enabled && self.queue.get().is_none() {
+            let file = LogFile::open(&self.folder, Form::Json, self.report)?;
+            let queue = self.queue.get_or_init(|| Queue::new("log-json", file));
+            if !queue.start() {
+                return Err(io::Error::other("no thread can be started that writes it"));
+            }
+        }
+        self.is_enabled.store(is_enabled, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Sink for JsonSink {
+    fn max_level(&self) -> Level {
+        Level::ERROR
+    }
+
+    fn take(&self, event: &LogEvent<'_>) {
+        let Some(queue) = self.queue.get().filter(|_| self.is_enabled.load(Ordering::Relaxed)) else { return };
+        if let Content::Audit(facts) = event.content() {
+            let text = ocsf::record(event.made(), facts, &event.message(), event.sandbox());
+            queue.push(Line { text, ..event.line() });
+        }
+    }
+
+    fn flush(&self, patience: Duration) {
+        if let Some(queue) = self.queue.get() {
+            queue.flush(patience);
+        }
+    }
+}
