@@ -25,6 +25,11 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Time between pings, and for their answer.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
+/// Bytes that a stream may have on the way. The connection has room for as many relays as there may be, and for everything else:
+/// relays whose servers do not read must not keep a policy from arriving.
+const STREAM_WINDOW: u32 = 128 * 1024;
+const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
+
 /// The certificates of mutual TLS, in PEM.
 #[derive(Debug)]
 pub struct Certificates {
@@ -104,7 +109,8 @@ pub(crate) fn open(address: Address) -> Result<Channel, AddressError> {
         .http2_keep_alive_interval(KEEP_ALIVE.0)
         .keep_alive_timeout(KEEP_ALIVE.1)
         .keep_alive_while_idle(true)
-        .http2_adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .user_agent(concat!("openshell-sandbox/", env!("CARGO_PKG_VERSION")))
         .map_err(|_| AddressError::Invalid(host))?;
     Ok(channel.connect_with_connector_lazy(dialer))

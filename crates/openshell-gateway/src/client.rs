@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use openshell_policy::denial::{DenialSummary, Denials};
@@ -38,6 +39,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Wait after a renewal that failed.
 const RENEWAL_RETRY: Duration = Duration::from_secs(10);
 
+/// Largest frame of a relay, in bytes.
+const FRAME_BYTES: usize = 256 * 1024;
+
 /// Largest message of a gateway, in bytes.
 const MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -52,6 +56,8 @@ struct Shared {
     name: String,
     source: Option<Box<dyn TokenSource>>,
     token: Token,
+    /// True once the gateway did something that those of the first generation do not.
+    is_later: AtomicBool,
     /// Held while the token is replaced, so that a hundred calls replace it once.
     renewal: tokio::sync::Mutex<()>,
 }
@@ -80,7 +86,16 @@ impl Gateway {
     pub fn new(address: Address, names: Names, source: Option<Box<dyn TokenSource>>) -> Result<Self, AddressError> {
         let channel = channel::open(address)?;
         let (Names { id, name }, token) = (names, Token::default());
-        Ok(Self(Arc::new(Shared { channel, id, name, source, token, renewal: tokio::sync::Mutex::default() })))
+        let is_later = AtomicBool::new(false);
+        Ok(Self(Arc::new(Shared {
+            channel,
+            id,
+            name,
+            source,
+            token,
+            is_later,
+            renewal: tokio::sync::Mutex::default(),
+        })))
     }
 
     /// Reads the token, and exchanges it if it is a platform's.
@@ -89,16 +104,31 @@ impl Gateway {
     /// It cannot be read, or is empty; or the gateway does not exchange it.
     pub async fn authenticate(&self) -> Result<(), TokenError> {
         let Some(source) = &self.0.source else { return Ok(()) };
-        self.0.token.replace(source.read()?, None)?;
-        if source.is_exchanged() {
-            let issued =
-                self.once("IssueSandboxToken", IssueSandboxTokenRequest {}, |mut client, request| async move {
-                    client.issue_sandbox_token(request).await
-                });
-            let issued = issued.await?;
-            self.0.token.replace(Secret::new(issued.token.into_bytes()), known(issued.expires_at_ms))?;
+        let read = source.read()?;
+        if !source.is_exchanged() {
+            return Ok(self.0.token.replace_by_source(read)?);
         }
-        Ok(())
+        // Other calls go on with the token that they have.
+        let platform = Token::default();
+        platform.replace(read, None)?;
+        let exchange = |mut client: OpenShellClient<Channel>, mut request: Request<IssueSandboxTokenRequest>| {
+            set_token(&mut request, &platform);
+            async move { client.issue_sandbox_token(request).await }
+        };
+        let issued = self.once("IssueSandboxToken", IssueSandboxTokenRequest {}, exchange).await?;
+        self.note_later();
+        Ok(self.0.token.replace(Secret::new(issued.token.into_bytes()), known(issued.expires_at_ms))?)
+    }
+
+    /// Reads the token again, unless that was done since a call that carried the token `number`.
+    pub(crate) async fn authenticate_again(&self, number: u64) -> Result<(), TokenError> {
+        let _renewal = self.0.renewal.lock().await;
+        if self.token_number() == number { self.authenticate().await } else { Ok(()) }
+    }
+
+    /// The number of the token that calls carry.
+    pub(crate) fn token_number(&self) -> u64 {
+        self.0.token.number()
     }
 
     /// Renews the token for as long as it is polled.
@@ -127,6 +157,7 @@ impl Gateway {
         });
         match renewed.await {
             Ok(renewed) => {
+                self.note_later();
                 Ok(self.0.token.replace(Secret::new(renewed.token.into_bytes()), known(renewed.expires_at_ms))?)
             }
             // Its source may have a newer one.
@@ -144,7 +175,22 @@ impl Gateway {
         let response = self.call("GetSandboxConfig", request, |mut client, request| async move {
             client.get_sandbox_config(request).await
         });
-        Ok(config::read(response.await?))
+        let config = config::read(response.await?);
+        if config.is_later {
+            self.note_later();
+        }
+        Ok(config)
+    }
+
+    /// True if the gateway is known not to be of the first generation.
+    #[must_use]
+    pub fn is_later(&self) -> bool {
+        self.0.is_later.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is not.
+    pub(crate) fn note_later(&self) {
+        self.0.is_later.store(true, Ordering::Relaxed);
     }
 
     /// The sandbox's credentials.
@@ -312,7 +358,8 @@ impl Gateway {
         frames: mpsc::Receiver<RelayFrame>,
     ) -> Result<Streaming<RelayFrame>, CallError> {
         let request = self.request(stream_of(frames));
-        begun("RelayStream", self.client().relay_stream(request)).await
+        let mut client = self.client().max_decoding_message_size(FRAME_BYTES);
+        begun("RelayStream", client.relay_stream(request)).await
     }
 
     /// Makes a call; where the gateway does not know who is calling, once more with the token that its source has by now.
@@ -322,12 +369,10 @@ impl Gateway {
         message: M,
         send: impl Fn(OpenShellClient<Channel>, Request<M>) -> F,
     ) -> Result<R, CallError> {
+        let number = self.token_number();
         match self.once(call, message.clone(), &send).await {
             Err(error) if error.is_unauthenticated() && self.0.source.is_some() => {
-                let renewed = {
-                    let _renewal = self.0.renewal.lock().await;
-                    self.authenticate().await
-                };
+                let renewed = self.authenticate_again(number).await;
                 renewed.map_err(|renewal| CallError::of(call, Code::Unauthenticated, renewal.to_string()))?;
                 self.once(call, message, send).await
             }
@@ -343,10 +388,14 @@ impl Gateway {
     ) -> Result<R, CallError> {
         let mut request = self.request(message);
         request.set_timeout(DEADLINE);
+        let begun = tokio::time::Instant::now();
+        let late = || CallError::of(call, Code::DeadlineExceeded, "no answer within 30 seconds");
         match tokio::time::timeout(DEADLINE, send(self.client(), request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
+            // The library cancels a call at its deadline.
+            Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() >= DEADLINE => Err(late()),
             Ok(Err(status)) => Err(CallError::new(call, &status)),
-            Err(_) => Err(CallError::of(call, Code::DeadlineExceeded, "no answer within 30 seconds")),
+            Err(_) => Err(late()),
         }
     }
 
@@ -356,10 +405,15 @@ impl Gateway {
 
     fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
-        if let Some(token) = self.0.token.header() {
-            request.metadata_mut().insert("authorization", token);
-        }
+        set_token(&mut request, &self.0.token);
         request
+    }
+}
+
+/// Has `request` carry `token`, if there is one.
+fn set_token<M>(request: &mut Request<M>, token: &Token) {
+    if let Some(token) = token.header() {
+        request.metadata_mut().insert("authorization", token);
     }
 }
 

@@ -43,71 +43,91 @@ pub struct Lines {
     pub dropped: Arc<AtomicU64>,
 }
 
+/// Age from which a stream counts as a good one.
+const GOOD: Duration = Duration::from_secs(60);
+
 /// Sends `lines` until `stopped`, and then those that wait.
 pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Receiver<()>) {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let mut unsent = Vec::new();
     loop {
-        match stream(&gateway, &mut lines, &mut unsent, &mut stopped, &mut backoff).await {
+        let (number, began, is_last) = (gateway.token_number(), Instant::now(), is_over(&mut stopped));
+        match stream(&gateway, &mut lines, &mut unsent, &mut stopped).await {
             Ok(()) => return,
             Err(error) if error.is_unauthenticated() => {
                 // Without a newer token nothing else helps.
-                let _ = gateway.authenticate().await;
+                let _ = gateway.authenticate_again(number).await;
             }
             Err(_) => {}
         }
-        if !stopped.is_empty() || stopped.is_terminated() {
+        if is_last {
             return;
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_wait()) => {}
-            _ = &mut stopped => return,
+        if began.elapsed() >= GOOD {
+            backoff.reset();
+        }
+        if !is_over(&mut stopped) {
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_wait()) => {}
+                // What waits is tried once more.
+                _ = &mut stopped => {}
+            }
         }
     }
 }
 
-/// Sends lines in one stream until it breaks, or until `stopped` and all are sent.
+/// True once the sender of `stopped` is gone or has sent.
+fn is_over(stopped: &mut oneshot::Receiver<()>) -> bool {
+    stopped.is_terminated() || !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+}
+
+/// Sends lines in one stream until it breaks, or until `stopped` and all are sent. A batch that may not have arrived is `unsent`
+/// again.
 async fn stream(
     gateway: &Gateway,
     lines: &mut Lines,
     unsent: &mut Vec<LogLine>,
     stopped: &mut oneshot::Receiver<()>,
-    backoff: &mut Backoff,
 ) -> Result<(), CallError> {
     let (sender, batches) = mpsc::channel(1);
     let mut call = std::pin::pin!(gateway.push_logs(batches));
+    let mut last = Vec::new();
+    let broken = |ended: Result<(), CallError>, last: Vec<LogLine>, unsent: &mut Vec<LogLine>| {
+        unsent.splice(..0, last);
+        ended.and_then(|()| Err(CallError::broken("PushSandboxLogs")))
+    };
     loop {
         let is_stopped = tokio::select! {
-            ended = &mut call => return ended.and_then(|()| Err(CallError::broken("PushSandboxLogs"))),
+            ended = &mut call => return broken(ended, last, unsent),
             is_stopped = collect(lines, unsent, stopped) => is_stopped,
         };
         if let dropped @ 1.. = lines.dropped.swap(0, Ordering::Relaxed) {
-            unsent.extend(unsent.last().map(|last| LogLine {
-                level: "WARN",
-                message: format!("{dropped} log lines were dropped: the gateway takes them too slowly"),
-                fields: BTreeMap::new(),
-                ..last.clone()
-            }));
+            let message = format!("{dropped} log lines were dropped: the gateway takes them too slowly");
+            let note =
+                unsent.last().map(|last| LogLine { level: "WARN", message, fields: BTreeMap::new(), ..last.clone() });
+            unsent.extend(note);
         }
         if !unsent.is_empty() {
             let room = tokio::select! {
-                ended = &mut call => return ended.and_then(|()| Err(CallError::broken("PushSandboxLogs"))),
+                ended = &mut call => return broken(ended, last, unsent),
                 room = sender.reserve() => room,
             };
-            let Ok(room) = room else { return Err(CallError::broken("PushSandboxLogs")) };
-            room.send(request(gateway, std::mem::take(unsent)));
-            backoff.reset();
+            let Ok(room) = room else { return broken(Ok(()), last, unsent) };
+            // The one before has been taken out of the channel.
+            last = std::mem::take(unsent);
+            room.send(request(gateway, last.clone()));
         }
         if is_stopped && lines.lines.is_empty() {
             drop(sender);
-            return call.await;
+            let ended = call.await;
+            return if ended.is_ok() { ended } else { broken(ended, last, unsent) };
         }
     }
 }
 
 /// Collects a batch; returns true once `stopped`.
 async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut oneshot::Receiver<()>) -> bool {
-    let mut is_stopped = stopped.is_terminated();
+    let mut is_stopped = is_over(stopped);
     if batch.is_empty() && !is_stopped {
         tokio::select! {
             biased;

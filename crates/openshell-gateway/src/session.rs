@@ -128,6 +128,8 @@ impl Sessions {
                     (self.changed)(Change::Rejected(&reason));
                     BACKOFF.1
                 }
+                // Something between may have answered for a gateway that has sessions.
+                Ended::Unknown if self.gateway.is_later() => BACKOFF.1,
                 Ended::Unknown => {
                     (self.changed)(Change::Unknown);
                     return std::future::pending().await;
@@ -177,6 +179,7 @@ impl Sessions {
                 Ok(Some(GatewayMessage { payload: None })) => {}
                 Ok(Some(GatewayMessage { payload: Some(payload) })) => match payload {
                     gateway_message::Payload::SessionAccepted(accepted) => {
+                        self.gateway.note_later();
                         (self.changed)(Change::Accepted);
                         if accepted.heartbeat_interval_secs != 0 {
                             let seconds = accepted.heartbeat_interval_secs.min(LONGEST_HEARTBEAT);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -30,7 +30,16 @@ const UNKNOWN_EXPIRY: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// The token of all calls.
 #[derive(Debug, Default)]
-pub(crate) struct Token(Mutex<Option<Held>>);
+pub(crate) struct Token(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    held: Option<Held>,
+    /// The token that the source had last, before it was renewed.
+    of_source: Option<Arc<Secret>>,
+    /// Counts replacements.
+    number: u64,
+}
 
 struct Held {
     header: MetadataValue<Ascii>,
@@ -57,21 +66,45 @@ impl Token {
         let mut header = text.ok_or_else(|| io::Error::other("the token has characters that no header may hold"))?;
         header.set_sensitive(true);
         let expires = expires.map(|expires| expires / 1000).or_else(|| expiry(secret.expose()));
-        let held = Held { header, expires, _secret: Arc::new(secret) };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        let mut state = self.state();
+        state.held = Some(Held { header, expires, _secret: Arc::new(secret) });
+        state.number += 1;
         Ok(())
+    }
+
+    /// Does so with the token of a source, unless that has the same one as before: a renewed one is newer.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub(crate) fn replace_by_source(&self, secret: Secret) -> io::Result<()> {
+        if self.state().of_source.as_ref().is_some_and(|known| known.ct_eq(&secret)) {
+            return Ok(());
+        }
+        let copy = Arc::new(Secret::new(secret.expose().to_vec()));
+        self.replace(secret, None)?;
+        self.state().of_source = Some(copy);
+        Ok(())
+    }
+
+    /// Number of the token; another one has another number.
+    pub(crate) fn number(&self) -> u64 {
+        self.state().number
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The header of calls, if there is a token.
     pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|held| held.header.clone())
+        self.state().held.as_ref().map(|held| held.header.clone())
     }
 
     /// The time until the token should be renewed: at four fifths of what is left of its life, and some spread.
     pub(crate) fn renewal(&self) -> Duration {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        match held.as_ref().and_then(|held| held.expires) {
+        match state.held.as_ref().and_then(|held| held.expires) {
             None => UNKNOWN_EXPIRY,
             Some(expires) => {
                 let left = Duration::from_secs(expires).saturating_sub(now);
@@ -117,6 +150,18 @@ mod tests {
         for unknown in ["opaque", "a.b.c", &token("{}"), &token("{\"exp\":0}"), &token("{\"exp\":\"soon\"}")] {
             assert_eq!(renewal(unknown), UNKNOWN_EXPIRY, "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_source_that_has_nothing_new_leaves_a_renewed_token() {
+        let (held, secret) = (Token::default(), |text: &str| Secret::new(text.as_bytes().to_vec()));
+        held.replace_by_source(secret("first")).unwrap();
+        held.replace(secret("renewed"), None).unwrap();
+        let carried = || held.header().unwrap().to_str().unwrap().to_owned();
+        held.replace_by_source(secret("first")).unwrap();
+        assert_eq!((carried().as_str(), held.number()), ("Bearer renewed", 2));
+        held.replace_by_source(secret("rotated")).unwrap();
+        assert_eq!((carried().as_str(), held.number()), ("Bearer rotated", 3));
     }
 
     #[test]

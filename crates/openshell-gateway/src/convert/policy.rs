@@ -6,6 +6,7 @@ use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::rule::{HttpRule, QueryMatcher};
 use openshell_policy::network::{NetworkPolicy, PolicyName};
 use openshell_policy::policy::Policy;
+use openshell_policy::yaml;
 use serde_json::{Map, Value, json};
 
 use crate::proto::sandbox::v1::{
@@ -173,6 +174,12 @@ fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Val
     Value::Object(present.collect())
 }
 
+/// True if `policy` is the same after its way to a gateway and back: messages do not have all that a file may say.
+#[must_use]
+pub fn survives(policy: &Policy) -> bool {
+    yaml::policy_of_gateway(&read(message(policy)).document).is_ok_and(|(back, _)| back == *policy)
+}
+
 /// The message of `policy`, encoded: for a gateway of tests, whose types are its own.
 #[must_use]
 pub fn encoded(policy: &Policy) -> Vec<u8> {
@@ -266,9 +273,7 @@ fn allow_message(rule: &HttpRule) -> L7Allow {
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::yaml;
-
-    use super::{message, read};
+    use super::{message, read, yaml};
     use crate::proto::sandbox::v1::{
         McpOptions, NetworkBinary, NetworkCredentialBinding, NetworkEndpoint, NetworkMiddlewareConfig,
         NetworkPolicyRule, SandboxPolicy,
@@ -293,6 +298,18 @@ network_policies:
         let (policy, _) = yaml::policy(document).unwrap();
         let (back, _) = yaml::policy_of_gateway(&read(message(&policy)).document).unwrap();
         assert_eq!(back, policy);
+    }
+
+    #[test]
+    fn what_messages_cannot_say_does_not_survive() {
+        let with = |binary: &str| {
+            let text = format!(
+                "network_policies: {{a: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{{binary}}}]}}}}"
+            );
+            yaml::policy(&text).unwrap().0
+        };
+        assert!(super::survives(&with("path: /bin/a")));
+        assert!(!super::survives(&with("path: /bin/a, exact: true")));
     }
 
     #[test]
