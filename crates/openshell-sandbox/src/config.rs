@@ -14,7 +14,7 @@ use tracing::Level;
 
 use crate::cli::{self, Args, NetworkMode, Published};
 use crate::sources::credential_file::OpenedCredentials;
-use crate::sources::gateway::launcher::{Launched, Place};
+use crate::sources::gateway::launcher::{self, Launched, Place};
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file;
@@ -128,6 +128,7 @@ impl Config {
         if place.is_some() {
             refuse_beside_gateway(&args)?;
         }
+        let launchers = launcher::secret_files(&environment);
         let launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
@@ -175,7 +176,7 @@ impl Config {
                 .chain(named)
                 .chain(keys)
                 .map(|(what, path)| (what, path.to_owned()))
-                .chain(launched.iter().flat_map(|launched| launched.secret_files.clone()))
+                .chain(launchers)
                 .collect();
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));

@@ -219,12 +219,17 @@ fn a_changed_policy_is_in_force_after_a_poll_and_an_invalid_one_leaves_what_was(
         assert_eq!((heard.statuses[2].version, heard.statuses[2].status), (3, FAILED));
         assert!(heard.statuses[2].load_error.contains("`loudly`"), "{heard:?}");
         assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
-        // The same policy under another number is acknowledged.
+        // The same under another number is no better.
+        let same = gateway.answer(|answers| answers.config.policy.clone().unwrap());
+        gateway.set_policy(same);
+        let heard = gateway.wait(|heard| heard.statuses.len() == 4);
+        assert_eq!((heard.statuses[3].version, heard.statuses[3].status), (4, FAILED));
+        // The same valid policy under another number is acknowledged.
         gateway.set_policy(web("/b"));
-        gateway.wait(|heard| heard.statuses.len() == 4);
+        gateway.wait(|heard| heard.statuses.len() == 5);
         gateway.set_policy(web("/b"));
-        let heard = gateway.wait(|heard| heard.statuses.len() == 5);
-        assert!(heard.statuses[3..].iter().all(|status| status.status == LOADED), "{heard:?}");
+        let heard = gateway.wait(|heard| heard.statuses.len() == 6);
+        assert!(heard.statuses[4..].iter().all(|status| status.status == LOADED), "{heard:?}");
         let finished = steps.end();
         let line = "CONFIG:FAILED [MED] Policy reload failed";
         assert!(finished.logged(line).iter().any(|line| line.contains("[version:3 hash:hash3")), "{}", finished.log);
@@ -384,6 +389,7 @@ fn a_token_is_carried_renewed_and_read_again_and_shown_nowhere() {
 fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
     let lab = Lab::with_web();
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    assert_eq!(lab.shell("mount -t tmpfs none /sys/fs/cgroup"), "");
     for (name, value, line) in [
         ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":2,\"command\":[\"a\"]}", "has version 2"),
         ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":1,\"command\":[]}", "names no command"),
@@ -394,11 +400,14 @@ fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
         ("OPENSHELL_TLS_CA", "/nowhere", "are set together"),
         ("OPENSHELL_SANDBOX_TOKEN_FILE", "/nowhere", "/nowhere"),
         ("OPENSHELL_SANDBOX_TOKEN", "", "OPENSHELL_SANDBOX_TOKEN is empty"),
+        ("OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT", "true", "pids.max"),
     ] {
         let refused = host.sandbox(&lab).env(name, value).sh("echo ran");
         assert!(refused.code() == 1 && refused.stdout.is_empty(), "{name}: {refused:?}");
         assert!(refused.stderr.contains(line) && refused.stderr.lines().count() == 1, "{name}: {}", refused.stderr);
     }
+    assert_eq!(lab.shell("echo 100 > /sys/fs/cgroup/pids.max"), "");
+    assert_eq!(host.sandbox(&lab).env("OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT", "true").sh("echo ran").ok(), "ran");
     let none = Sandbox::bare(&lab).args(&["--sandbox-id", "x"]).sh("true");
     assert!(none.code() == 1 && none.stderr.contains("needs --openshell-endpoint"), "{none:?}");
     let spec = "base64url:eyJ2ZXJzaW9uIjoxLCJjb21tYW5kIjpbImVudiJdLCJ0dHkiOmZhbHNlfQ";
@@ -906,4 +915,166 @@ fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not()
     let begin = std::time::Instant::now();
     assert_eq!(host.sandbox(&lab).sh("curl -s -p -x $HTTPS_PROXY http://other.test:443; echo ran").ok(), "ran");
     assert!(begin.elapsed().as_secs() < 30);
+}
+
+#[test]
+fn a_server_inside_that_does_not_read_keeps_no_policy_from_arriving() {
+    use gateway::proto::v1::{TcpRelayTarget, relay_open::Target};
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    let deaf = "import socket, time\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', flush=True)\nheld = []\n\
+                while True: held.append(s.accept()[0])";
+    let _ =
+        steps.step(&format!("(python3 -c \"{deaf}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done"));
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    let serving = host.serving.as_ref().unwrap();
+    let target = || Some(Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: 8000 }));
+    let relays: Vec<_> = (0..20).map(|_| host.gateway.relay(serving, target()).unwrap()).collect();
+    for relay in &relays {
+        let to = relay.to.clone();
+        // Until nothing more goes in.
+        serving.handle.spawn(async move { while to.send(data(&[7; 64 * 1024])).await.is_ok() {} });
+    }
+    host.gateway.set_policy(web("/b"));
+    host.gateway.wait(|heard| heard.statuses.len() == 2);
+    assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
+    let beats = host.gateway.heard().heartbeats;
+    host.gateway.wait(|heard| heard.heartbeats > beats + 2);
+    let memory = lab.shell(&format!("awk '/^VmRSS/ {{print $2}}' /proc/{}/status", steps.started.pid()));
+    assert!(memory.trim().parse::<u64>().unwrap() < 80_000, "{memory} KiB");
+    drop(relays);
+    let _ = steps.end();
+}
+
+#[test]
+fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let with = |provider: Option<&str>, enforcement: &str| {
+        let mut policy = web("/a");
+        let endpoint = &mut policy.network_policies.get_mut("web").unwrap().endpoints[0];
+        endpoint.credential_binding = provider
+            .map(|provider| gateway::proto::sandbox::v1::NetworkCredentialBinding { provider: provider.to_owned() });
+        endpoint.enforcement = enforcement.to_owned();
+        policy
+    };
+    let mut given = answers(Generation::Today, Some(with(None, "enforce")));
+    given.config.policy_validation_failure_mode = "retain_last_valid".to_owned();
+    given.environment = environment(1, "s3cret-Value");
+    let binding = StaticCredentialBinding { credential_identity: "github".to_owned(), ..Default::default() };
+    given.environment.static_credential_bindings.insert("API_KEY".to_owned(), binding);
+    let host = Host::start(&lab, given);
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    let send = format!("{FETCH}/a -H \"X-Key: $API_KEY\"");
+    assert_eq!(steps.step(&send), "403");
+    // One that is not in force binds nothing.
+    host.gateway.set_policy(with(Some("github"), "loudly"));
+    host.gateway.wait(|heard| heard.statuses.len() == 2);
+    host.gateway
+        .answer(|answers| (answers.config.provider_env_revision, answers.environment.provider_env_revision) = (2, 2));
+    let loads = || lab.log().matches("Credentials reloaded").count();
+    let begin = std::time::Instant::now();
+    while loads() < 1 {
+        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+        std::thread::yield_now();
+    }
+    assert_eq!(steps.step(&send), "403");
+    host.gateway.set_policy(with(Some("github"), "enforce"));
+    steps.until(&send, "200");
+    host.gateway.set_policy(with(Some("other"), "enforce"));
+    steps.until(&send, "403");
+    let _ = steps.end();
+}
+
+/// Opens tunnels to web.test:8080 and other.test:8080, keeps them, and counts at the end those of each that still carry data.
+const MANY: &str = r"
+import os, socket, sys, time
+host, port = os.environ['HTTPS_PROXY'][7:].split(':')
+def connect(name):
+    s = socket.create_connection((host, int(port)), 20)
+    s.sendall(b'CONNECT ' + name.encode() + b':8080 HTTP/1.1\r\n\r\n')
+    assert b' 200 ' in s.recv(4096)
+    return s
+held = {name: [connect(name) for n in range(250)] for name in ('web.test', 'db.test')}
+open('ready', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)
+for name, sockets in held.items():
+    alive = 0
+    for s in sockets:
+        s.settimeout(5)
+        try:
+            s.sendall(b'x')
+            alive += s.recv(16) == b'x'
+        except OSError: pass
+    print(name, alive)
+";
+
+#[test]
+fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
+    let lab = Lab::new(&[("10.99.0.1", "web.test db.test")]);
+    let _upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
+    let policy = |hosts: &[&str], number: usize| {
+        let endpoints: Vec<_> = hosts
+            .iter()
+            .map(|host| format!("{{host: {host}, port: 8080, tls: skip, allowed_ips: [10.99.0.1]}}"))
+            .chain([format!("{{host: h{number}.test, port: 1}}")])
+            .collect();
+        let python = super::python();
+        gateway::policy(&format!(
+            "network_policies: {{web: {{endpoints: [{}], binaries: [{{path: {python}}}]}}}}",
+            endpoints.join(", ")
+        ))
+    };
+    let host = Host::start(&lab, answers(Generation::Today, Some(policy(&["web.test", "db.test"], 0))));
+    let folder = lab.folder("work");
+    let sandbox = host.sandbox(&lab).args(&["--workdir", folder.to_str().unwrap()]);
+    let sandbox = sandbox.env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600");
+    let started = sandbox.start(&["/usr/bin/python3", "-c", MANY]);
+    let begin = std::time::Instant::now();
+    while !folder.join("ready").exists() {
+        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+        std::thread::yield_now();
+    }
+    for number in 1..=200_usize {
+        host.gateway.set_policy(policy(&["web.test", "db.test"], number));
+        started.signal(Signal::HUP);
+    }
+    host.gateway.set_policy(policy(&["web.test"], 201));
+    started.signal(Signal::HUP);
+    let heard = host.gateway.wait(|heard| heard.statuses.last().is_some_and(|status| status.version == 202));
+    assert!(heard.statuses.iter().all(|status| status.status == LOADED), "{heard:?}");
+    assert!(heard.statuses.is_sorted_by_key(|status| status.version), "in their order");
+    std::fs::write(folder.join("go"), "").unwrap();
+    let finished = started.wait();
+    assert_eq!(finished.ok(), "web.test 250\ndb.test 0", "{finished:?}");
+}
+
+#[test]
+fn in_chaos_of_its_gateway_no_request_is_lost_or_decided_otherwise() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut policy = web("/a");
+    policy.network_policies.values_mut().for_each(|rule| rule.binaries[0].path = super::python());
+    let mut host = Host::start(&lab, answers(Generation::Today, Some(policy)));
+    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"));
+    // Requests, permitted and refused in turn, until the file is there.
+    let load = "import os, urllib.request, urllib.error\nok = bad = other = 0\nwhile not os.path.exists('stop'):\n    \
+                for path, wanted in (('/a', 200), ('/b', 403)):\n        \
+                try: code = urllib.request.urlopen('http://web.test:8080' + path, timeout=20).status\n        \
+                except urllib.error.HTTPError as error: code = error.code\n        \
+                except Exception: code = 0\n        \
+                ok += code == wanted; bad += code != wanted\nprint(ok > 100, bad)\n";
+    std::fs::write(steps.folder.join("load.py"), load).unwrap();
+    let _ = steps.step("(python3 load.py > result 2>&1; echo done >> result) & echo started");
+    for _ in 0..15 {
+        let calls = host.gateway.heard().calls.len();
+        host.restart(&lab);
+        host.gateway.wait(|heard| heard.calls.len() > calls);
+    }
+    let _ = steps.step("touch stop; until grep -q done result; do sleep 0.05; done; cat result > last");
+    let result = std::fs::read_to_string(steps.folder.join("last")).unwrap();
+    assert_eq!(result, "True 0\ndone\n");
+    assert_eq!(steps.end().code(), 0);
 }

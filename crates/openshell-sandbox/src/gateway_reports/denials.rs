@@ -7,7 +7,7 @@ use std::time::Duration;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::denials::Activity;
 use openshell_gateway::error::CallError;
-use openshell_policy::denial::Denials;
+use openshell_policy::denial::{Denial, Denials};
 use openshell_policy::event::{Audit, Decided, Event};
 use openshell_policy::proposal;
 use openshell_policy::reason::{DenialStage, ReasonCode};
@@ -15,7 +15,7 @@ use openshell_policy::words::Action;
 use openshell_proxy::resolve::lookup::Resolver;
 use tokio::sync::watch;
 
-use crate::look_up::look_up;
+use crate::look_up::LookedUp;
 use crate::refusals::now_ms;
 
 /// The gateway as the receiver of reports.
@@ -23,8 +23,6 @@ pub(crate) struct Receiver {
     pub(crate) gateway: Gateway,
     /// The sandbox's workspace, once it is known.
     pub(crate) workspace: watch::Receiver<String>,
-    /// True if it takes counts of decisions, and has sessions.
-    pub(crate) is_later: bool,
     /// Interval of reports on denials, and on activity.
     pub(crate) denials_every: Duration,
     pub(crate) activity_every: Duration,
@@ -35,8 +33,16 @@ pub(super) struct DenialReports {
     receiver: Receiver,
     resolver: Arc<Resolver>,
     pending: Mutex<Pending>,
-    /// Held while a report is under way: the next one waits for its acknowledgement.
-    sending: tokio::sync::Mutex<()>,
+    /// Addresses of refused names. Held while a report is under way: the next one waits for its acknowledgement.
+    sending: tokio::sync::Mutex<LookedUp>,
+}
+
+/// Whether addresses of refused names are looked up for a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LookUp {
+    Yes,
+    /// There is no time for it.
+    No,
 }
 
 #[derive(Default)]
@@ -62,39 +68,50 @@ impl DenialReports {
     pub(super) async fn run(self: Arc<Self>) {
         loop {
             tokio::time::sleep(self.receiver.denials_every).await;
-            self.flush().await;
+            self.flush(LookUp::Yes).await;
         }
     }
 
-    /// Sends counts of decisions at intervals, if the gateway takes them.
+    /// Sends counts of decisions at intervals, to gateways that take them.
     pub(super) async fn run_activity(self: Arc<Self>) {
-        if !self.receiver.is_later {
-            return std::future::pending().await;
-        }
         loop {
             tokio::time::sleep(self.receiver.activity_every).await;
-            let activity = std::mem::take(&mut self.pending().activity);
-            if activity == Activity::default() {
-                continue;
-            }
-            let workspace = self.workspace();
-            if self.gateway().submit_activity(&activity, &workspace).await.is_err_and(|error| error.is_transient()) {
-                self.pending().activity.merge(activity);
-            }
+            self.flush_activity().await;
+        }
+    }
+
+    /// Sends the counts so far, unless there are none.
+    pub(super) async fn flush_activity(&self) {
+        if !self.gateway().is_later() {
+            self.pending().activity = Activity::default();
+            return;
+        }
+        let activity = std::mem::take(&mut self.pending().activity);
+        if activity == Activity::default() {
+            return;
+        }
+        let workspace = self.workspace();
+        if self.gateway().submit_activity(&activity, &workspace).await.is_err_and(|error| !error.is_unimplemented()) {
+            self.pending().activity.merge(activity);
         }
     }
 
     /// Sends the denials so far, unless there are none. What the gateway does not take is kept.
-    pub(super) async fn flush(&self) {
-        let _sending = self.sending.lock().await;
-        let denials = std::mem::take(&mut self.pending().denials);
-        if denials.is_empty() {
+    pub(super) async fn flush(&self, look_up: LookUp) {
+        let mut looked_up = self.sending.lock().await;
+        // A gateway that has workspaces files nothing without one.
+        if self.pending().denials.is_empty() || (self.gateway().is_later() && self.workspace().is_empty()) {
             return;
         }
+        let denials = std::mem::take(&mut self.pending().denials);
         let summaries = denials.summaries();
-        let hosts = summaries.iter().filter(|summary| summary.first.code.is_policy_denial());
-        let addresses = look_up(&self.resolver, hosts.map(|summary| summary.first.host.clone()).collect()).await;
-        let proposals = proposal::propose(summaries, |host| addresses.get(host).cloned().unwrap_or_default());
+        if look_up == LookUp::Yes {
+            // A name that was only looked up is never proposed.
+            let is_proposed = |denial: &&Denial| denial.code.is_policy_denial() && denial.port != 0;
+            let hosts = summaries.iter().map(|summary| &summary.first).filter(is_proposed);
+            looked_up.add(&self.resolver, hosts.map(|denial| denial.host.clone())).await;
+        }
+        let proposals = proposal::propose(summaries, |host| looked_up.get(host));
         match self.gateway().submit_denials(&denials, &proposals, &self.workspace()).await {
             Ok(()) => self.pending().is_lost = false,
             Err(error) => self.keep(denials, &error),
@@ -105,7 +122,7 @@ impl DenialReports {
     fn keep(&self, denials: Denials, error: &CallError) {
         let mut pending = self.pending();
         let is_new = !std::mem::replace(&mut pending.is_lost, true);
-        if error.is_transient() || error.is_unauthenticated() {
+        if !error.is_unimplemented() {
             // The newer ones may find no room.
             let since = std::mem::replace(&mut pending.denials, denials);
             pending.denials.merge(since);

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::tasks::Tasks;
-use denials::{DenialReports, Receiver};
+use denials::{DenialReports, LookUp, Receiver};
 
 /// Time for the last reports.
 const FINISH: Duration = Duration::from_secs(5);
@@ -77,30 +77,34 @@ impl GatewayReports {
     /// Sends what is left, and the exit code of the main process if it ran; within five seconds.
     pub(crate) async fn finish(self, exit: Option<u8>) {
         let until = Instant::now() + FINISH;
+        let Self { gateway, instance, denials, stop_logs, logs_ended } = self;
         let reports = async {
-            if let Some(code) = exit {
-                self.report_exit(code).await;
-            }
-            self.denials.flush().await;
-            drop(self.stop_logs);
-            let _ = self.logs_ended.await;
+            let exit = async {
+                if let Some(code) = exit {
+                    report_exit(&gateway, &instance, code).await;
+                }
+            };
+            let logs = async {
+                drop(stop_logs);
+                let _ = logs_ended.await;
+            };
+            tokio::join!(exit, denials.flush(LookUp::No), denials.flush_activity(), logs)
         };
         if timeout_at(until, reports).await.is_err() {
             tracing::warn!("the gateway has not taken the last reports within {} seconds", FINISH.as_secs());
         }
     }
+}
 
-    async fn report_exit(&self, code: u8) {
-        let mut backoff = Backoff::new(EXIT_RETRY.0, EXIT_RETRY.1);
-        while let Err(error) = self.gateway.report_exit(&self.instance, code.into()).await {
-            if !error.is_transient() {
-                if !error.is_unimplemented() {
-                    tracing::warn!("the exit was not reported: {error}");
-                }
-                return;
-            }
-            tokio::time::sleep(backoff.next_wait()).await;
+/// Reports the exit until the gateway has taken it, or has no such call.
+async fn report_exit(gateway: &Gateway, instance: &str, code: u8) {
+    let mut backoff = Backoff::new(EXIT_RETRY.0, EXIT_RETRY.1);
+    while let Err(error) = gateway.report_exit(instance, code.into()).await {
+        if error.is_unimplemented() {
+            return;
         }
+        tracing::debug!("the exit was not reported: {error}");
+        tokio::time::sleep(backoff.next_wait()).await;
     }
 }
 

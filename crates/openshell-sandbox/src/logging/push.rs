@@ -172,9 +172,10 @@ fn fields(event: &Event<'_>) -> BTreeMap<String, String> {
         }
         // `[version:3 hash:…]` at the end of a line about a policy.
         Event::Configuration(event) => {
-            let versions = event.message.rsplit_once('[').and_then(|(_, last)| last.strip_suffix(']'));
+            let versions = event.message.split_once("[version:").map(|(_, rest)| rest.trim_end_matches(']'));
+            let versions = versions.map(|rest| format!("version:{rest}"));
             for (name, value) in
-                versions.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.split_once(':'))
+                versions.iter().flat_map(|text| text.split_whitespace().take(2)).filter_map(|word| word.split_once(':'))
             {
                 match name {
                     "version" => fields.put("version", value),

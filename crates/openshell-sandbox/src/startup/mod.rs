@@ -10,12 +10,14 @@ mod resolver_files;
 mod serve;
 mod witness;
 
+use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::bail;
 use openshell_gateway::session::Sessions;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::harden;
@@ -25,7 +27,7 @@ use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
-use openshell_supervisor::signals::Received;
+use openshell_supervisor::signals::{Received, SignalAction, action};
 use openshell_supervisor::streams::{self, Streams};
 use tokio::sync::{Notify, mpsc};
 
@@ -107,10 +109,21 @@ pub(crate) async fn start(
     let mut tasks = Tasks::default();
     let mut secrets = secrets;
     let lines = secrets.lines.take();
-    let (sources, initial, receiver) = origin.open(secrets, &mut tasks).await?;
+    // A gateway may not answer for a while, and process 1 ends by a signal only where it is received.
+    let mut signals = match origin.place() {
+        Some(_) => Some(signals::receive(&mut tasks)?),
+        None => None,
+    };
+    let (sources, initial, receiver) = tokio::select! {
+        opened = origin.open(secrets, &mut tasks) => opened?,
+        signal = ending(&mut signals) => bail!("signal {signal} ended the start"),
+    };
     let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
     // From here on things are made that a signal must not keep from being removed.
-    let mut signals = signals::receive(&mut tasks)?;
+    let mut signals = match signals {
+        Some(signals) => signals,
+        None => signals::receive(&mut tasks)?,
+    };
     let mut host = Host::create(config, &plan)?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init, &plan.privilege);
@@ -162,6 +175,19 @@ pub(crate) async fn start(
         tasks,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
     })
+}
+
+/// Waits for a signal to end.
+async fn ending(signals: &mut Option<mpsc::Receiver<Received>>) -> i32 {
+    while let Some(signal) = match signals {
+        Some(signals) => signals.recv().await,
+        None => None,
+    } {
+        if action(signal, false) == SignalAction::Terminate {
+            return signal.number;
+        }
+    }
+    pending().await
 }
 
 /// Sessions whose relays end in the workload's network.

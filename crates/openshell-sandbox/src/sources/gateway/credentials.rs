@@ -29,9 +29,11 @@ pub(super) struct Placeholders {
 }
 
 impl Placeholders {
-    /// Takes over the endpoints that name providers.
-    pub(super) fn bind(&mut self, bindings: &[ProviderBinding]) {
+    /// Takes over the endpoints that name providers; returns true if they are others than before.
+    pub(super) fn bind(&mut self, bindings: &[ProviderBinding]) -> bool {
+        let is_other = self.bindings != bindings;
         self.bindings = bindings.to_vec();
+        is_other
     }
 
     /// No credentials at all.

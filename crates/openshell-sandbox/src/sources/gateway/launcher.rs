@@ -33,8 +33,6 @@ pub(crate) struct Launched {
     pub(crate) variables: Vec<(String, String)>,
     /// The command, where no words are given.
     pub(crate) command: Option<Vec<OsString>>,
-    /// Files that the workload must not read, each with its kind.
-    pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Most verbose level of log lines that the gateway gets.
     pub(crate) push_level: Level,
     /// Lines about variables that were not taken as they are.
@@ -56,9 +54,9 @@ impl Launched {
     /// One is invalid, or names a file that cannot be read.
     pub(crate) fn read(place: Place, environment: &mut Environment) -> anyhow::Result<Self> {
         let mut variables = Variables { environment, warnings: Vec::new() };
-        let mut secret_files = Vec::new();
-        let certificates = certificates(&mut variables, &mut secret_files)?;
-        let token = token(&mut variables, &mut secret_files)?;
+        check_process_limit(&mut variables)?;
+        let certificates = certificates(&mut variables)?;
+        let token = token(&mut variables)?;
         let address = Address {
             endpoint: place.endpoint,
             server_name: variables.text("OPENSHELL_GATEWAY_TLS_SERVER_NAME")?,
@@ -85,11 +83,21 @@ impl Launched {
             run_as: run_as(&mut variables)?,
             command: main_process(&mut variables)?,
             variables: user_environment(&mut variables)?,
-            secret_files,
             push_level: push_level.unwrap_or(Level::INFO),
             warnings: variables.warnings,
         })
     }
+}
+
+/// The files with secrets that a launcher has named, whether they are used or not.
+pub(crate) fn secret_files(environment: &Environment) -> Vec<(&'static str, PathBuf)> {
+    let named = [
+        ("key for the gateway (OPENSHELL_TLS_KEY)", "OPENSHELL_TLS_KEY"),
+        ("token for the gateway", "OPENSHELL_SANDBOX_TOKEN_FILE"),
+        ("token for the gateway", "OPENSHELL_K8S_SA_TOKEN_FILE"),
+    ];
+    let path = |name| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    named.into_iter().filter_map(|(what, name)| Some((what, path(name)?))).collect()
 }
 
 /// The variables of a launcher; an empty one is unset.
@@ -117,6 +125,27 @@ impl Variables<'_> {
         }
         Duration::from_secs(seconds.unwrap_or(default))
     }
+}
+
+/// Requires a limit of processes where the launcher does.
+fn check_process_limit(variables: &mut Variables<'_>) -> anyhow::Result<()> {
+    const NAME: &str = "OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT";
+    let wanted = variables.text(NAME)?.unwrap_or_default();
+    if !matches!(wanted.as_str(), "1" | "true" | "TRUE" | "True") || has_process_limit() {
+        return Ok(());
+    }
+    bail!("{NAME} is set, and no cgroup of this process limits processes (pids.max); start the container with a limit")
+}
+
+/// True if the cgroup of this process, or one above it that is visible, limits processes (cgroups(7)).
+fn has_process_limit() -> bool {
+    let Ok(groups) = std::fs::read_to_string("/proc/self/cgroup") else { return false };
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    let root = Path::new("/sys/fs/cgroup");
+    let is_limited = |group: &Path| {
+        std::fs::read_to_string(group.join("pids.max")).is_ok_and(|limit| limit.trim().parse::<u64>().is_ok())
+    };
+    root.join(own.trim_start_matches('/')).ancestors().take_while(|group| group.starts_with(root)).any(is_limited)
 }
 
 /// The files of mutual TLS, read for each connection.
@@ -149,10 +178,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     std::fs::read(path).map_err(named)
 }
 
-fn certificates(
-    variables: &mut Variables<'_>,
-    secret_files: &mut Vec<(&'static str, PathBuf)>,
-) -> anyhow::Result<Option<Arc<dyn CertificateSource>>> {
+fn certificates(variables: &mut Variables<'_>) -> anyhow::Result<Option<Arc<dyn CertificateSource>>> {
     const NAMES: [&str; 3] = ["OPENSHELL_TLS_CA", "OPENSHELL_TLS_CERT", "OPENSHELL_TLS_KEY"];
     let files = NAMES.map(|name| variables.value(name).map(PathBuf::from));
     let [authority, chain, key] = match files {
@@ -160,7 +186,6 @@ fn certificates(
         [Some(authority), Some(chain), Some(key)] => [authority, chain, key],
         _ => bail!("{} are set together, or none of them", NAMES.join(", ")),
     };
-    secret_files.push(("key for the gateway (OPENSHELL_TLS_KEY)", key.clone()));
     let files = CertificateFiles { authority, chain, key };
     drop(files.read().context("mutual TLS with the gateway")?);
     Ok(Some(Arc::new(files)))
@@ -201,10 +226,7 @@ impl TokenSource for TokenFile {
     }
 }
 
-fn token(
-    variables: &mut Variables<'_>,
-    secret_files: &mut Vec<(&'static str, PathBuf)>,
-) -> anyhow::Result<Option<Box<dyn TokenSource>>> {
+fn token(variables: &mut Variables<'_>) -> anyhow::Result<Option<Box<dyn TokenSource>>> {
     let value = variables.environment.take("OPENSHELL_SANDBOX_TOKEN");
     let files = [("OPENSHELL_SANDBOX_TOKEN_FILE", false), ("OPENSHELL_K8S_SA_TOKEN_FILE", true)]
         .map(|(name, is_exchanged)| variables.value(name).map(|path| (path, is_exchanged)));
@@ -216,7 +238,6 @@ fn token(
     }
     let Some((path, is_exchanged)) = files.into_iter().flatten().next() else { return Ok(None) };
     let file = TokenFile { path: path.into(), is_exchanged };
-    secret_files.push(("token for the gateway", file.path.clone()));
     drop(file.read().context("the sandbox's token cannot be read")?);
     Ok(Some(Box::new(file)))
 }

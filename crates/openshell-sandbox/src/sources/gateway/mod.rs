@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use openshell_gateway::client::{Gateway, PolicyResult};
 use openshell_gateway::convert::config::{OnInvalid, SandboxConfig};
+use openshell_gateway::convert::policy::{GatewayPolicy, ProviderBinding};
 use openshell_policy::words::{ConfigState, Severity};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -52,10 +53,15 @@ struct Seen {
     revision: u64,
     version: u32,
     hash: String,
-    document: String,
+    /// `None` without a policy.
+    policy: Option<GatewayPolicy>,
+    /// True if that is invalid.
+    has_failed: bool,
     provider_revision: u64,
-    /// True if the credentials must be asked for again.
+    /// True if there are none, as the gateway did not give them.
     lacks_credentials: bool,
+    /// True if the endpoints that credentials are bound to have changed.
+    has_new_bindings: bool,
 }
 
 /// A version of the policy whose result is reported.
@@ -63,6 +69,8 @@ struct Pending {
     version: u32,
     /// False for a policy of all sandboxes.
     is_reported: bool,
+    /// Endpoints that name providers, in force with the policy.
+    bindings: Vec<ProviderBinding>,
 }
 
 impl GatewaySource {
@@ -87,8 +95,9 @@ impl GatewaySource {
             logging::config_event(ConfigState::Enabled, Severity::Info, "the gateway answers again");
         }
         self.take_workspace(&config.workspace);
-        let has_new_credentials =
-            config.provider_revision != self.seen.provider_revision || self.seen.lacks_credentials;
+        let has_new_credentials = config.provider_revision != self.seen.provider_revision
+            || self.seen.lacks_credentials
+            || self.seen.has_new_bindings;
         if config.revision != self.seen.revision {
             self.settings.apply(&config.settings);
         }
@@ -110,7 +119,9 @@ impl GatewaySource {
 
     fn next_policy(&mut self) -> Option<Update> {
         let update = self.next.take()?;
-        self.pending = Some(Pending { version: self.seen.version, is_reported: self.settings.is_own_policy() });
+        let bindings = self.seen.policy.as_ref().map(|policy| policy.bindings.clone()).unwrap_or_default();
+        let (version, is_reported) = (self.seen.version, self.settings.is_own_policy());
+        self.pending = Some(Pending { version, is_reported, bindings });
         Some(update)
     }
 
@@ -118,22 +129,21 @@ impl GatewaySource {
     fn changed_policy(&mut self, config: &SandboxConfig) -> Option<Update> {
         let Some(policy) = &config.policy else { return None };
         let is_same = config.hash == self.seen.hash && config.version == self.seen.version;
-        if is_same && policy.document == self.seen.document {
+        let is_other = self.seen.policy.as_ref() != Some(policy);
+        if is_same && !is_other {
             return None;
         }
         self.settings.policy_of(config.global_version);
-        let is_other = policy.document != self.seen.document;
         (self.seen.version, self.seen.hash) = (config.version, config.hash.clone());
-        self.seen.document.clone_from(&policy.document);
-        self.placeholders.bind(&policy.bindings);
-        if !is_other {
+        self.seen.policy = Some(policy.clone());
+        if !is_other && !self.seen.has_failed {
             if self.settings.is_own_policy() {
                 self.outbox.report(config.version, PolicyResult::Loaded);
             }
             return None;
         }
         let policy = document(&self.files, config, policy.document.clone());
-        Some(Update { policy: Some(policy), refuses_if_invalid: refuses(config), ..Update::default() })
+        Some(Update { policy: Some(policy), refuses_if_invalid: self.refuses(config), ..Update::default() })
     }
 
     async fn credentials(&mut self, revision: u64) -> Option<Update> {
@@ -148,8 +158,18 @@ impl GatewaySource {
                 return None;
             }
         };
-        (self.seen.provider_revision, self.seen.lacks_credentials) = (revision, false);
+        (self.seen.provider_revision, self.seen.lacks_credentials, self.seen.has_new_bindings) =
+            (revision, false, false);
         Some(Update { credentials: Some(self.placeholders.of(environment)), ..Update::default() })
+    }
+
+    /// True if nothing is permitted any more once the policy of `config` is invalid.
+    fn refuses(&self, config: &SandboxConfig) -> bool {
+        match config.on_invalid {
+            OnInvalid::Retain => false,
+            OnInvalid::Refuse => true,
+            OnInvalid::Unsaid => self.gateway.is_later(),
+        }
     }
 
     fn take_workspace(&self, workspace: &str) {
@@ -158,15 +178,6 @@ impl GatewaySource {
             workspace.clone_into(known);
             is_new
         });
-    }
-}
-
-/// True if nothing is permitted any more once the policy of `config` is invalid.
-fn refuses(config: &SandboxConfig) -> bool {
-    match config.on_invalid {
-        OnInvalid::Retain => false,
-        OnInvalid::Refuse => true,
-        OnInvalid::Unsaid => config.is_later,
     }
 }
 
@@ -203,10 +214,18 @@ impl Source for GatewaySource {
         let result = match answer {
             Answer::Applied { generation } => {
                 self.generation = generation;
+                if let Some(Pending { bindings, .. }) = &pending {
+                    self.seen.has_failed = false;
+                    if self.placeholders.bind(bindings) {
+                        self.seen.has_new_bindings = true;
+                        self.wanted.notify_one();
+                    }
+                }
                 PolicyResult::Loaded
             }
             Answer::Rejected(error) => {
                 let Some(Pending { version, .. }) = &pending else { return };
+                self.seen.has_failed = true;
                 let (generation, hash) = (self.generation, &self.seen.hash);
                 let message = format!(
                     "Policy reload failed, keeping last-known-good policy unless the gateway fails closed \
@@ -216,7 +235,7 @@ impl Source for GatewaySource {
                 PolicyResult::Failed(format!("{error:#}"))
             }
         };
-        if let Some(Pending { version, is_reported: true }) = pending {
+        if let Some(Pending { version, is_reported: true, .. }) = pending {
             self.outbox.report(version, result);
         }
     }

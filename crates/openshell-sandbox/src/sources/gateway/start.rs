@@ -8,10 +8,13 @@ use anyhow::{Context as _, bail};
 use openshell_gateway::channel::Address;
 use openshell_gateway::client::{Gateway, Names, PolicyResult};
 use openshell_gateway::convert::config::SandboxConfig;
+use openshell_gateway::convert::policy;
 use openshell_gateway::error::CallError;
 use openshell_gateway::token::TokenSource;
+use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy as ValidPolicy;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::landlock::Request;
 use tokio::sync::watch;
 
 use super::credentials::Placeholders;
@@ -85,11 +88,14 @@ pub(crate) async fn open(
     let compiled = compile(&config, &files);
     let (outbox, reports) = Outbox::new(gateway.clone());
     tasks.spawn("reports to the gateway", reports);
+    let is_valid = compiled.is_ok();
     let (result, version) = match compiled {
         Ok(version) => (PolicyResult::Loaded, version),
         Err(error) => {
             let message = format!("the gateway's policy is invalid, so nothing is permitted: {error:#}");
             logging::config_event(ConfigState::Failed, Severity::High, &message);
+            // The file rules of the run, which stay in force.
+            let _ = files.started.set(Request::new(&Filesystem::default(), files.workdir.as_deref()));
             (PolicyResult::Failed(format!("{error:#}")), Policy::restrictive().version?)
         }
     };
@@ -102,14 +108,18 @@ pub(crate) async fn open(
     }
     let mut placeholders = Placeholders::default();
     let policy = config.policy.clone();
-    placeholders.bind(policy.as_ref().map(|policy| policy.bindings.as_slice()).unwrap_or_default());
+    if let Some(policy) = policy.as_ref().filter(|_| is_valid) {
+        placeholders.bind(&policy.bindings);
+    }
     let mut seen = Seen {
         revision: config.revision,
         version: config.version,
         hash: config.hash.clone(),
-        document: policy.map(|policy| policy.document).unwrap_or_default(),
+        policy,
+        has_failed: !is_valid,
         provider_revision: config.provider_revision,
         lacks_credentials: false,
+        has_new_bindings: false,
     };
     let credentials = match gateway.provider_environment().await {
         Ok(environment) => placeholders.of(environment),
@@ -130,14 +140,9 @@ pub(crate) async fn open(
     let renewal = gateway.clone();
     tasks.spawn("token of the gateway", async move { renewal.renew_token().await });
     let generation = version.snapshot.generation();
-    let (workspace, is_later) = (watch::Sender::new(config.workspace), config.is_later);
-    let receiver = Receiver {
-        gateway: gateway.clone(),
-        workspace: workspace.subscribe(),
-        is_later,
-        denials_every,
-        activity_every,
-    };
+    let workspace = watch::Sender::new(config.workspace);
+    let receiver =
+        Receiver { gateway: gateway.clone(), workspace: workspace.subscribe(), denials_every, activity_every };
     let source = GatewaySource {
         gateway,
         files,
@@ -203,7 +208,16 @@ fn of_image() -> ValidPolicy {
     }
     let files = PolicyFiles { data: path.to_owned(), ..PolicyFiles::default() };
     match files.read(Phase::Start).and_then(PolicyDocument::validate) {
-        Ok(policy) => policy,
+        Ok(policy) if policy::survives(&policy) => policy,
+        Ok(_) => {
+            let message = format!(
+                "the policy of the image at {} says what a gateway cannot (`exact`, `pinned`, `resolve`, `case_sensitive`), so it is not \
+                 used, and nothing is permitted",
+                path.display()
+            );
+            logging::finding_event("Unsafe Disk Policy Content", &message);
+            ValidPolicy::restrictive()
+        }
         Err(error) => {
             let message = format!("the policy of the image is not used, and nothing is permitted: {error:#}");
             logging::finding_event("Unsafe Disk Policy Content", &message);

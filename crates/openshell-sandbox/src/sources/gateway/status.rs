@@ -1,61 +1,78 @@
 //! Results of policy versions, reported to the gateway in their order.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openshell_gateway::channel::Backoff;
 use openshell_gateway::client::{Gateway, PolicyResult};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
-/// Results that wait; a gateway that sends more versions than this within its own silence gets the newest ones.
-const WAITING: usize = 64;
+/// Results that wait; of more the oldest are left out.
+const WAITING: usize = 256;
 
 /// The queue of results.
-pub(super) struct Outbox(mpsc::Sender<(u32, PolicyResult)>);
+#[derive(Default)]
+pub(super) struct Outbox(Arc<Shared>);
 
-impl Outbox {
-    /// Returns the queue, and the task that reports its results until each is acknowledged.
-    pub(super) fn new(gateway: Gateway) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (sender, mut results) = mpsc::channel(WAITING);
-        let task = async move {
-            let mut newer = None;
-            while let Some((version, mut result)) = next(&mut newer, &mut results).await {
-                let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
-                while let Err(error) = gateway.report_status(version, &result).await {
-                    tracing::debug!("the status of version {version} was not reported: {error}");
-                    if !error.is_transient() && !error.is_unauthenticated() {
-                        tracing::warn!("the gateway takes no status of version {version}: {error}");
-                        break;
-                    }
-                    tokio::time::sleep(backoff.next_wait()).await;
-                    // Of one version the newest result counts.
-                    while newer.is_none() {
-                        match results.try_recv() {
-                            Ok((other, newest)) if other == version => result = newest,
-                            Ok(other) => newer = Some(other),
-                            Err(_) => break,
-                        }
-                    }
-                }
-            }
-            std::future::pending().await
-        };
-        (Self(sender), task)
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<VecDeque<(u32, PolicyResult)>>,
+    added: Notify,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(u32, PolicyResult)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues the `result` of `version`.
-    pub(super) fn report(&self, version: u32, result: PolicyResult) {
-        if self.0.try_send((version, result)).is_err() {
-            tracing::warn!("the status of version {version} is not reported: {WAITING} others wait");
+    /// Reports each result until it is acknowledged.
+    async fn report(&self, gateway: &Gateway) {
+        loop {
+            let first = self.waiting().front().cloned();
+            let Some((version, result)) = first else {
+                self.added.notified().await;
+                continue;
+            };
+            let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
+            while let Err(error) = gateway.report_status(version, &result).await {
+                if error.is_unimplemented() {
+                    tracing::warn!("the gateway takes no status of policies: {error}");
+                    break;
+                }
+                tracing::debug!("the status of version {version} was not reported: {error}");
+                tokio::time::sleep(backoff.next_wait()).await;
+                // Of one version the newest result counts.
+                if self.waiting().front() != Some(&(version, result.clone())) {
+                    break;
+                }
+            }
+            let mut waiting = self.waiting();
+            if waiting.front() == Some(&(version, result)) {
+                waiting.pop_front();
+            }
         }
     }
 }
 
-async fn next(
-    newer: &mut Option<(u32, PolicyResult)>,
-    results: &mut mpsc::Receiver<(u32, PolicyResult)>,
-) -> Option<(u32, PolicyResult)> {
-    match newer.take() {
-        Some(result) => Some(result),
-        None => results.recv().await,
+impl Outbox {
+    /// Returns the queue, and the task that reports its results.
+    pub(super) fn new(gateway: Gateway) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let outbox = Self::default();
+        let shared = Arc::clone(&outbox.0);
+        (outbox, async move { shared.report(&gateway).await })
+    }
+
+    /// Queues the `result` of `version`.
+    pub(super) fn report(&self, version: u32, result: PolicyResult) {
+        let mut waiting = self.0.waiting();
+        waiting.retain(|(other, _)| *other != version);
+        if waiting.len() == WAITING {
+            let oldest = waiting.pop_front().map_or(0, |(version, _)| version);
+            tracing::warn!("the status of version {oldest} is not reported: {WAITING} newer ones wait");
+        }
+        waiting.push_back((version, result));
+        drop(waiting);
+        self.0.added.notify_one();
     }
 }
