@@ -32,6 +32,30 @@ pub struct ProtectedPath {
     pub holds_secret: bool,
 }
 
+/// What is mounted over paths with secrets: an empty file, and an empty folder, both without permissions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covers {
+    /// The file.
+    pub file: PathBuf,
+    /// The folder.
+    pub folder: PathBuf,
+}
+
+impl Covers {
+    /// Opens those that are there.
+    pub(crate) fn open(&self) -> OpenCovers {
+        let open = |path: &Path| open(path, OFlags::PATH).ok();
+        OpenCovers { file: open(&self.file), folder: open(&self.folder) }
+    }
+}
+
+/// Open [`Covers`].
+#[derive(Debug, Default)]
+pub(crate) struct OpenCovers {
+    file: Option<OwnedFd>,
+    folder: Option<OwnedFd>,
+}
+
 /// A path that cannot be protected.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
@@ -102,7 +126,7 @@ struct Grants {
     listed: BTreeSet<PathBuf>,
 }
 
-/// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach them; `cover` is an empty file.
+/// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach them, by `covers`.
 /// To be called in a private mount namespace. Returns the paths that are mount points now.
 ///
 /// # Errors
@@ -111,7 +135,7 @@ pub(crate) fn protect(
     paths: &[ProtectedPath],
     granted: &[Resolved<'_>],
     uid: u32,
-    cover: Option<&OwnedFd>,
+    covers: &OpenCovers,
 ) -> Result<Vec<PathBuf>, ProtectError> {
     let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
         granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
@@ -124,7 +148,7 @@ pub(crate) fn protect(
     grants.keep_read_only(granted, uid)?;
     let mut mounted = BTreeSet::new();
     for path in paths {
-        grants.protect(path, uid, cover, &mut mounted)?;
+        grants.protect(path, uid, covers, &mut mounted)?;
     }
     Ok(mounted.into_iter().collect())
 }
@@ -167,7 +191,7 @@ impl Grants {
         &self,
         protected: &ProtectedPath,
         uid: u32,
-        cover: Option<&OwnedFd>,
+        covers: &OpenCovers,
         mounted: &mut BTreeSet<PathBuf>,
     ) -> Result<(), ProtectError> {
         let ProtectedPath { what, path, holds_secret } = protected;
@@ -204,6 +228,7 @@ impl Grants {
                 pin(folder, Shown::AsItIs).map_err(failed)?;
             }
         }
+        let cover = if before.is_dir() { &covers.folder } else { &covers.file };
         match (holds_secret, cover) {
             (true, Some(cover)) => bind(cover, path, Shown::ReadOnly).map_err(failed)?,
             (true, None) => return Err(failed(io::ErrorKind::NotFound.into())),

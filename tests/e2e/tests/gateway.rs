@@ -380,6 +380,8 @@ fn a_token_is_carried_renewed_and_read_again_and_shown_nowhere() {
     assert!(!steps.step(&hunt).contains("token-"));
     let finished = steps.end();
     assert!(!finished.log.contains("token-One") && !finished.log.contains("token-Two"));
+    let hunted = host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN", "token-Two").sh("cat /proc/*/environ; env; echo");
+    assert!(hunted.code() == 0 && !hunted.stdout.contains("token-"), "{hunted:?}");
     let refused = host.sandbox(&lab).sh("true");
     assert_eq!(refused.code(), 1);
     assert!(refused.stderr.contains("OPENSHELL_SANDBOX_TOKEN_FILE"), "{refused:?}");
@@ -875,6 +877,38 @@ fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
         assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
         assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
     }
+}
+
+#[test]
+fn a_volume_of_secrets_may_rotate_and_shows_nothing_inside() {
+    let lab = Lab::with_web();
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    given.tokens = vec!["token-One".to_owned()];
+    let host = Host::start(&lab, given);
+    image(&lab, "mkdir -p /run/image/openshell/auth");
+    // As Kubernetes replaces the files of a volume.
+    let write = |number: usize, token: &str| {
+        let owner = lab::host::caller();
+        let script = format!(
+            "cd /etc/openshell/auth && mkdir ..{number} && echo {token} > ..{number}/token && ln -s ..{number} ..data_tmp &&
+            mv -T ..data_tmp ..data && {{ [ -e token ] || ln -s ..data/token token; }} && chown -R {owner} . && rm -rf ..{}",
+            number - 1
+        );
+        assert_eq!(lab.shell(&script), "");
+    };
+    assert_eq!(lab.shell("mount -t tmpfs none /etc/openshell/auth"), "");
+    write(1, "token-One");
+    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN_FILE", "/etc/openshell/auth/token"));
+    let hunt = "cat /etc/openshell/auth/* /etc/openshell/auth/..*/* 2>/dev/null | grep -c token-; true";
+    assert_eq!(steps.step(hunt), "0");
+    write(2, "token-Two");
+    host.gateway.answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
+    host.gateway.set_policy(web("/b"));
+    let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
+    assert!(heard.tokens.contains(&"token-Two".to_owned()), "{heard:?}");
+    assert_eq!(steps.step(hunt), "0");
+    let finished = steps.end();
+    assert_eq!(finished.ok(), "", "{finished:?}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Confined {
             home: host.private.home.clone(),
             landlock: granted.clone(),
             mounts,
-            cover: protected.iter().any(|path| path.holds_secret).then(|| host.cover.clone()),
+            covers: protected.iter().any(|path| path.holds_secret).then(|| host.covers.clone()),
             protected,
             keep_visible: config.workdir.clone(),
             identity: plan.user.identity.clone(),

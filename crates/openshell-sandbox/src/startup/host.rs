@@ -1,7 +1,7 @@
 //! Makes everything that a sandbox has on the host, beside its processes.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -10,6 +10,7 @@ use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::privilege::{NOBODY, Privilege};
+use openshell_supervisor::protected::Covers;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
@@ -34,8 +35,8 @@ pub(super) struct Host {
     pub(super) home: PathBuf,
     /// The Landlock self-test.
     pub(super) proof: LandlockProof,
-    /// An empty file without permissions, to be mounted on others.
-    pub(super) cover: PathBuf,
+    /// To be mounted on files and folders with secrets.
+    pub(super) covers: Covers,
 }
 
 impl Host {
@@ -59,11 +60,12 @@ impl Host {
             None => landlock.clone(),
         };
         let proof = landlock_proof(&private, &run_dir, &landlock)?;
-        let cover = run_dir.path().join("cover");
-        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&cover).map(drop);
-        is_made.with_context(|| format!("cannot write {}", cover.display()))?;
+        let covers = Covers { file: run_dir.path().join("cover"), folder: run_dir.path().join("covers") };
+        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&covers.file).map(drop);
+        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(&covers.folder));
+        is_made.with_context(|| format!("cannot write {}", covers.file.display()))?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, cover })
+        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, covers })
     }
 }
 

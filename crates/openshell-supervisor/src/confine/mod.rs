@@ -17,7 +17,7 @@ use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Requ
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind, cover};
 use crate::private_run;
-use crate::protected::{ProtectError, ProtectedPath, protect};
+use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::notify;
@@ -37,8 +37,8 @@ pub struct Confinement {
     pub home: Option<PathBuf>,
     /// Files and folders to protect from the workload.
     pub protected: Vec<ProtectedPath>,
-    /// An empty file that nobody may read, mounted on protected files that hold secrets.
-    pub cover: Option<PathBuf>,
+    /// Mounted on protected paths that hold secrets.
+    pub covers: Option<Covers>,
     /// A path that is not masked although it is not granted.
     pub keep_visible: Option<PathBuf>,
     /// User and groups of commands.
@@ -236,7 +236,7 @@ impl Confinement {
         };
         let filter = filter.map_err(ApplyError::Filter)?;
         // Opened before the private /run hides it.
-        let cover = self.cover.as_deref().and_then(|path| open(path, OFlags::PATH).ok());
+        let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
         let [no_trust, no_names] = self.mount();
         let mut granted = self.landlock.resolve();
@@ -248,7 +248,7 @@ impl Confinement {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
         let protected =
-            protect(&self.protected, &granted, self.identity.uid, cover.as_ref()).map_err(ApplyError::Protected)?;
+            protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
         if let Some(namespace) = &namespace {
             enter(namespace).map_err(|source| ApplyError::Network { source })?;

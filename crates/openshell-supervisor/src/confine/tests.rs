@@ -24,7 +24,7 @@ fn confinement() -> Confinement {
     Confinement {
         mounts: Vec::new(),
         protected: Vec::new(),
-        cover: None,
+        covers: None,
         landlock: Request::new(&Filesystem::default(), None),
         private_run: false,
         home: None,

@@ -97,7 +97,16 @@ pub(crate) fn secret_files(environment: &Environment) -> Vec<(&'static str, Path
         ("token for the gateway", "OPENSHELL_K8S_SA_TOKEN_FILE"),
     ];
     let path = |name| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    named.into_iter().filter_map(|(what, name)| Some((what, path(name)?))).collect()
+    named.into_iter().filter_map(|(what, name)| Some((what, of_volume(path(name)?)))).collect()
+}
+
+/// The folder of a file in a volume that Kubernetes writes, whose files are replaced as a whole by a symlink (`..data`): what covers the
+/// file alone would go with it. Any other file itself.
+fn of_volume(file: PathBuf) -> PathBuf {
+    match file.parent() {
+        Some(folder) if folder.join("..data").is_symlink() => folder.to_owned(),
+        _ => file,
+    }
 }
 
 /// The variables of a launcher; an empty one is unset.
