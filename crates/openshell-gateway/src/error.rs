@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 
 use tonic::{Code, Status};
 
@@ -17,13 +18,21 @@ impl CallError {
     pub(crate) fn new(call: &'static str, status: &Status) -> Self {
         // The innermost cause says most.
         let mut cause = status.source();
+        let mut is_lost = false;
         while let Some(inner) = cause.and_then(Error::source) {
+            is_lost |= inner.is::<io::Error>();
             cause = Some(inner);
         }
         let message = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
         // It is the gateway's, and goes into log lines.
-        let message = message.chars().filter(|c| !c.is_control()).take(Self::MESSAGE_CHARS).collect();
-        Self { call, code: status.code(), message }
+        let message: String = message.chars().filter(|c| !c.is_control()).take(Self::MESSAGE_CHARS).collect();
+        // A connection that is lost, or never was, is no failure of the gateway's.
+        is_lost |= ["broken pipe", "connection reset"].iter().any(|lost| message.contains(lost));
+        let code = match status.code() {
+            Code::Unknown | Code::Internal if is_lost => Code::Cancelled,
+            code => code,
+        };
+        Self { call, code, message }
     }
 
     pub(crate) fn of(call: &'static str, code: Code, message: impl Into<String>) -> Self {

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::{http2, names};
+use super::{gateway, http2, names};
 
 /// Addresses of the benchmark's servers: plain, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
@@ -202,6 +202,7 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
         }
+        Some("sink") => return gateway::sink(),
         Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),
         _ => panic!("no such task: {words:?}"),
     };

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
 
 mod client;
+mod gateway;
 mod http2;
 mod names;
 mod server;
@@ -93,6 +94,10 @@ const ROWS: &[Row] = &[
     ("models: memory", model_memory),
     ("memory", memory),
     ("reload: 1,000 policies", reload),
+    ("gateway: start / files", gateway::start),
+    ("gateway: SIGHUP, 1,000 policies, acknowledged", gateway::reload),
+    ("gateway: requests with lines pushed / not", gateway::logs),
+    ("gateway: 1 GiB by a relay, speed / loopback", gateway::relay),
 ];
 
 /// Measures both of a pair in turn, and prints the ratios of the second to the first.
