@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     println!("cargo::rerun-if-changed=proto");
     let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
-    let mut generator = tonic_prost_build::configure().build_server(false).btree_map(".");
+    let mut generator =
+        tonic_prost_build::configure().build_server(false).btree_map(".").bytes(".openshell.v1.RelayFrame");
     for message in with_secrets {
         generator = generator.skip_debug([message]);
     }

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -42,8 +43,8 @@ const RELAYS: usize = 256;
 /// Time for a relay to be ready.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Bytes of a frame.
-const FRAME_BYTES: usize = 16 * 1024;
+/// Bytes of a frame: with their heads they fit into one of HTTP/2 (RFC 9113 §4.2).
+const FRAME_BYTES: usize = 16 * 1024 - 32;
 
 /// Messages to the gateway that wait.
 const MESSAGES: usize = 2 * RELAYS;
@@ -287,13 +288,12 @@ async fn relay(
     let Ok(Ok(incoming)) = opened else { return };
     let (mut reader, mut writer) = server.into_split();
     let out = async {
-        let mut buffer = vec![0; FRAME_BYTES];
         loop {
-            match reader.read(&mut buffer).await {
+            let mut buffer = BytesMut::with_capacity(FRAME_BYTES);
+            match (&mut reader).take(FRAME_BYTES as u64).read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => break,
-                Ok(read) => {
-                    let data = buffer.get(..read).unwrap_or_default().to_vec();
-                    let frame = RelayFrame { payload: Some(relay_frame::Payload::Data(data)) };
+                Ok(_) => {
+                    let frame = RelayFrame { payload: Some(relay_frame::Payload::Data(buffer.freeze())) };
                     if sender.send(frame).await.is_err() {
                         break;
                     }

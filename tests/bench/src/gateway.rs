@@ -16,7 +16,7 @@ use super::{MILLI, host, pairs, run, sandboxed, this};
 const BYTES: usize = 1 << 30;
 
 /// Bytes of a frame.
-const FRAME: usize = 16 * 1024;
+const FRAME: usize = 16 * 1024 - 32;
 
 /// A gateway on the lab's loopback interface.
 struct Host {
@@ -115,8 +115,9 @@ pub(crate) fn relay(name: &str) {
         let mut relay = host.gateway.relay(&host.serving, Some(target)).unwrap();
         let begin = Instant::now();
         host.serving.handle.block_on(async {
+            let frame = bytes::Bytes::from(vec![7; FRAME]);
             for _ in 0..BYTES / FRAME {
-                relay.to.send(Ok(RelayFrame { payload: Some(Payload::Data(vec![7; FRAME])) })).await.unwrap();
+                relay.to.send(Ok(RelayFrame { payload: Some(Payload::Data(frame.clone())) })).await.unwrap();
             }
             drop(relay.to);
             while relay.from.message().await.unwrap().is_some() {}

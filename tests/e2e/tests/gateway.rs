@@ -727,7 +727,7 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
 
 /// Frames of a relay that carry `data`.
 fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
-    let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec());
+    let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec().into());
     Ok(gateway::proto::v1::RelayFrame { payload: Some(payload) })
 }
 

@@ -39,11 +39,17 @@ impl Sink for PushSink {
     }
 
     fn take(&self, event: &LogEvent<'_>) {
-        if event.attention_level() > self.level {
+        let is_own = |target: &str| OWN.iter().any(|own| target.starts_with(own));
+        let is_left_out = matches!(event.content(), Content::Diagnostic { target, .. } if is_own(target));
+        if event.attention_level() > self.level || is_left_out {
             return;
         }
+        // Without room nothing is written.
+        let Ok(room) = self.lines.try_reserve() else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         let (target, fields) = match event.content() {
-            Content::Diagnostic { target, .. } if OWN.iter().any(|own| target.starts_with(own)) => return,
             Content::Diagnostic { target, .. } => (target.rsplit("::").next().unwrap_or(target), BTreeMap::new()),
             Content::Audit(event) => ("audit", fields(event)),
         };
@@ -54,9 +60,7 @@ impl Sink for PushSink {
             message: event.message(),
             fields,
         };
-        if self.lines.try_send(line).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        room.send(line);
     }
 
     fn flush(&self, _: Duration) {}
