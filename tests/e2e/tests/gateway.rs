@@ -598,6 +598,7 @@ fn log_lines_arrive_with_their_facts_and_without_secrets() {
     let loaded = line("CONFIG:LOADED [INFO] policy loaded");
     assert_eq!((loaded.fields["version"].as_str(), loaded.fields["policy_hash"].as_str()), ("1", "hash1"));
     assert!(!format!("{:?}", heard.logs).contains("s3cret-Value"));
+    assert!(heard.logs.iter().all(|line| !line.message.contains(" openshell_")), "the target is a field: {heard:#?}");
     assert!(
         heard.logs.iter().any(|line| line.message.contains("PROC:TERMINATE")),
         "the last lines are sent at the end"
@@ -697,7 +698,10 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     let connect =
         "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s --noproxy '*' http://10.99.0.1:81";
     let begin = std::time::Instant::now();
-    while !records().contains("\"class_uid\":4002") {
+    // It may come into force within a step.
+    let is_written = |what: &str| records().contains(what);
+    let wanted = ["NET:OPEN [INFO] ALLOWED", "\"class_uid\":4002", "\"class_uid\":4003"];
+    while !wanted.iter().all(|what| is_written(what)) {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
         let _ = steps.step(&format!("{FETCH}/b; {connect}; getent hosts n$$.test; true"));
     }

@@ -99,8 +99,8 @@ impl DenialReports {
     /// Sends the denials so far, unless there are none. What the gateway does not take is kept.
     pub(super) async fn flush(&self, look_up: LookUp) {
         let mut looked_up = self.sending.lock().await;
-        // A gateway that has workspaces files nothing without one.
-        if self.pending().denials.is_empty() || (self.gateway().is_later() && self.workspace().is_empty()) {
+        // The workspace is known since the first call; some gateways have none.
+        if self.pending().denials.is_empty() {
             return;
         }
         let denials = std::mem::take(&mut self.pending().denials);

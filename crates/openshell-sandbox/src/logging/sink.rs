@@ -10,6 +10,7 @@ use tracing::Level;
 
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
+use crate::text::printable;
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {
@@ -74,6 +75,9 @@ impl<'e> LogEvent<'e> {
 
     /// Returns the line without its time, its prefix and the sandbox.
     pub(super) fn message(&self) -> String {
+        if let Content::Diagnostic { spans, message, fields, .. } = self.content {
+            return printable(&format!("{spans}{message}{fields}")).into_owned();
+        }
         let line = self.line().text;
         let message = line.split_once(' ').map_or(line.as_str(), |(_, message)| message);
         let message = message.strip_prefix("OCSF ").unwrap_or(message);
