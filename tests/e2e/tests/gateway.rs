@@ -1116,3 +1116,24 @@ fn in_chaos_of_its_gateway_no_request_is_lost_or_decided_otherwise() {
     assert_eq!(result, "True 0\ndone\n");
     assert_eq!(steps.end().code(), 0);
 }
+
+#[test]
+fn what_is_no_gateway_ends_the_start_with_a_line_and_a_large_answer_is_taken() {
+    let lab = Lab::with_web();
+    let _other = lab.http("127.0.0.1:9001");
+    let refused = Sandbox::bare(&lab)
+        .args(&["--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9001"])
+        .sh("echo ran");
+    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+    let last = refused.stderr.lines().last().unwrap();
+    assert!(last.starts_with("openshell-sandbox: GetSandboxConfig: "), "{last}");
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    // Fields that nobody reads, of 32 MiB.
+    given.config.policy.as_mut().unwrap().network_policies.get_mut("web").unwrap().name = "x".repeat(32 * 1024 * 1024);
+    let host = Host::start(&lab, given);
+    assert_eq!(host.sandbox(&lab).sh("echo ran").ok(), "ran");
+    // More than a message may have is a failure like any other.
+    host.gateway.answer(|answers| answers.config.workspace = "x".repeat(70 * 1024 * 1024));
+    let refused = host.sandbox(&lab).sh("echo ran");
+    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{}", refused.stderr);
+}
