@@ -86,6 +86,7 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
             ("enforcement", text(&message.enforcement)),
             ("access", text(&message.access)),
             ("allow_encoded_slash", message.allow_encoded_slash.then_some(Value::Bool(true))),
+            // A rule that allows nothing is a violation, as one of a file.
             (
                 "rules",
                 list(message.rules.into_iter().map(|rule| json!({ "allow": allow(rule.allow.unwrap_or_default()) }))),

@@ -87,16 +87,19 @@ impl Vault {
         Self::of(credentials.into_iter().map(entry))
     }
 
-    /// Creates a vault of `entries`.
+    /// Creates a vault of `entries`. A name counts before another credential's alias.
     #[must_use]
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let mut vault = HashMap::new();
+        let (mut vault, mut aliased) = (HashMap::new(), Vec::new());
         for Entry { name, secret, binding, expires, aliases } in entries {
             let name = name.as_str().to_owned();
             let credential =
                 Arc::new(Credential { name: name.clone(), secret, binding, expires, forms: OnceLock::new() });
-            vault.extend(aliases.into_iter().map(|alias| (alias, Arc::clone(&credential))));
+            aliased.extend(aliases.into_iter().map(|alias| (alias, Arc::clone(&credential))));
             vault.insert(name, credential);
+        }
+        for (alias, credential) in aliased {
+            vault.entry(alias).or_insert(credential);
         }
         Self(vault)
     }
@@ -170,7 +173,7 @@ mod tests {
     use openshell_policy::network::host::Host;
     use openshell_policy::secret::Secret;
 
-    use super::{CurrentVault, Vault};
+    use super::{CurrentVault, Entry, Vault};
 
     fn vault(credentials: &[(&str, &str, Option<&str>)]) -> Vault {
         Vault::new(credentials.iter().map(|(name, secret, host)| {
@@ -186,6 +189,28 @@ mod tests {
             watched.iter().map(|known| String::from_utf8(known.secret().expose().to_vec()).unwrap()).collect();
         secrets.sort();
         secrets
+    }
+
+    #[test]
+    fn a_name_counts_before_an_alias_and_each_credential_is_there_once() {
+        let entry = |name: &str, secret: &str, aliases: &[&str]| Entry {
+            name: CredentialName::parse(name).unwrap(),
+            secret: Secret::new(secret.as_bytes().to_vec()),
+            binding: Binding::default(),
+            expires: None,
+            aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
+        };
+        let entries = || [entry("v1_A", "own", &[]), entry("A", "other", &["v1_A", "v2_A"])];
+        let [one, two] = entries();
+        for entries in [entries(), [two, one]] {
+            let vault = Vault::of(entries);
+            let secret = |name: &str| vault.get(name).unwrap().secret().expose().to_vec();
+            assert_eq!(
+                (secret("v1_A"), secret("v2_A"), secret("A")),
+                (b"own".into(), b"other".into(), b"other".into())
+            );
+            assert_eq!(vault.credentials().count(), 2);
+        }
     }
 
     #[test]
