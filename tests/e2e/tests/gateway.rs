@@ -416,6 +416,9 @@ fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
     let mut words = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", spec);
     words = words.env("OPENSHELL_USER_ENVIRONMENT", "{\"MINE\":\"1\",\"LD_PRELOAD\":\"x\",\"OPENSHELL_X\":\"y\"}");
     let none: [&str; 0] = [];
+    let terminal = "{\"version\":1,\"command\":[\"true\"],\"tty\":true}";
+    let asked = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", terminal).start(&none).wait();
+    assert_eq!(asked.logged("asks for a terminal, which is not in this build").len(), 1, "{asked:?}");
     let finished = words.start(&none).wait();
     assert!(finished.ok().lines().any(|line| line == "MINE=1"), "{finished:?}");
     assert!(!finished.stdout.contains("LD_PRELOAD") && !finished.stdout.contains("OPENSHELL_X"), "{finished:?}");
@@ -1136,4 +1139,22 @@ fn what_is_no_gateway_ends_the_start_with_a_line_and_a_large_answer_is_taken() {
     host.gateway.answer(|answers| answers.config.workspace = "x".repeat(70 * 1024 * 1024));
     let refused = host.sandbox(&lab).sh("echo ran");
     assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{}", refused.stderr);
+}
+
+#[test]
+fn an_invalid_first_policy_permits_nothing_until_a_valid_one_comes() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut invalid = web("/a");
+    invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+    let host = Host::start(&lab, answers(Generation::April, Some(invalid)));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "403");
+    let heard = host.gateway.wait(|heard| heard.statuses.len() == 1);
+    assert_eq!((heard.statuses[0].version, heard.statuses[0].status), (1, FAILED));
+    host.gateway.set_policy(web("/a"));
+    let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
+    assert_eq!((heard.statuses[1].version, heard.statuses[1].status), (2, LOADED));
+    assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
+    assert_eq!(steps.end().logged("CONFIG:FAILED [HIGH] the gateway's policy is invalid").len(), 1);
 }

@@ -294,6 +294,8 @@ fn of_image(text: &str) -> anyhow::Result<RunAs> {
 struct MainProcess {
     version: u32,
     command: Vec<String>,
+    #[serde(default)]
+    tty: bool,
 }
 
 /// The command of OPENSHELL_MAIN_PROCESS_SPEC.
@@ -312,6 +314,11 @@ fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<Vec<OsSt
     }
     if spec.command.first().is_none_or(String::is_empty) {
         bail!("{NAME} names no command");
+    }
+    if spec.tty {
+        variables
+            .warnings
+            .push(format!("{NAME} asks for a terminal, which is not in this build; the command has none"));
     }
     Ok(Some(spec.command.into_iter().map(OsString::from).collect()))
 }

@@ -77,28 +77,11 @@ pub(crate) async fn open(
     let Options { address, names, token, poll, route_refresh, denials_every, activity_every } = options;
     let gateway = Gateway::new(address, names, token)?;
     authenticate(&gateway).await?;
-    let mut config = first(&gateway).await?;
-    if config.policy.is_none() {
-        gateway
-            .send_policy(&of_image(), &config.workspace)
-            .await
-            .context("the gateway has no policy, and took none")?;
-        config = first(&gateway).await?;
-    }
-    let compiled = compile(&config, &files);
+    let config = with_policy(&gateway).await?;
+    let (result, version) = first_version(compile(&config, &files), &files)?;
+    let is_valid = result == PolicyResult::Loaded;
     let (outbox, reports) = Outbox::new(gateway.clone());
     tasks.spawn("reports to the gateway", reports);
-    let is_valid = compiled.is_ok();
-    let (result, version) = match compiled {
-        Ok(version) => (PolicyResult::Loaded, version),
-        Err(error) => {
-            let message = format!("the gateway's policy is invalid, so nothing is permitted: {error:#}");
-            logging::config_event(ConfigState::Failed, Severity::High, &message);
-            // The file rules of the run, which stay in force.
-            let _ = files.started.set(Request::new(&Filesystem::default(), files.workdir.as_deref()));
-            (PolicyResult::Failed(format!("{error:#}")), Policy::restrictive().version?)
-        }
-    };
     version.report.log("policy loaded");
     let mut settings = Settings::default();
     settings.apply(&config.settings);
@@ -190,6 +173,33 @@ async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
             },
         }
     }
+}
+
+/// Asks for everything in force; a gateway without a policy is sent one first.
+async fn with_policy(gateway: &Gateway) -> anyhow::Result<SandboxConfig> {
+    let config = first(gateway).await?;
+    if config.policy.is_some() {
+        return Ok(config);
+    }
+    let sent = gateway.send_policy(&of_image(), &config.workspace).await;
+    sent.context("the gateway has no policy, and took none")?;
+    Ok(first(gateway).await?)
+}
+
+/// The version that a run starts with: one that permits nothing in place of an invalid one.
+fn first_version(
+    compiled: anyhow::Result<PolicyVersion>,
+    files: &PolicyFiles,
+) -> anyhow::Result<(PolicyResult, PolicyVersion)> {
+    let error = match compiled {
+        Ok(version) => return Ok((PolicyResult::Loaded, version)),
+        Err(error) => format!("{error:#}"),
+    };
+    let message = format!("the gateway's policy is invalid, so nothing is permitted: {error}");
+    logging::config_event(ConfigState::Failed, Severity::High, &message);
+    // The file rules of the run, which stay in force.
+    let _ = files.started.set(Request::new(&Filesystem::default(), files.workdir.as_deref()));
+    Ok((PolicyResult::Failed(error), Policy::restrictive().version?))
 }
 
 fn compile(config: &SandboxConfig, files: &PolicyFiles) -> anyhow::Result<PolicyVersion> {
