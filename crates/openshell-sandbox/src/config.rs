@@ -14,7 +14,7 @@ use tracing::Level;
 
 use crate::cli::{self, Args, NetworkMode, Published};
 use crate::sources::credential_file::OpenedCredentials;
-use crate::sources::gateway::launcher::{self, Launched, Place};
+use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file;
@@ -41,7 +41,9 @@ pub(crate) struct Config {
     pub(crate) current_dir: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
-    pub(crate) interactive: bool,
+    pub(crate) terminal: CommandTerminal,
+    /// True if a gateway's launcher started the supervisor.
+    pub(crate) is_launched: bool,
     /// User and group ids of the user who called sudo.
     pub(crate) sudo: Option<(u32, u32)>,
     /// Variables from which the workload's environment is made.
@@ -117,7 +119,25 @@ impl Origin {
     }
 }
 
+/// Terminal of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandTerminal {
+    None,
+    /// The caller's, whose job control includes the command.
+    Callers,
+    /// One of its own, which clients attach to.
+    Own,
+}
+
+/// Type of a terminal of the command's own.
+const DEFAULT_TERM: &str = "xterm-256color";
+
 impl Config {
+    /// Returns true if the command is part of the job control of the caller's terminal.
+    pub(crate) fn is_interactive(&self) -> bool {
+        self.terminal == CommandTerminal::Callers
+    }
+
     /// Reads the environment and merges it with `args`; a flag wins over its variable.
     ///
     /// # Errors
@@ -129,7 +149,7 @@ impl Config {
             refuse_beside_gateway(&args)?;
         }
         let launchers = launcher::secret_files(&environment);
-        let launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
+        let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
         let number = |name: &str| variable(name)?.to_str()?.parse().ok();
@@ -160,9 +180,11 @@ impl Config {
         let runtime_dir = path(None, "XDG_RUNTIME_DIR");
         // The sandbox starts in another directory, where a relative path would name another place.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
-        let described = launched.as_ref().and_then(|launched| launched.command.clone());
-        let words = if args.command.is_empty() { described.unwrap_or_default() } else { args.command };
-        let command = command(words, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
+        let main_process = launched.as_mut().and_then(|launched| launched.main_process.take());
+        let (command, wants_terminal) =
+            command(args.command, main_process, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
+        // In the background the command gets the caller's terminal only on request.
+        let interactive = args.interactive || (crate::terminal::has_foreground() && !args.no_interactive);
         let log_level = level.map_or(Ok(Level::WARN), log_level)?;
         let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
@@ -191,7 +213,10 @@ impl Config {
         }
         let own = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         let variables = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let environment = Environment::new(own.chain(variables));
+        let mut environment = Environment::new(own.chain(variables));
+        if wants_terminal && environment.get("TERM").is_none() {
+            environment.set("TERM", DEFAULT_TERM);
+        }
         let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
         Ok(Self {
             secret_files,
@@ -207,8 +232,12 @@ impl Config {
             current_dir: std::env::current_dir().ok(),
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
-            // In the background the command gets the terminal only on request.
-            interactive: args.interactive || (crate::terminal::has_foreground() && !args.no_interactive),
+            terminal: match interactive {
+                true => CommandTerminal::Callers,
+                false if wants_terminal => CommandTerminal::Own,
+                false => CommandTerminal::None,
+            },
+            is_launched: place.is_some(),
             sudo,
             sandbox: sandbox.map_or_else(random_id, Ok)?,
             log_level,
@@ -258,21 +287,30 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the trailing words, else the variable's words, else a shell: a login shell where a gateway launched the sandbox.
-fn command(words: Vec<OsString>, variable: Option<OsString>, is_launched: bool) -> anyhow::Result<Vec<OsString>> {
+/// Returns the command, and whether it wants a terminal of its own: the words given, else what the launcher describes, else the
+/// variable, else a shell.
+fn command(
+    words: Vec<OsString>,
+    described: Option<MainProcess>,
+    variable: Option<OsString>,
+    is_launched: bool,
+) -> anyhow::Result<(Vec<OsString>, bool)> {
     if !words.is_empty() {
-        return Ok(words);
+        return Ok((words, false));
+    }
+    if let Some(described) = described {
+        return Ok((described.words(), described.tty));
     }
     let text = variable.map(|text| text.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8"));
     let text = text.transpose()?.unwrap_or_default();
     let words: Vec<_> = text.split_whitespace().map(OsString::from).collect();
     match (words.is_empty(), is_launched) {
-        (false, _) => Ok(words),
+        (false, _) => Ok((words, false)),
         (true, true) => {
             let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
-            Ok([shell, "-l"].map(OsString::from).to_vec())
+            Ok(([shell, "-l"].map(OsString::from).to_vec(), true))
         }
-        (true, false) => Ok(vec![OsString::from("/bin/bash")]),
+        (true, false) => Ok((vec![OsString::from("/bin/bash")], false)),
     }
 }
 

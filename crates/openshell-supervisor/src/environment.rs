@@ -50,7 +50,8 @@ impl Environment {
         self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
+    /// Sets a variable.
+    pub fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         let name = name.into();
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, value.into()));

@@ -13,6 +13,7 @@ use crate::init::Init;
 use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
 use crate::landlock;
 use crate::protected::Protection;
+use crate::pty::{Size, Terminal};
 use crate::witness::Connects;
 
 /// Failure to confine init or to start a command.
@@ -37,6 +38,8 @@ pub enum LaunchError {
     Step { step: &'static str, source: io::Error },
     #[error("the sandbox's init could not start the command: {0}")]
     Init(String),
+    #[error("cannot open a terminal (it needs a /dev/pts in the image)")]
+    Terminal { source: io::Error },
     #[error("cannot start the thread that listens to the sandbox's init")]
     Thread { source: io::Error },
 }
@@ -61,6 +64,9 @@ pub enum Event {
 /// Callback for a command's events. It runs on the launcher's thread and must not block.
 pub type Listener = Box<dyn Fn(Event) + Send>;
 
+/// Callback for a terminal. It runs on the launcher's thread and must not block.
+pub type TerminalListener = Box<dyn FnOnce(Result<Terminal, LaunchError>) + Send>;
+
 /// A confined init that starts commands. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub struct Launcher {
@@ -79,14 +85,25 @@ pub struct Running {
     pidfd: Option<OwnedFd>,
 }
 
-/// Listeners of all commands.
+/// Listeners of all commands, and of terminals that were asked for.
 #[derive(Default)]
 struct Registry {
     last_id: u32,
+    terminals: HashMap<u32, (Size, TerminalListener)>,
     /// Name of each command for messages, and its listener.
     listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
     /// True once init is gone; no command can be started then.
     is_gone: bool,
+}
+
+impl Registry {
+    fn next_id(&mut self) -> Result<u32, LaunchError> {
+        if self.is_gone {
+            return Err(LaunchError::Gone);
+        }
+        self.last_id += 1;
+        Ok(self.last_id)
+    }
 }
 
 impl std::fmt::Debug for Registry {
@@ -172,17 +189,30 @@ impl Launcher {
         let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
         let id = {
             let mut registry = lock(&self.registry);
-            if registry.is_gone {
-                return Err(LaunchError::Gone);
-            }
-            registry.last_id += 1;
-            let id = registry.last_id;
+            let id = registry.next_id()?;
             registry.listeners.insert(id, (name, Arc::new(Mutex::new(listener))));
             id
         };
         let request = Request::Start { id, command: command.clone() };
         ipc::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
             lock(&self.registry).listeners.remove(&id);
+            LaunchError::Ipc { source }
+        })
+    }
+
+    /// Opens a terminal of `size` in the sandbox, for a command with [`crate::init::Session::Terminal`].
+    ///
+    /// # Errors
+    /// Init cannot be asked.
+    pub fn open_terminal(&self, size: Size, listener: TerminalListener) -> Result<(), LaunchError> {
+        let id = {
+            let mut registry = lock(&self.registry);
+            let id = registry.next_id()?;
+            registry.terminals.insert(id, (size, listener));
+            id
+        };
+        ipc::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(|source| {
+            lock(&self.registry).terminals.remove(&id);
             LaunchError::Ipc { source }
         })
     }
@@ -263,11 +293,14 @@ impl Drop for EndNotice<'_> {
     fn drop(&mut self) {
         // An unreadable reply ends the sandbox as well.
         let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
-        let listeners = {
+        let (listeners, terminals) = {
             let mut registry = lock(self.registry);
             registry.is_gone = true;
-            std::mem::take(&mut registry.listeners)
+            (std::mem::take(&mut registry.listeners), std::mem::take(&mut registry.terminals))
         };
+        for (_, listener) in terminals.into_values() {
+            listener(Err(LaunchError::Gone));
+        }
         for (_, listener) in listeners.into_values() {
             lock(&listener)(match self.is_out_of_time {
                 true => Event::OutOfTime,
@@ -290,6 +323,12 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
                 notify(registry, id, |name| Event::NotStarted(not_started(name, why)));
                 lock(registry).listeners.remove(&id);
             }
+            Reply::Terminal { id } => {
+                // The descriptor is missing if the supervisor has no free one.
+                let master = descriptors.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE));
+                opened(registry, id, master);
+            }
+            Reply::NoTerminal { id, errno } => opened(registry, id, Err(io::Error::from_raw_os_error(errno))),
             Reply::Stopped { id, signal } => notify(registry, id, |_| Event::Stopped(signal)),
             Reply::Exited { id, status } => {
                 notify(registry, id, |_| Event::Ended(status));
@@ -307,6 +346,15 @@ fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event
     let found = lock(registry).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
     if let Some((name, listener)) = found {
         lock(&listener)(event(&name));
+    }
+}
+
+/// Calls the listener of terminal `id` with its master, after releasing the registry.
+fn opened(registry: &Mutex<Registry>, id: u32, master: io::Result<OwnedFd>) {
+    let found = lock(registry).terminals.remove(&id);
+    if let Some((size, listener)) = found {
+        let terminal = master.and_then(|master| Terminal::of_master(master, size));
+        listener(terminal.map_err(|source| LaunchError::Terminal { source }));
     }
 }
 

@@ -29,6 +29,7 @@ pub mod harden;
 pub mod init;
 pub mod job;
 pub mod launch;
+pub mod pty;
 pub mod reaper;
 pub mod signals;
 pub mod witness;

@@ -1,6 +1,7 @@
 //! Sandboxes that a gateway launched.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use gateway::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
 use gateway::proto::sandbox::v1::{GetSandboxConfigResponse, SandboxPolicy};
@@ -167,7 +168,7 @@ impl<'l> Steps<'l> {
         std::fs::write(&new, script).unwrap();
         std::fs::rename(&new, &step).unwrap();
         let out = self.folder.join(format!("out{number}"));
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         while !script.is_empty() && !out.exists() {
             assert!(begin.elapsed().as_secs() < 60, "step {number} was not done: {}", self.lab.log());
             std::thread::yield_now();
@@ -177,7 +178,7 @@ impl<'l> Steps<'l> {
 
     /// Does `script` until it prints `expected`.
     fn until(&self, script: &str, expected: &str) {
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         loop {
             let printed = self.step(script);
             if printed == expected {
@@ -295,7 +296,7 @@ fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_value
         answers.bundle = bundle("m2");
     });
     steps.until(chat, "\"model\":\"m2\"");
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !seen().contains("X-Key: second-Value") {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
         assert_eq!(steps.step(&send), "200");
@@ -349,7 +350,7 @@ fn a_gateway_that_is_gone_changes_nothing_and_is_asked_again() {
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     host.gateway.set_policy(web("/b"));
     host.restart(&lab);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while host.gateway.heard().statuses.len() < 2 {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
         steps.started.signal(Signal::HUP);
@@ -416,13 +417,62 @@ fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
     let mut words = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", spec);
     words = words.env("OPENSHELL_USER_ENVIRONMENT", "{\"MINE\":\"1\",\"LD_PRELOAD\":\"x\",\"OPENSHELL_X\":\"y\"}");
     let none: [&str; 0] = [];
-    let terminal = "{\"version\":1,\"command\":[\"true\"],\"tty\":true}";
-    let asked = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", terminal).start(&none).wait();
-    assert_eq!(asked.logged("asks for a terminal, which is not in this build").len(), 1, "{asked:?}");
     let finished = words.start(&none).wait();
     assert!(finished.ok().lines().any(|line| line == "MINE=1"), "{finished:?}");
     assert!(!finished.stdout.contains("LD_PRELOAD") && !finished.stdout.contains("OPENSHELL_X"), "{finished:?}");
     assert_eq!(finished.logged("nobody outside may set LD_PRELOAD, OPENSHELL_X").len(), 1, "{}", finished.log);
+}
+
+/// What a launcher says of a main process that runs `script`.
+fn main_process(script: &str, tty: bool) -> String {
+    serde_json::json!({"version": 1, "command": ["/bin/sh", "-c", script], "tty": tty}).to_string()
+}
+
+#[test]
+fn a_main_process_has_a_terminal_of_its_own_where_its_launcher_asks_for_one() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let run = |script: &str, tty| {
+        let none: [&str; 0] = [];
+        let sandbox = host.sandbox(&lab).input(b"of the caller\n");
+        sandbox.env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, tty)).start(&none).wait()
+    };
+    let script = "tty; stty size; echo $TERM; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; ps -o tpgid= -o pgid= -p $$ | tr -s ' '; \
+        echo again > $(tty); echo errors >&2; python3 -c 'import os; print(os.stat(os.ttyname(0)).st_uid == os.getuid())'; \
+        ls -1 /dev/pts; seq 100000 | tail -1; exit 3";
+    let finished = run(script, true);
+    assert_eq!(finished.code(), 3, "{finished:?}");
+    let lines: Vec<_> = finished.stdout.split_terminator("\r\n").collect();
+    let [group, foreground] = <[&str; 2]>::try_from(lines[4].split_whitespace().collect::<Vec<_>>()).unwrap();
+    assert_eq!(group, foreground, "in the foreground");
+    let expected =
+        ["/dev/pts/0", "24 80", "xterm-256color", "all", lines[4], "again", "errors", "True", "0", "ptmx", "100000"];
+    assert_eq!(lines, expected, "{finished:?}");
+    // All of it, and nothing after the end.
+    let much = run("stty -opost; seq 200000", true);
+    assert_eq!(much.ok().lines().count(), 200_000);
+    assert_eq!(much.stdout.lines().last(), Some("200000"));
+    let piped = run("cat; tty; echo errors >&2; seq 200000 | tail -1", false);
+    assert_eq!(piped.ok(), "of the caller\nnot a tty\n200000");
+    assert!(piped.stderr.contains("errors\n"), "{piped:?}");
+    let shut = run("exec >&- 2>&-; sleep 0.2; exit 4", true);
+    assert_eq!(shut.code(), 4);
+}
+
+#[test]
+fn a_launchers_shell_waits_for_clients_and_ends_when_asked() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let none: [&str; 0] = [];
+    let shell = host.sandbox(&lab).start(&none);
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    shell.signal(Signal::TERM);
+    let asked = Instant::now();
+    let finished = shell.wait();
+    // Once it is up the shell ignores SIGTERM; the grace of 10 s is not what ends it.
+    let ends = [Signal::HUP, Signal::TERM].map(|signal| 128 + signal.as_raw());
+    assert!(ends.contains(&finished.code()), "{finished:?}");
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
 }
 
 /// Replaces the lab's /etc by one in which `script` can write below /run/image.
@@ -700,7 +750,7 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     set("ocsf_json_enabled", true, 2);
     let connect =
         "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s --noproxy '*' http://10.99.0.1:81";
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     // It may come into force within a step.
     let is_written = |what: &str| records().contains(what);
     let wanted = ["NET:OPEN [INFO] ALLOWED", "\"class_uid\":4002", "\"class_uid\":4003"];
@@ -929,7 +979,7 @@ fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not()
         (3, "refuses the request"),
     ] {
         host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         let refused = host.sandbox(&lab).sh("echo ran");
         assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
         assert!(refused.stderr.contains(said) && refused.stderr.lines().count() == 1, "{}", refused.stderr);
@@ -953,7 +1003,7 @@ fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not()
             "ConnectSupervisor",
         ];
     });
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     assert_eq!(host.sandbox(&lab).sh("curl -s -p -x $HTTPS_PROXY http://other.test:443; echo ran").ok(), "ran");
     assert!(begin.elapsed().as_secs() < 30);
 }
@@ -1016,7 +1066,7 @@ fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
     host.gateway
         .answer(|answers| (answers.config.provider_env_revision, answers.environment.provider_env_revision) = (2, 2));
     let loads = || lab.log().matches("Credentials reloaded").count();
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while loads() < 1 {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
         std::thread::yield_now();
@@ -1073,7 +1123,7 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
     let sandbox = host.sandbox(&lab).args(&["--workdir", folder.to_str().unwrap()]);
     let sandbox = sandbox.env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600");
     let started = sandbox.start(&["/usr/bin/python3", "-c", MANY]);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !folder.join("ready").exists() {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
         std::thread::yield_now();

@@ -3,6 +3,7 @@
 mod ca_files;
 mod confine;
 mod host;
+mod main_output;
 mod names;
 pub(crate) mod network;
 mod plan;
@@ -33,7 +34,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
-use crate::config::Config;
+use crate::config::{CommandTerminal, Config};
 use crate::gateway_reports::GatewayReports;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
@@ -135,7 +136,8 @@ pub(crate) async fn start(
     // Masks take as long as the network, the proxy and the rest.
     let confinement = Confined::start(config, &plan, &mut host, protected, init)?;
     host.tls.write_java_store();
-    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, &host.proof)?;
+    let tap = main_output::tap(config);
+    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, tap.as_ref(), &host.proof)?;
     confinement.enter(&network);
     let refusals: Arc<Refusals> = Arc::default();
     let audit = audit::receivers(&refusals, gateway.as_ref().map(GatewayReports::audit));
@@ -151,6 +153,12 @@ pub(crate) async fn start(
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
+    let streams = match tap {
+        Some(tap) if config.terminal == CommandTerminal::Own => {
+            main_output::on_own_terminal(&confined.launcher, output.as_fd(), tap).await?
+        }
+        _ => streams,
+    };
     let protection = confined.protection();
     serve::watch(protection.clone(), &mut tasks)?;
     sources.follow(requests, protection, &mut tasks);

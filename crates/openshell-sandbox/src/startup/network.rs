@@ -14,6 +14,7 @@ use openshell_supervisor::netns::{
     self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending, WORKLOAD,
 };
 use openshell_supervisor::seccomp::rules::Sockets;
+use openshell_supervisor::streams::retained::Tap;
 use openshell_supervisor::streams::{Inspected, Streams};
 
 use crate::cli::{Args, NetworkMode};
@@ -156,11 +157,16 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Waits for `network`, and opens the relays of the standard streams and the socket of the Landlock self-test in it.
+    /// Waits for `network`, and opens the relays of the standard streams, with `tap` on the outputs, and the socket of the Landlock self-test in it.
     ///
     /// # Errors
     /// The kernel refuses a part of it.
-    pub(super) fn open(network: PendingNetwork, streams: Inspected<'_>, proof: &LandlockProof) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        network: PendingNetwork,
+        streams: Inspected<'_>,
+        tap: Option<&Tap>,
+        proof: &LandlockProof,
+    ) -> anyhow::Result<Self> {
         let (network, sockets) = network.finish()?;
         let makes_sockets = streams.has_relays() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
@@ -172,7 +178,7 @@ impl Attached {
                 }
                 LandlockProof::File(_) => None,
             };
-            anyhow::Ok((proof, streams.open()?))
+            anyhow::Ok((proof, streams.open(tap)?))
         };
         let (proof, streams) = match network.netns.as_ref().filter(|_| makes_sockets) {
             Some(netns) => {

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::config::CommandTerminal;
 use crate::logging;
 use crate::signals::forward;
 use crate::terminal;
@@ -65,7 +66,7 @@ impl<'c> CommandSupervisor<'c> {
             Event::NotStarted(error) => return Err(self.context.explain(error)),
             Event::Ended(status) => return Ok(Some(exit::code_of_status(status, self.cause))),
             Event::Stopped(signal) => {
-                if let Some(running) = self.running.as_ref().filter(|_| self.context.config.interactive) {
+                if let Some(running) = self.running.as_ref().filter(|_| self.context.config.is_interactive()) {
                     terminal::stopped(running, signal)?;
                 }
             }
@@ -106,14 +107,18 @@ impl<'c> CommandSupervisor<'c> {
     /// The terminal cannot be handed over.
     pub(super) fn signal(&mut self, signal: Received) -> anyhow::Result<()> {
         let number = signal.number;
-        match signals::action(signal, self.context.config.interactive) {
+        match signals::action(signal, self.context.config.is_interactive()) {
             // Continued by the caller's shell, in its foreground or not.
-            SignalAction::Forward if number == Signal::CONT.as_raw() && self.context.config.interactive => {
+            SignalAction::Forward if number == Signal::CONT.as_raw() && self.context.config.is_interactive() => {
                 self.running.as_ref().map_or(Ok(()), terminal::resume)?;
             }
             SignalAction::Forward => self.forward(number),
             SignalAction::Terminate => {
                 self.forward(number);
+                // An interactive shell ignores the others, and takes this one for the end of its terminal.
+                if self.context.config.terminal == CommandTerminal::Own {
+                    self.forward(Signal::HUP.as_raw());
+                }
                 self.ask_to_end(EndCause::Signal);
             }
             SignalAction::Reload => self.reload.notify_one(),

@@ -15,7 +15,7 @@ use openshell_supervisor::signals::{self, SignalAction};
 use openshell_supervisor::streams::Streams;
 use tracing::Level;
 
-use crate::config::Config;
+use crate::config::{CommandTerminal, Config};
 use crate::logging;
 use crate::startup::Sandbox;
 use crate::terminal::Terminal;
@@ -32,7 +32,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// # Errors
 /// The command did not start, or init or a task of the supervisor ended.
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
-    let terminal = config.interactive.then(Terminal::lend).transpose()?;
+    let terminal = config.is_interactive().then(Terminal::lend).transpose()?;
     let ended = supervise(config, &mut sandbox).await;
     sandbox.launcher.kill();
     // They need no process any more; meanwhile the kernel removes those.
@@ -114,7 +114,11 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> 
         arguments: config.command.clone(),
         environment: variables.collect(),
         directories: sandbox.directories.clone(),
-        session: if config.interactive { Session::Foreground } else { Session::New },
+        session: match config.terminal {
+            CommandTerminal::None => Session::New,
+            CommandTerminal::Callers => Session::Foreground,
+            CommandTerminal::Own => Session::Terminal,
+        },
     };
     if let Some(limit) = config.timeout {
         // The supervisor is earlier, unless it is stopped.

@@ -337,6 +337,11 @@ impl Confinement {
         }
     }
 
+    /// The user that commands run as.
+    pub(crate) fn user(&self) -> Uid {
+        Uid::from_raw(self.identity.uid)
+    }
+
     /// Confines a child, from init's root to a process that may only execute the command.
     pub(crate) fn apply_to_child(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;

@@ -81,7 +81,7 @@ fn become_command(
     program: &Program,
     streams: &[OwnedFd; 3],
 ) -> NotStarted {
-    let steps = set_up_session_and_stdio(command.session, streams)
+    let steps = set_up_session_and_stdio(command.session, confinement, streams)
         .and_then(|()| confinement.apply_to_child(filter, &command.directories));
     match steps {
         Ok(()) => program.exec(),
@@ -90,11 +90,22 @@ fn become_command(
 }
 
 /// Sets up session, terminal and standard streams, and marks all other descriptors close-on-exec.
-fn set_up_session_and_stdio(session: Session, [input, output, errors]: &[OwnedFd; 3]) -> Result<(), StepFailed> {
+fn set_up_session_and_stdio(
+    session: Session,
+    confinement: &Confinement,
+    [input, output, errors]: &[OwnedFd; 3],
+) -> Result<(), StepFailed> {
     let failed = |step| move |errno: rustix::io::Errno| StepFailed { step, errno: errno.raw_os_error() };
     match session {
         Session::New => {
             rustix::process::setsid().map_err(failed(Step::Session))?;
+        }
+        Session::Terminal => {
+            rustix::process::setsid().map_err(failed(Step::Session))?;
+            // The workload may open its own terminal by name, as tmux does.
+            let owner = confinement.user();
+            rustix::fs::fchown(input, Some(owner), None).map_err(failed(Step::Terminal))?;
+            rustix::process::ioctl_tiocsctty(input).map_err(failed(Step::Terminal))?;
         }
         Session::Foreground => {
             rustix::process::setpgid(None, None).map_err(failed(Step::Session))?;

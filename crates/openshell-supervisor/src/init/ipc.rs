@@ -28,6 +28,8 @@ pub(crate) enum Request {
     Confine(Confinement),
     /// Finish that in this network; carries the namespace, if the workload's `is_own`.
     Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
+    /// Open a terminal.
+    OpenTerminal { id: u32 },
     /// Start a command; carries its three standard streams.
     Start { id: u32, command: Command },
     /// Send a signal to the process group of a running command.
@@ -47,6 +49,10 @@ pub(crate) enum Reply {
     Failed(String),
     /// Init is confined; carries the listener of connects, if there is an egress firewall.
     Confined(Enforced),
+    /// The terminal was opened; carries its master.
+    Terminal { id: u32 },
+    /// The terminal could not be opened.
+    NoTerminal { id: u32, errno: i32 },
     /// The command was executed; carries its pidfd.
     Started { id: u32, pid: i32 },
     /// The command never ran.
@@ -79,6 +85,8 @@ pub enum Session {
     New,
     /// The supervisor's session, as foreground process group of its terminal.
     Foreground,
+    /// A new session with the standard input as its terminal.
+    Terminal,
 }
 
 /// Exit status of a command.

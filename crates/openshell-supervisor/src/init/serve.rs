@@ -15,6 +15,7 @@ use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
 use crate::init::child::{self, Starting};
 use crate::init::ipc::{self, Reply, Request, Status};
+use crate::pty;
 use crate::seccomp::filter::Filter;
 use crate::sys;
 
@@ -208,6 +209,13 @@ impl Server<'_> {
             Request::Start { id, command } => match child::start(self.confined.as_ref(), id, &command, &descriptors) {
                 Ok(starting) => self.starting.push(starting),
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
+            },
+            Request::OpenTerminal { id } => match pty::open_master() {
+                Ok(master) => ipc::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    self.reply(&Reply::NoTerminal { id, errno })?;
+                }
             },
             Request::EndAfter(time) => self.deadline = Instant::now().checked_add(time),
             Request::Signal { id, signal } => {

@@ -2,9 +2,11 @@
 
 mod kind;
 mod relay;
+pub mod retained;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -12,8 +14,10 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
+use crate::pty::Terminal;
 use kind::{Kind, Treatment};
-use relay::{Direction, Relay};
+use relay::{Direction, Relay, Tapped};
+use retained::{Output, Tap};
 
 /// Names of the streams in messages.
 const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
@@ -81,30 +85,42 @@ impl Inspected<'_> {
         self.given.iter().any(|(_, treatment)| matches!(treatment, Treatment::RelaySocket | Treatment::RelayFile))
     }
 
-    /// Opens the streams and starts their relays. To be called in the network namespace to which the new sockets shall
-    /// belong.
+    /// Opens the streams and starts their relays; a `tap` gets everything that the command writes to an output that is not a
+    /// terminal. To be called in the network namespace to which the new sockets shall belong.
     ///
     /// # Errors
     /// A descriptor cannot be duplicated, or a socket pair, pipe or thread cannot be created.
-    pub fn open(self) -> Result<Streams, StreamError> {
+    pub fn open(self, tap: Option<&Tap>) -> Result<Streams, StreamError> {
         let mut relays: Vec<(Source, Relay)> = Vec::new();
         let mut open = |index: usize| {
             let (fd, treatment) = self.given[index];
+            let output = if index == 2 { Output::Error } else { Output::Standard };
+            let tapped = tap.filter(|_| index > 0).map(|tap| Tapped { tap: Arc::clone(tap), output });
             let relay = match treatment {
-                Treatment::RelaySocket => relay_of(&mut relays, fd, Direction::Both)?,
-                Treatment::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?)?,
+                Treatment::RelaySocket => relay_of(&mut relays, fd, Direction::Both, tapped)?,
+                Treatment::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?, tapped)?,
+                Treatment::Pass if tapped.is_some() && !rustix::termios::isatty(fd) => {
+                    relay_of(&mut relays, fd, Direction::Outward, tapped)?
+                }
                 Treatment::Pass | Treatment::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
             };
             Ok(Stream::Relayed(relay))
         };
         let mut open = |index| open(index).map_err(|source| StreamError::Relay { stream: NAMES[index], source });
-        let streams = [open(0)?, open(1)?, open(2)?];
+        // An output that is also the input shares the relay that is tapped.
+        let [output, errors, input] = [open(1)?, open(2)?, open(0)?];
+        let streams = [input, output, errors];
         Ok(Streams { streams, relays: relays.into_iter().map(|(_, relay)| relay).collect() })
     }
 }
 
 /// Returns the index of the relay for `fd`, and starts it if there is none yet.
-fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<usize> {
+fn relay_of(
+    relays: &mut Vec<(Source, Relay)>,
+    fd: BorrowedFd<'_>,
+    direction: Direction,
+    tapped: Option<Tapped>,
+) -> io::Result<usize> {
     let data = rustix::fs::fstat(fd)?;
     let source = (data.st_dev, data.st_ino, direction);
     if let Some(known) = relays.iter().position(|(known, _)| *known == source) {
@@ -129,7 +145,7 @@ fn relay_of(relays: &mut Vec<(Source, Relay)>, fd: BorrowedFd<'_>, direction: Di
     if rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
         set_nonblocking(command_end.as_fd())?;
     }
-    relays.push((source, Relay::start(outer, ours, command_end, direction)?));
+    relays.push((source, Relay::start(outer, ours, command_end, direction, tapped)?));
     Ok(relays.len() - 1)
 }
 
@@ -145,6 +161,19 @@ fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
 }
 
 impl Streams {
+    /// Opens `terminal` as all three streams. What the command writes goes to `output`, for as long as that takes it, and to `tap`.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated, or the thread cannot be created.
+    pub fn on_terminal(terminal: Terminal, output: BorrowedFd<'_>, tap: Tap) -> Result<Self, StreamError> {
+        let (master, slave) = terminal.into_parts();
+        let tapped = Some(Tapped { tap, output: Output::Standard });
+        let start = |outer| Relay::start(outer, master, slave, Direction::Outward, tapped);
+        let relay = output.try_clone_to_owned().and_then(start);
+        let relay = relay.map_err(|source| StreamError::Relay { stream: "the terminal", source })?;
+        Ok(Self { streams: [Stream::Relayed(0), Stream::Relayed(0), Stream::Relayed(0)], relays: vec![relay] })
+    }
+
     /// Descriptors for a command: standard input, output, error.
     #[must_use]
     pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {

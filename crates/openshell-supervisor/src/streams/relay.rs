@@ -13,6 +13,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::retained::{Output, Tap};
+
 /// Buffer per direction in bytes, besides the kernel's.
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -25,6 +27,13 @@ pub(super) enum Direction {
     Inward,
     /// From the command to the caller's descriptor.
     Outward,
+}
+
+/// Copy of what the command writes.
+#[derive(Clone)]
+pub(super) struct Tapped {
+    pub(super) tap: Tap,
+    pub(super) output: Output,
 }
 
 /// One side of a relay.
@@ -65,6 +74,10 @@ struct Flow {
     buffer: Vec<u8>,
     /// Part of the buffer that is still to be written.
     left: std::ops::Range<usize>,
+    /// Gets a copy of everything.
+    tapped: Option<Tapped>,
+    /// True if the destination has refused, and a tap gets everything all the same.
+    is_refused: bool,
 }
 
 /// Progress of a direction.
@@ -78,8 +91,9 @@ enum Progress {
 }
 
 impl Flow {
-    fn new(from: &End, to: &End) -> Self {
-        Self { from: from.clone(), to: to.clone(), buffer: vec![0; BUFFER_BYTES], left: 0..0 }
+    fn new(from: &End, to: &End, tapped: Option<Tapped>) -> Self {
+        let buffer = vec![0; BUFFER_BYTES];
+        Self { from: from.clone(), to: to.clone(), buffer, left: 0..0, tapped, is_refused: false }
     }
 
     /// Descriptor and event that this direction waits for.
@@ -95,7 +109,10 @@ impl Flow {
         if self.left.is_empty() {
             return match self.from.read(&mut self.buffer) {
                 Ok(filled @ 1..) => {
-                    self.left = 0..filled;
+                    if let Some(Tapped { tap, output }) = &self.tapped {
+                        tap(*output, self.buffer.get(..filled).unwrap_or_default());
+                    }
+                    self.left = if self.is_refused { 0..0 } else { 0..filled };
                     Progress::Goes
                 }
                 Err(Errno::AGAIN | Errno::INTR) => Progress::Goes,
@@ -109,6 +126,10 @@ impl Flow {
                 Progress::Goes
             }
             Err(Errno::AGAIN | Errno::INTR) => Progress::Goes,
+            Err(_) if self.tapped.is_some() => {
+                (self.is_refused, self.left) = (true, 0..0);
+                Progress::Goes
+            }
             Err(_) => Progress::Refused,
         }
     }
@@ -135,11 +156,12 @@ impl Relay {
         inner: OwnedFd,
         command_end: OwnedFd,
         direction: Direction,
+        tapped: Option<Tapped>,
     ) -> io::Result<Self> {
         let is_socket = direction == Direction::Both;
         let [outer, inner] = [outer, inner].map(|fd| End { fd: Arc::new(fd), is_socket });
-        let inward = (direction != Direction::Outward).then(|| Flow::new(&outer, &inner));
-        let outward = (direction != Direction::Inward).then(|| Flow::new(&inner, &outer));
+        let inward = (direction != Direction::Outward).then(|| Flow::new(&outer, &inner, None));
+        let outward = (direction != Direction::Inward).then(|| Flow::new(&inner, &outer, tapped));
         let has_ended = Arc::new(AtomicBool::new(false));
         let (flushing, flushed) = mpsc::channel();
         let copying = Copying { inward, outward, has_ended: Arc::clone(&has_ended), flushing: Some(flushing) };

@@ -1,6 +1,7 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
@@ -8,6 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::PidfdFlags;
 
 use super::kind::{Facts, Kind, Socket, Treatment, classify, of};
+use super::retained::{Output, Retained, Tap};
 use super::{inspect, relay::Direction};
 
 fn open(path: &str, flags: OFlags) -> OwnedFd {
@@ -35,7 +37,7 @@ fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
 fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (socket, null) = (reset(&listener, b"before"), open("/dev/null", OFlags::RDWR));
-    let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()]).unwrap().open().unwrap();
+    let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()]).unwrap().open(None).unwrap();
     let [input, output, _] = streams.as_fds();
     let mut text = [0; 16];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
@@ -117,7 +119,7 @@ fn a_memory_file_is_copied_as_it_was_opened() {
         assert_eq!(super::direction_of(file.as_fd(), is_input).unwrap(), expected);
     }
     let null = open("/dev/null", OFlags::RDWR);
-    let streams = inspect([null.as_fd(), file.as_fd(), file.as_fd()]).unwrap().open().unwrap();
+    let streams = inspect([null.as_fd(), file.as_fd(), file.as_fd()]).unwrap().open(None).unwrap();
     let [_, output, errors] = streams.as_fds();
     rustix::io::write(output, b"one ").unwrap();
     rustix::io::write(errors, b"two").unwrap();
@@ -130,7 +132,7 @@ fn a_memory_file_is_copied_as_it_was_opened() {
 #[test]
 fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
     let (null, version) = (open("/dev/null", OFlags::RDWR), open("/proc/version", OFlags::RDONLY));
-    let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()]).unwrap().open().unwrap();
+    let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()]).unwrap().open(None).unwrap();
     let [input, ..] = streams.as_fds();
     assert_eq!(rustix::fs::seek(input, rustix::fs::SeekFrom::Start(0)), Err(rustix::io::Errno::SPIPE));
     let mut text = [0; 5];
@@ -194,4 +196,36 @@ fn fuzzed_descriptors_are_passed_only_where_they_carry_no_right() {
             other => panic!("{other:?} passed: {facts:?}"),
         }
     });
+}
+
+#[test]
+fn a_tapped_command_writes_on_where_nobody_takes_its_output() {
+    for kind in ["pipe", "socket"] {
+        let (taken, outer) = match kind {
+            "pipe" => rustix::pipe::pipe().unwrap(),
+            _ => {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                (listener.accept().unwrap().0.into(), ours.into())
+            }
+        };
+        let null = open("/dev/null", OFlags::RDWR);
+        let retained = Arc::new(Mutex::new(Retained::default()));
+        let kept = Arc::clone(&retained);
+        let tap: Tap = Arc::new(move |output, bytes| kept.lock().unwrap().append(output, bytes));
+        let streams = inspect([null.as_fd(), outer.as_fd(), null.as_fd()]).unwrap().open(Some(&tap)).unwrap();
+        drop((outer, taken));
+        let [_, output, errors] = streams.as_fds();
+        for _ in 0..100 {
+            assert_eq!(rustix::io::write(output, &[b'o'; 4096]).unwrap(), 4096, "{kind}");
+        }
+        assert_eq!(rustix::io::write(errors, b"e").unwrap(), 1);
+        assert!(streams.finish(std::time::Duration::from_secs(60)));
+        let retained = retained.lock().unwrap();
+        let pieces = std::iter::successors(retained.read(0), |piece| retained.read(piece.next));
+        let count = |wanted| {
+            pieces.clone().filter(|piece| piece.output == wanted).map(|piece| piece.bytes.len()).sum::<usize>()
+        };
+        assert_eq!([Output::Standard, Output::Error].map(count), [409_600, 1], "{kind}");
+    }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Launched {
     /// Variables that the user asked for.
     pub(crate) variables: Vec<(String, String)>,
     /// The command, where no words are given.
-    pub(crate) command: Option<Vec<OsString>>,
+    pub(crate) main_process: Option<MainProcess>,
     /// Most verbose level of log lines that the gateway gets.
     pub(crate) push_level: Level,
     /// Lines about variables that were not taken as they are.
@@ -81,7 +81,7 @@ impl Launched {
         Ok(Self {
             options,
             run_as: run_as(&mut variables)?,
-            command: main_process(&mut variables)?,
+            main_process: main_process(&mut variables)?,
             variables: user_environment(&mut variables)?,
             push_level: push_level.unwrap_or(Level::INFO),
             warnings: variables.warnings,
@@ -290,16 +290,23 @@ fn of_image(text: &str) -> anyhow::Result<RunAs> {
 }
 
 /// The launcher's description of the main process.
-#[derive(Deserialize)]
-struct MainProcess {
+#[derive(Debug, Deserialize)]
+pub(crate) struct MainProcess {
     version: u32,
     command: Vec<String>,
+    /// True if it gets a terminal of its own.
     #[serde(default)]
-    tty: bool,
+    pub(crate) tty: bool,
+}
+
+impl MainProcess {
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        self.command.iter().map(OsString::from).collect()
+    }
 }
 
 /// The command of OPENSHELL_MAIN_PROCESS_SPEC.
-fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<Vec<OsString>>> {
+fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<MainProcess>> {
     const NAME: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
     let Some(text) = variables.text(NAME)? else { return Ok(None) };
     let decoded = match text.strip_prefix("base64url:") {
@@ -315,12 +322,7 @@ fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<Vec<OsSt
     if spec.command.first().is_none_or(String::is_empty) {
         bail!("{NAME} names no command");
     }
-    if spec.tty {
-        variables
-            .warnings
-            .push(format!("{NAME} asks for a terminal, which is not in this build; the command has none"));
-    }
-    Ok(Some(spec.command.into_iter().map(OsString::from).collect()))
+    Ok(Some(spec))
 }
 
 /// The variables of OPENSHELL_USER_ENVIRONMENT, less those that nobody outside may set.

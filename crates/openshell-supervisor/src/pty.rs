@@ -1,0 +1,76 @@
+//! Pseudo-terminals of commands (pty(7)).
+//!
+//! Init opens the master in the sandbox's own devpts instance and sends it to the supervisor, so that a command finds its
+//! terminal by name in /dev/pts, and the host has none of them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+
+/// Path of the multiplexer in the sandbox's instance; a /dev/ptmx beside it may be missing or another instance's.
+const MULTIPLEXER: &str = "/dev/pts/ptmx";
+
+/// A pseudo-terminal: the master for the supervisor, the slave for the command.
+#[derive(Debug)]
+pub struct Terminal {
+    master: OwnedFd,
+    slave: OwnedFd,
+}
+
+/// Size of a terminal in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Characters in a row.
+    pub columns: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+impl Size {
+    /// Size of a terminal before anyone looks at it.
+    pub const DEFAULT: Self = Self { columns: 80, rows: 24 };
+}
+
+/// Opens a master. To be called by init.
+pub(crate) fn open_master() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?)
+}
+
+impl Terminal {
+    /// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system (ioctl_tty(2), TIOCGPTPEER).
+    ///
+    /// # Errors
+    /// `master` is no master, or descriptors are exhausted.
+    pub(crate) fn of_master(master: OwnedFd, size: Size) -> io::Result<Self> {
+        rustix::pty::unlockpt(&master)?;
+        let slave =
+            rustix::pty::ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        resize(master.as_fd(), size)?;
+        Ok(Self { master, slave })
+    }
+
+    /// The slave, as the command's three standard streams.
+    #[must_use]
+    pub fn streams(&self) -> [BorrowedFd<'_>; 3] {
+        [self.slave.as_fd(); 3]
+    }
+
+    /// Returns the master, which does not block, and the slave.
+    #[must_use]
+    pub fn into_parts(self) -> (OwnedFd, OwnedFd) {
+        (self.master, self.slave)
+    }
+}
+
+/// Changes the size of the terminal of `master`; its foreground process group gets SIGWINCH.
+///
+/// # Errors
+/// `master` is no master.
+pub fn resize(master: BorrowedFd<'_>, size: Size) -> io::Result<()> {
+    let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    Ok(rustix::termios::tcsetwinsize(master, size)?)
+}
