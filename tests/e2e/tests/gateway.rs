@@ -1,6 +1,7 @@
 //! Sandboxes that a gateway launched.
 
 use std::net::TcpListener;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use gateway::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
@@ -8,7 +9,7 @@ use gateway::proto::sandbox::v1::{GetSandboxConfigResponse, SandboxPolicy};
 use gateway::proto::v1::{
     GetSandboxProviderEnvironmentResponse, StaticCredentialBinding, StaticCredentialEndpointBinding,
 };
-use gateway::{Answers, Gateway, Generation, Serving};
+use gateway::{Answers, Gateway, Generation, Message, Serving};
 use lab::Lab;
 use lab::host::UID;
 use lab::sandbox::Sandbox;
@@ -50,14 +51,18 @@ impl Host {
     }
 
     fn sandbox<'l>(&self, lab: &'l Lab) -> Sandbox<'l> {
-        let endpoint = format!("http://{}", self.address);
-        Sandbox::bare(lab)
-            .args(&["--sandbox-id", "box-1", "--openshell-endpoint", &endpoint, "--sandbox", "dev"])
-            .env("OPENSHELL_SANDBOX_UID", &UID.to_string())
-            .env("OPENSHELL_SANDBOX_GID", &UID.to_string())
-            .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
-            .env("OPENSHELL_ROUTE_REFRESH_INTERVAL_SECS", "1")
+        sandbox(lab, &format!("http://{}", self.address))
     }
+}
+
+/// A sandbox that a gateway at `endpoint` launched.
+fn sandbox<'l>(lab: &'l Lab, endpoint: &str) -> Sandbox<'l> {
+    Sandbox::bare(lab)
+        .args(&["--sandbox-id", "box-1", "--openshell-endpoint", endpoint, "--sandbox", "dev"])
+        .env("OPENSHELL_SANDBOX_UID", &UID.to_string())
+        .env("OPENSHELL_SANDBOX_GID", &UID.to_string())
+        .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
+        .env("OPENSHELL_ROUTE_REFRESH_INTERVAL_SECS", "1")
 }
 
 /// curl may go to `path` of web.test:8080.
@@ -133,6 +138,63 @@ fn a_sandbox_gets_policy_credentials_and_models_from_gateways_of_both_generation
         assert!(!finished.log.contains("s3cret-Value"));
         assert_eq!(finished.logged("policy loaded from the gateway").len(), 1, "{}", finished.log);
         assert!(finished.logged("[version:1 hash:hash1]").len() == 1 && finished.logged("sandbox=box-1").len() > 5);
+    }
+}
+
+/// The same bytes, where a message of type `T` is decoded from `bytes` and encoded again.
+fn recoded<T: Message + Default>(bytes: &[u8]) -> Vec<u8> {
+    T::decode(bytes).unwrap().encode_to_vec()
+}
+
+#[test]
+fn gateways_of_another_implementation_understand_and_are_understood_byte_for_byte() {
+    use gateway::proto::v1::{GatewayMessage, GetSandboxProviderEnvironmentResponse};
+    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/openshell-gateway/proto");
+    let descriptors = protox::compile(["sandbox.proto", "openshell.proto", "inference.proto"], [proto]).unwrap();
+    for generation in ["april", "today"] {
+        let lab = Lab::with_web();
+        let upstream = lab.http("10.99.0.1:8080");
+        let folder = lab.folder("gateway");
+        std::fs::write(folder.join("descriptors"), descriptors.encode_to_vec()).unwrap();
+        let program = lab.file("gateway.py", include_str!("data/gateway.py"));
+        let words = [program.to_str().unwrap(), folder.to_str().unwrap(), "127.0.0.1:7000", generation];
+        let _gateway = lab.program(&[&["/usr/bin/python3"], &words[..]].concat());
+        let finished = sandbox(&lab, "http://127.0.0.1:7000").sh(&format!(
+            "echo $REGION; {FETCH}/a -H \"X-Key: $API_KEY\"; {FETCH}/b; curl -s https://inference.local/v1/chat/completions -d '{{\"messages\":[]}}' -H content-type:application/json | grep -o m1"
+        ));
+        assert!(finished.ok().starts_with("north\n200\n403"), "{finished:?}");
+        assert!(String::from_utf8(upstream.seen().concat()).unwrap().contains("X-Key: s3cret-Value"));
+        let seen = std::fs::read_to_string(folder.join("seen")).unwrap();
+        let mut types = std::collections::BTreeSet::new();
+        for line in seen.lines() {
+            let seen: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!(seen["same"], true, "{line}");
+            types.insert(seen["type"].as_str().unwrap().to_owned());
+        }
+        let mut expected = vec![
+            "GetInferenceBundleRequest",
+            "GetSandboxConfigRequest",
+            "GetSandboxProviderEnvironmentRequest",
+            "PushSandboxLogsRequest",
+            "ReportPolicyStatusRequest",
+            "SubmitPolicyAnalysisRequest",
+        ];
+        if generation == "today" {
+            expected.extend(["ReportMainProcessExitRequest", "SupervisorMessage"]);
+            expected.sort_unstable();
+        }
+        assert_eq!(types.into_iter().collect::<Vec<_>>(), expected, "{generation}");
+        let sent = |name: &str| std::fs::read(folder.join(format!("openshell.{name}.sent"))).unwrap();
+        let config = sent("sandbox.v1.GetSandboxConfigResponse");
+        assert_eq!(recoded::<GetSandboxConfigResponse>(&config), config);
+        let credentials = sent("v1.GetSandboxProviderEnvironmentResponse");
+        assert_eq!(recoded::<GetSandboxProviderEnvironmentResponse>(&credentials), credentials);
+        let routes = sent("inference.v1.GetInferenceBundleResponse");
+        assert_eq!(recoded::<GetInferenceBundleResponse>(&routes), routes);
+        if generation == "today" {
+            let accepted = sent("v1.GatewayMessage");
+            assert_eq!(recoded::<GatewayMessage>(&accepted), accepted);
+        }
     }
 }
 
@@ -1140,6 +1202,91 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
     std::fs::write(folder.join("go"), "").unwrap();
     let finished = started.wait();
     assert_eq!(finished.ok(), "web.test 250\ndb.test 0", "{finished:?}");
+}
+
+/// Passes connections on to a gateway, and of the gateway's bytes only as many as are allowed.
+struct Stalling {
+    /// Bytes that may still pass; `None` means all.
+    left: Arc<(Mutex<Option<usize>>, Condvar)>,
+    address: std::net::SocketAddr,
+}
+
+impl Stalling {
+    fn start(lab: &Lab, gateway: std::net::SocketAddr) -> Self {
+        use std::io::{Read, Write};
+        let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let left: Arc<(Mutex<Option<usize>>, Condvar)> = Arc::default();
+        let allowed = Arc::clone(&left);
+        let serve = move || {
+            for client in listener.incoming() {
+                let Ok(mut client) = client else { return };
+                let Ok(mut server) = std::net::TcpStream::connect(gateway) else { continue };
+                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                let allowed = Arc::clone(&allowed);
+                std::thread::spawn(move || {
+                    let mut byte = [0];
+                    while matches!(server.read(&mut byte), Ok(1)) {
+                        let (left, changed) = &*allowed;
+                        let mut left = changed.wait_while(left.lock().unwrap(), |left| *left == Some(0)).unwrap();
+                        *left = left.map(|left| left - 1);
+                        drop(left);
+                        if client.write_all(&byte).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        };
+        lab.inside(move || std::thread::spawn(serve));
+        Self { left, address }
+    }
+
+    fn allow(&self, bytes: Option<usize>) {
+        *self.left.0.lock().unwrap() = bytes;
+        self.left.1.notify_all();
+    }
+}
+
+#[test]
+fn a_gateway_that_hangs_in_a_message_changes_nothing_until_it_goes_on() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let stalling = Stalling::start(&lab, host.address);
+    let launched = sandbox(&lab, &format!("http://{}", stalling.address));
+    let steps = Steps::start(&lab, launched);
+    host.gateway.wait(|heard| heard.heartbeats >= 1);
+    // A message of many bytes.
+    let large = |path: &str| {
+        let mut policy = web(path);
+        let rule = policy.network_policies["web"].clone();
+        policy.network_policies.extend((0..100).map(|number| (format!("more-{number}"), rule.clone())));
+        policy.network_policies.iter_mut().filter(|(name, _)| name.starts_with("more")).for_each(|(name, rule)| {
+            rule.endpoints[0].host = format!("{name}.test");
+        });
+        policy
+    };
+    for (bytes, old, new) in [(40, "/a", "/b"), (1500, "/b", "/a"), (5000, "/a", "/b")] {
+        // In the head of an answer, and in its message.
+        stalling.allow(Some(bytes));
+        host.gateway.set_policy(large(new));
+        steps.started.signal(Signal::HUP);
+        let asked = host.gateway.heard().calls.len();
+        let both = format!("{FETCH}{old}; {FETCH}{new}");
+        assert_eq!(steps.step(&both), "200\n403", "{bytes}");
+        assert_eq!(steps.step(&both), "200\n403", "{bytes}");
+        stalling.allow(None);
+        host.gateway.wait(|heard| heard.calls.len() > asked);
+        steps.until(&both, "403\n200");
+    }
+    stalling.allow(Some(30));
+    host.gateway.set_policy(web("/a"));
+    steps.started.signal(Signal::HUP);
+    let begin = Instant::now();
+    assert_eq!(steps.end().code(), 0);
+    assert!(begin.elapsed() < Duration::from_secs(20), "it holds up no end: {:?}", begin.elapsed());
 }
 
 #[test]
