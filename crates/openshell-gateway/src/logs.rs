@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::channel::Backoff;
 use crate::client::Gateway;
@@ -33,6 +33,10 @@ pub const WAITING: usize = 1_024;
 
 /// Lines of a batch, and the longest wait for a full one.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
+
+/// Pauses between two looks for more lines: a wake of this task for each line would cost more than the line. In the longest one no
+/// more lines are written than can wait.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(20));
 
 /// Lines to be sent, and the count of those that found no room.
 #[derive(Debug)]
@@ -136,22 +140,18 @@ async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut ones
         }
     }
     let deadline = Instant::now() + BATCH.1;
-    while batch.len() < BATCH.0 {
-        if is_stopped {
-            match lines.lines.try_recv() {
-                Ok(line) => batch.push(line),
-                Err(_) => break,
-            }
-            continue;
+    let mut pause = PAUSE.0;
+    loop {
+        while batch.len() < BATCH.0
+            && let Ok(line) = lines.lines.try_recv()
+        {
+            batch.push(line);
         }
-        tokio::select! {
-            biased;
-            line = timeout_at(deadline, lines.lines.recv()) => match line {
-                Ok(Some(line)) => batch.push(line),
-                Ok(None) | Err(_) => break,
-            },
-            _ = &mut *stopped => is_stopped = true,
+        if is_stopped || batch.len() >= BATCH.0 || Instant::now() >= deadline {
+            break;
         }
+        is_stopped = timeout(pause, &mut *stopped).await.is_ok();
+        pause = (pause * 2).min(PAUSE.1);
     }
     is_stopped
 }

@@ -202,6 +202,27 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
         }
+        // Requests at a given rate over two connections; a line before them and one after, then waits for the end of the input.
+        Some("paced") => {
+            let (rate, seconds) = (number(1), number(2));
+            let mut connections = [open(TARGET), open(TARGET)];
+            connections.iter_mut().for_each(|connection| connection.fetch("/"));
+            println!("ready");
+            let (start, each) = (Instant::now(), rate * seconds / 2);
+            let threads = connections.map(|mut connection| {
+                std::thread::spawn(move || {
+                    for n in 0..each {
+                        let due = Duration::from_secs_f64(n as f64 * 2.0 / rate as f64);
+                        std::thread::sleep(due.saturating_sub(start.elapsed()));
+                        connection.fetch("/");
+                    }
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            wait();
+            start.elapsed().as_secs_f64()
+        }
+        Some("echo") => return gateway::echo(),
         Some("sink") => return gateway::sink(),
         Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),
         _ => panic!("no such task: {words:?}"),

@@ -1,8 +1,8 @@
 //! Sandboxes that a gateway launched.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use gateway::proto::v1::{RelayFrame, TcpRelayTarget, relay_frame::Payload, relay_open::Target};
@@ -72,17 +72,111 @@ pub(crate) fn reload(name: &str) {
         begin.elapsed().as_secs_f64()
     });
     println!("{name:<44} {:>9.1} ms", super::client::median_of(times.collect()) * 1e3);
-    let ticks = |pid: u32| -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
-    };
     let before = ticks(child.id());
     std::thread::sleep(Duration::from_secs(20));
     // A hundred ticks a second.
     println!("{:<44} {:>9.2} % of a core", "gateway: idle with a session", (ticks(child.id()) - before) / 20.0);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Processor time of a process in ticks, a hundredth of a second each.
+fn ticks(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
+}
+
+/// A supervisor whose command is a client that says when it is ready.
+struct Client {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Client {
+    fn start(lab: &Lab, words: &[String], level: &str, task: &[&str]) -> Self {
+        let mut command = lab.command();
+        command.args(words).args(["--", &this(), "client"]).args(task).env("OPENSHELL_LOG_PUSH_LEVEL", level);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut client = Self { child, lines };
+        client.ready();
+        client
+    }
+
+    fn ready(&mut self) {
+        assert_eq!(self.lines.next().unwrap().unwrap(), "ready");
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+/// Processor time of the supervisor a request at 5,000 a second whose log lines a gateway gets, to one whose lines it does not; then
+/// its memory, to that of one with files.
+pub(crate) fn cost(name: &str) {
+    const SECONDS: usize = 6;
+    let (lab, _server) = host();
+    let host = Host::start(&lab, &document(0));
+    let per_request = |level| {
+        let mut client = Client::start(&lab, &host.words(), level, &["paced", "5000", &SECONDS.to_string()]);
+        let before = ticks(client.child.id());
+        client.ready();
+        let spent = ticks(client.child.id()) - before;
+        client.end();
+        spent / 100.0 / (5000 * SECONDS) as f64
+    };
+    pairs(name, 1e6, || per_request("error"), || per_request("info"));
+    let file = lab.file("policy.yaml", document(0)).display().to_string();
+    let files = ["--policy-data".to_owned(), file];
+    let memory = |words: &[String]| {
+        let mut client = Client::start(&lab, words, "info", &["paced", "1000", "1"]);
+        client.ready();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let resident: f64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+        client.end();
+        resident / 1024.0
+    };
+    pairs("gateway: memory after 1,000 requests, MiB / files", 1.0, || memory(&files), || memory(&host.words()));
+}
+
+/// The slowest of each hundred small messages there and back by a hundred relays at once, 10 ms between two of a relay, in
+/// milliseconds.
+pub(crate) fn small(name: &str) {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, &document(0));
+    let client = Client::start(&lab, &host.words(), "error", &["echo"]);
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    let target = || Some(Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: SINK.into() }));
+    let relays: Vec<_> = (0..100).map(|_| host.gateway.relay(&host.serving, target()).unwrap()).collect();
+    let tasks = relays.into_iter().map(|mut relay| async move {
+        let mut times = Vec::new();
+        let mut due = tokio::time::interval(Duration::from_millis(10));
+        for _ in 0..200 {
+            due.tick().await;
+            let begin = Instant::now();
+            let payload = Some(Payload::Data(bytes::Bytes::from_static(&[7; 64])));
+            relay.to.send(Ok(RelayFrame { payload })).await.unwrap();
+            let mut left = 64;
+            while left > 0 {
+                match relay.from.message().await.unwrap().unwrap().payload {
+                    Some(Payload::Data(data)) => left -= data.len(),
+                    other => panic!("{other:?}"),
+                }
+            }
+            times.push(begin.elapsed().as_secs_f64());
+        }
+        times
+    });
+    let running: Vec<_> = tasks.map(|task| host.serving.handle.spawn(task)).collect();
+    let mut times: Vec<_> = running.into_iter().flat_map(|task| host.serving.handle.block_on(task).unwrap()).collect();
+    times.sort_by(f64::total_cmp);
+    println!("{name:<44} {:>9.2} ms", times[times.len() * 99 / 100] * 1e3);
+    client.end();
 }
 
 /// Requests through the proxy whose log lines a gateway gets, to those whose lines it does not.
@@ -149,6 +243,20 @@ pub(crate) fn sink() {
     loop {
         swallow(listener.accept().unwrap().0);
     }
+}
+
+/// Sends each client inside what it sends, until the end of the input.
+pub(crate) fn echo() {
+    let listener = TcpListener::bind(("127.0.0.1", SINK)).unwrap();
+    println!("ready");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut from, mut to) = client.and_then(|client| Ok((client.try_clone()?, client))).unwrap();
+            to.set_nodelay(true).unwrap();
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+    });
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 fn swallow(mut stream: TcpStream) {

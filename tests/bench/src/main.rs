@@ -97,6 +97,8 @@ const ROWS: &[Row] = &[
     ("gateway: start / files", gateway::start),
     ("gateway: SIGHUP, 1,000 policies, acknowledged", gateway::reload),
     ("gateway: requests with lines pushed / not", gateway::logs),
+    ("gateway: CPU us a request, 5,000/s, pushed / not", gateway::cost),
+    ("gateway: 100 relays of small messages, p99", gateway::small),
     ("gateway: 1 GiB by a relay, speed / loopback", gateway::relay),
 ];
 

@@ -75,7 +75,12 @@ struct Fields(BTreeMap<String, String>);
 
 impl Fields {
     fn put(&mut self, name: &str, value: impl ToString) {
-        let value: String = value.to_string().chars().take(FIELD_CHARS).collect();
+        let mut value = value.to_string();
+        if value.len() > FIELD_CHARS
+            && let Some((end, _)) = value.char_indices().nth(FIELD_CHARS)
+        {
+            value.truncate(end);
+        }
         if !value.is_empty() {
             self.0.insert(name.to_owned(), value);
         }
