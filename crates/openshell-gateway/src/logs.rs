@@ -34,8 +34,8 @@ pub const WAITING: usize = 1_024;
 /// Lines of a batch, and the longest wait for a full one.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
 
-/// Pauses between two looks for more lines: a wake of this task for each line would cost more than the line. In the longest one no
-/// more lines are written than can wait.
+/// Pauses between two looks for more lines: a wake of this task for each line would cost more than the line. Up to 51,200
+/// lines a second no more are written in the longest one than can wait.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(20));
 
 /// Lines to be sent, and the count of those that found no room.
