@@ -13,7 +13,7 @@ use openshell_policy::secret::Secret;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -29,6 +29,9 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::fro
 /// relays whose servers do not read must not keep a policy from arriving.
 const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
+
+/// Bytes that are read from the gateway at once.
+const READ_BYTES: usize = 64 * 1024;
 
 /// The certificates of mutual TLS, in PEM.
 #[derive(Debug)]
@@ -131,7 +134,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Service<Uri> for Dialer {
-    type Response = TokioIo<Box<dyn Stream>>;
+    type Response = TokioIo<BufReader<Box<dyn Stream>>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -144,7 +147,9 @@ impl Service<Uri> for Dialer {
         Box::pin(async move {
             let dialed = tokio::time::timeout(CONNECT, destination.dial()).await;
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within ten seconds");
-            Ok(TokioIo::new(dialed.map_err(late)??))
+            let stream = dialed.map_err(late)??;
+            // HTTP/2 reads the heads of frames, and what follows, in small pieces.
+            Ok(TokioIo::new(BufReader::with_capacity(READ_BYTES, stream)))
         })
     }
 }

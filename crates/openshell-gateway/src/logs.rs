@@ -1,6 +1,5 @@
 //! Log lines on their way to the gateway.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,23 +9,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::channel::Backoff;
 use crate::client::Gateway;
+use crate::convert::logs::LogLine;
 use crate::error::CallError;
-use crate::proto::v1::{PushSandboxLogsRequest, SandboxLogLine};
-
-/// A log line with its fields.
-#[derive(Clone, Debug)]
-pub struct LogLine {
-    /// Its time, in milliseconds since 1970.
-    pub timestamp_ms: i64,
-    /// Its level.
-    pub level: &'static str,
-    /// The part that says it.
-    pub target: String,
-    /// Its text.
-    pub message: String,
-    /// Its facts.
-    pub fields: BTreeMap<String, String>,
-}
+use crate::proto::v1::PushSandboxLogsRequest;
 
 /// Lines that wait to be sent.
 pub const WAITING: usize = 1_024;
@@ -34,9 +19,9 @@ pub const WAITING: usize = 1_024;
 /// Lines of a batch, and the longest wait for a full one.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
 
-/// Pauses between two looks for more lines: a wake of this task for each line would cost more than the line. Up to 51,200
-/// lines a second no more are written in the longest one than can wait.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(20));
+/// Pause between two looks for more lines: a wake of this task for each line would cost more than the line. Up to 51,200 lines a
+/// second no more are written in it than can wait.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Lines to be sent, and the count of those that found no room.
 #[derive(Debug)]
@@ -107,8 +92,7 @@ async fn stream(
         };
         if let dropped @ 1.. = lines.dropped.swap(0, Ordering::Relaxed) {
             let message = format!("{dropped} log lines were dropped: the gateway takes them too slowly");
-            let note =
-                unsent.last().map(|last| LogLine { level: "WARN", message, fields: BTreeMap::new(), ..last.clone() });
+            let note = unsent.last().map(|last| last.note(&message));
             unsent.extend(note);
         }
         if !unsent.is_empty() {
@@ -140,32 +124,23 @@ async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut ones
         }
     }
     let deadline = Instant::now() + BATCH.1;
-    let mut pause = PAUSE.0;
     loop {
         while batch.len() < BATCH.0
             && let Ok(line) = lines.lines.try_recv()
         {
             batch.push(line);
         }
-        if is_stopped || batch.len() >= BATCH.0 || Instant::now() >= deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if is_stopped || batch.len() >= BATCH.0 || left.is_zero() {
             break;
         }
-        is_stopped = timeout(pause, &mut *stopped).await.is_ok();
-        pause = (pause * 2).min(PAUSE.1);
+        is_stopped = timeout(left.min(PAUSE), &mut *stopped).await.is_ok();
     }
     is_stopped
 }
 
 fn request(gateway: &Gateway, lines: Vec<LogLine>) -> PushSandboxLogsRequest {
-    let sandbox_id = gateway.id();
-    let line = |line: LogLine| SandboxLogLine {
-        sandbox_id: sandbox_id.to_owned(),
-        timestamp_ms: line.timestamp_ms,
-        level: line.level.to_owned(),
-        target: line.target,
-        message: line.message,
-        source: "sandbox".to_owned(),
-        fields: line.fields,
-    };
-    PushSandboxLogsRequest { sandbox_id: sandbox_id.to_owned(), logs: lines.into_iter().map(line).collect() }
+    let id: Arc<str> = gateway.id().into();
+    let logs = lines.into_iter().map(|line| line.of(&id)).collect();
+    PushSandboxLogsRequest { sandbox_id: gateway.id().to_owned(), logs }
 }

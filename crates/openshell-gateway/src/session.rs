@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -318,17 +319,53 @@ async fn relay(
     }
 }
 
-/// Writes the data of `frames` until they end.
+/// Bytes of frames that are written at once. With the stream's window they bound the memory of a relay.
+const WRITTEN_BYTES: usize = 128 * 1024;
+
+/// Writes the data of `frames` until they end, as many at once as are there.
 async fn copy_in(mut frames: Streaming<RelayFrame>, writer: &mut (impl AsyncWriteExt + Unpin)) -> Result<(), ()> {
-    loop {
-        match frames.message().await.map_err(drop)? {
-            None => return Ok(()),
-            Some(RelayFrame { payload: Some(relay_frame::Payload::Data(data)) }) => {
-                writer.write_all(&data).await.map_err(drop)?;
+    let mut is_ended = false;
+    while !is_ended {
+        let (mut next, mut batch, mut bytes) = (frames.message().await.map_err(drop)?, Vec::new(), 0);
+        loop {
+            match next {
+                None => is_ended = true,
+                Some(RelayFrame { payload: Some(relay_frame::Payload::Data(data)) }) => {
+                    bytes += data.len();
+                    batch.push(data);
+                }
+                Some(RelayFrame { payload: Some(relay_frame::Payload::Init(_)) | None }) => {}
             }
-            Some(RelayFrame { payload: Some(relay_frame::Payload::Init(_)) | None }) => {}
+            if is_ended || bytes >= WRITTEN_BYTES {
+                break;
+            }
+            // Frames that are there have been received, so that one that fails makes none of them void.
+            match frames.message().now_or_never() {
+                Some(Ok(frame)) => next = frame,
+                Some(Err(_)) => {
+                    write_all(writer, &batch).await?;
+                    return Err(());
+                }
+                None => break,
+            }
+        }
+        write_all(writer, &batch).await?;
+    }
+    Ok(())
+}
+
+async fn write_all(writer: &mut (impl AsyncWriteExt + Unpin), pieces: &[Bytes]) -> Result<(), ()> {
+    let mut slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    // Skips empty pieces.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match writer.write_vectored(rest).await.map_err(drop)? {
+            0 => return Err(()),
+            written => IoSlice::advance_slices(&mut rest, written),
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -224,6 +224,7 @@ pub(crate) fn run(words: &[String]) {
         }
         Some("echo") => return gateway::echo(),
         Some("sink") => return gateway::sink(),
+        Some("session") => return gateway::session(&words[1]),
         Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),
         _ => panic!("no such task: {words:?}"),
     };

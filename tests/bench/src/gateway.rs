@@ -194,17 +194,20 @@ pub(crate) fn logs(name: &str) {
     pairs(name, 1.0, || rate("error"), || rate("info"));
 }
 
-/// A gibibyte to a server inside by a relay, to a copy over loopback.
+/// A gibibyte to a server inside by a relay, to a copy over loopback; then the same by a session without logic.
 pub(crate) fn relay(name: &str) {
     let lab = Lab::with_web();
-    let host = Host::start(&lab, &document(0));
-    let mut command = lab.command();
-    command.args(host.words()).args(["--", &this(), "client", "sink"]).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = lab.inside(move || command.stderr(Stdio::null()).spawn().unwrap());
-    let mut ready = [0; 6];
-    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    host.gateway.wait(|heard| !heard.hellos.is_empty());
-    let by_relay = || {
+    let direct = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let served = std::thread::spawn(move || swallow(listener.accept().unwrap().0));
+        let begin = Instant::now();
+        (0..BYTES / FRAME).for_each(|_| stream.write_all(&[7; FRAME]).unwrap());
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        served.join().unwrap();
+        begin.elapsed().as_secs_f64().recip()
+    };
+    let by_relay = |host: &Host| {
         let target = Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: SINK.into() });
         let mut relay = host.gateway.relay(&host.serving, Some(target)).unwrap();
         let begin = Instant::now();
@@ -218,19 +221,39 @@ pub(crate) fn relay(name: &str) {
         });
         begin.elapsed().as_secs_f64().recip()
     };
-    let direct = || {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let served = std::thread::spawn(move || swallow(listener.accept().unwrap().0));
-        let begin = Instant::now();
-        (0..BYTES / FRAME).for_each(|_| stream.write_all(&[7; FRAME]).unwrap());
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        served.join().unwrap();
-        begin.elapsed().as_secs_f64().recip()
+    let start = |mut command: std::process::Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        child
     };
-    pairs(name, 1.0, direct, by_relay);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let end = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let host = Host::start(&lab, &document(0));
+    let mut command = lab.command();
+    command.args(host.words()).args(["--", &this(), "client", "sink"]);
+    let supervisor = start(command);
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    pairs(name, 1.0, direct, || by_relay(&host));
+    let without_logic = Host::start(&lab, &document(0));
+    let mut command = std::process::Command::new(this());
+    command.args(["client", "session", &without_logic.address.to_string()]);
+    let plain = start(command);
+    without_logic.gateway.wait(|heard| !heard.hellos.is_empty());
+    pairs("gateway: the same / a session without logic", 1.0, || by_relay(&without_logic), || by_relay(&host));
+    [supervisor, plain].into_iter().for_each(end);
+}
+
+/// A session with the gateway at `address` without a sandbox, and a server to which its relays lead.
+pub(crate) fn session(address: &str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, target) = (address.parse().unwrap(), listener.local_addr().unwrap());
+    std::thread::spawn(move || listener.incoming().for_each(|client| swallow(client.unwrap())));
+    println!("ready");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(gateway::plain::serve(address, target));
 }
 
 /// Port of the server inside.

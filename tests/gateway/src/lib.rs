@@ -39,6 +39,8 @@ pub mod proto {
     }
 }
 
+pub mod plain;
+
 use proto::inference::v1::inference_server::{Inference, InferenceServer};
 use proto::inference::v1::{GetInferenceBundleRequest, GetInferenceBundleResponse};
 use proto::sandbox::v1::{GetSandboxConfigRequest, GetSandboxConfigResponse, SandboxPolicy};

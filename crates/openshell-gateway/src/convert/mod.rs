@@ -3,6 +3,7 @@
 pub mod config;
 pub mod denials;
 pub mod environment;
+pub mod logs;
 pub mod policy;
 pub mod routes;
 

@@ -1,11 +1,12 @@
 //! Log events for a gateway: the line, and its facts as fields.
 
-use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openshell_gateway::logs::{Lines, LogLine, WAITING};
+use openshell_gateway::convert::logs::LogLine;
+use openshell_gateway::logs::{Lines, WAITING};
 use openshell_policy::event::{Decided, Ends, Event, Lineage, Way};
 use openshell_policy::words::{Action, Decision, Engine};
 use tokio::sync::mpsc;
@@ -50,16 +51,12 @@ impl Sink for PushSink {
             return;
         };
         let (target, fields) = match event.content() {
-            Content::Diagnostic { target, .. } => (target.rsplit("::").next().unwrap_or(target), BTreeMap::new()),
+            Content::Diagnostic { target, .. } => (target.rsplit("::").next().unwrap_or(target), Fields::default()),
             Content::Audit(event) => ("audit", fields(event)),
         };
-        let line = LogLine {
-            timestamp_ms: i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default(),
-            level: event.attention_level().as_str(),
-            target: target.to_owned(),
-            message: event.message(),
-            fields,
-        };
+        let time = i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+        let level = event.attention_level().as_str();
+        let line = LogLine::new(time, level, target, &event.message(), &fields.sorted());
         room.send(line);
     }
 
@@ -69,21 +66,41 @@ impl Sink for PushSink {
 /// Longest value of a field, in characters: the workload chooses some of them.
 const FIELD_CHARS: usize = 1_024;
 
-/// Fields by their names.
+/// Names and values of fields. All values are in one text.
 #[derive(Default)]
-struct Fields(BTreeMap<String, String>);
+struct Fields {
+    text: String,
+    /// Each name, and the end of its value.
+    ends: Vec<(&'static str, usize)>,
+}
 
 impl Fields {
-    fn put(&mut self, name: &str, value: impl ToString) {
-        let mut value = value.to_string();
-        if value.len() > FIELD_CHARS
-            && let Some((end, _)) = value.char_indices().nth(FIELD_CHARS)
+    /// Adds a field, unless its value is empty.
+    fn put(&mut self, name: &'static str, value: impl Display) {
+        let start = self.text.len();
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "{value}");
+        let written = self.text.get(start..).unwrap_or_default();
+        if written.len() > FIELD_CHARS
+            && let Some((end, _)) = written.char_indices().nth(FIELD_CHARS)
         {
-            value.truncate(end);
+            self.text.truncate(start + end);
         }
-        if !value.is_empty() {
-            self.0.insert(name.to_owned(), value);
+        if self.text.len() > start {
+            self.ends.push((name, self.text.len()));
         }
+    }
+
+    /// The fields in the order of their names.
+    fn sorted(&self) -> Vec<(&'static str, &str)> {
+        let mut start = 0;
+        let value = |(name, end): &(&'static str, usize)| {
+            let value = self.text.get(std::mem::replace(&mut start, *end)..*end).unwrap_or_default();
+            (*name, value)
+        };
+        let mut fields: Vec<_> = self.ends.iter().map(value).collect();
+        fields.sort_unstable_by_key(|(name, _)| *name);
+        fields
     }
 
     fn ends(&mut self, ends: &Ends<'_>) {
@@ -124,7 +141,7 @@ fn action(action: Action) -> &'static str {
 }
 
 /// The facts of an event.
-fn fields(event: &Event<'_>) -> BTreeMap<String, String> {
+fn fields(event: &Event<'_>) -> Fields {
     let mut fields = Fields::default();
     match event {
         Event::Connection(event) => {
@@ -195,5 +212,5 @@ fn fields(event: &Event<'_>) -> BTreeMap<String, String> {
         }
         Event::Finding(_) | Event::Lifecycle(_) => {}
     }
-    fields.0
+    fields
 }

@@ -1,0 +1,153 @@
+//! Log lines. Each is encoded where it is written, so that it costs a few allocations, and a batch is kept by reference until it
+//! has arrived.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+/// A log line of the message `SandboxLogLine`, encoded but for the sandbox's id.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogLine {
+    timestamp_ms: i64,
+    /// The sandbox's id, once it is sent.
+    id: Option<Arc<str>>,
+    /// Everything behind the id.
+    rest: Bytes,
+}
+
+/// Tags of the fields.
+mod tag {
+    pub(super) const ID: u32 = 1;
+    pub(super) const TIMESTAMP: u32 = 2;
+    pub(super) const LEVEL: u32 = 3;
+    pub(super) const TARGET: u32 = 4;
+    pub(super) const MESSAGE: u32 = 5;
+    pub(super) const SOURCE: u32 = 6;
+    pub(super) const FIELDS: u32 = 7;
+    /// Of an entry of a map.
+    pub(super) const KEY: u32 = 1;
+    pub(super) const VALUE: u32 = 2;
+}
+
+/// Bytes of a line that are room enough for most.
+const USUAL_BYTES: usize = 768;
+
+impl LogLine {
+    /// Encodes a line: milliseconds since 1970, level, the part that says it, text, and facts in the order of their names.
+    #[must_use]
+    pub fn new(timestamp_ms: i64, level: &str, target: &str, message: &str, fields: &[(&str, &str)]) -> Self {
+        let mut rest = Vec::with_capacity(USUAL_BYTES);
+        encoding::int64::encode(tag::TIMESTAMP, &timestamp_ms, &mut rest);
+        let texts = [(tag::LEVEL, level), (tag::TARGET, target), (tag::MESSAGE, message), (tag::SOURCE, "sandbox")];
+        texts.into_iter().for_each(|(tag, text)| put(tag, text, &mut rest));
+        for (name, value) in fields {
+            encoding::encode_key(tag::FIELDS, WireType::LengthDelimited, &mut rest);
+            let length = length(tag::KEY, name) + length(tag::VALUE, value);
+            encoding::encode_varint(length as u64, &mut rest);
+            put(tag::KEY, name, &mut rest);
+            put(tag::VALUE, value, &mut rest);
+        }
+        Self { timestamp_ms, id: None, rest: rest.into() }
+    }
+
+    /// Returns a line of this part about sending lines, with this one's time.
+    pub(crate) fn note(&self, message: &str) -> Self {
+        Self::new(self.timestamp_ms, "WARN", "logs", message, &[])
+    }
+
+    /// Returns the line as one of the sandbox `id`.
+    pub(crate) fn of(self, id: &Arc<str>) -> Self {
+        Self { id: Some(Arc::clone(id)), ..self }
+    }
+}
+
+/// Encodes a string; an empty one is left out (the default of proto3).
+fn put(tag: u32, text: &str, buffer: &mut impl BufMut) {
+    if !text.is_empty() {
+        encoding::encode_key(tag, WireType::LengthDelimited, buffer);
+        encoding::encode_varint(text.len() as u64, buffer);
+        buffer.put_slice(text.as_bytes());
+    }
+}
+
+/// Bytes of an encoded string.
+fn length(tag: u32, text: &str) -> usize {
+    match text.len() {
+        0 => 0,
+        length => encoding::key_len(tag) + encoding::encoded_len_varint(length as u64) + length,
+    }
+}
+
+impl Message for LogLine {
+    fn encode_raw(&self, buffer: &mut impl BufMut) {
+        put(tag::ID, self.id.as_deref().unwrap_or_default(), buffer);
+        buffer.put_slice(&self.rest);
+    }
+
+    fn encoded_len(&self) -> usize {
+        length(tag::ID, self.id.as_deref().unwrap_or_default()) + self.rest.len()
+    }
+
+    /// No gateway sends lines.
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        kind: WireType,
+        buffer: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        encoding::skip_field(kind, tag, buffer, context)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LogLine;
+    use prost::Message;
+    use std::collections::BTreeMap;
+
+    /// The message as its description says.
+    #[derive(Clone, PartialEq, Message)]
+    struct Described {
+        #[prost(string, tag = "1")]
+        sandbox_id: String,
+        #[prost(int64, tag = "2")]
+        timestamp_ms: i64,
+        #[prost(string, tag = "3")]
+        level: String,
+        #[prost(string, tag = "4")]
+        target: String,
+        #[prost(string, tag = "5")]
+        message: String,
+        #[prost(string, tag = "6")]
+        source: String,
+        #[prost(btree_map = "string, string", tag = "7")]
+        fields: BTreeMap<String, String>,
+    }
+
+    #[test]
+    fn a_line_is_encoded_as_its_message_is() {
+        let long = "x".repeat(300);
+        let fields = [("action", "deny"), ("dst_host", "a.test"), ("l7_target", long.as_str())];
+        for (message, fields) in [("text", &fields[..]), ("", &[])] {
+            let line = LogLine::new(1_700_000_000_000, "INFO", "audit", message, fields).of(&"box".into());
+            let described = Described {
+                sandbox_id: "box".to_owned(),
+                timestamp_ms: 1_700_000_000_000,
+                level: "INFO".to_owned(),
+                target: "audit".to_owned(),
+                message: message.to_owned(),
+                source: "sandbox".to_owned(),
+                fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            };
+            assert_eq!(line.encode_to_vec(), described.encode_to_vec());
+            assert_eq!(line.encoded_len(), described.encoded_len());
+        }
+    }
+}
