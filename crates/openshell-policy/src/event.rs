@@ -7,7 +7,7 @@ use crate::denial::Denial;
 use crate::reason::ReasonCode;
 use crate::words::{
     Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FindingActivity, LifecycleActivity,
-    ProcessActivity, Severity,
+    ProcessActivity, Severity, SshActivity, SshDoor,
 };
 
 /// A receiver of events. Called on the way of connections, so it must not block.
@@ -39,6 +39,8 @@ pub enum Event<'e> {
     Lifecycle(Lifecycle<'e>),
     /// A command started or ended.
     Process(Process<'e>),
+    /// A step of an SSH connection.
+    Ssh(Ssh<'e>),
 }
 
 /// The program at one end, and the target at the other.
@@ -299,6 +301,33 @@ pub struct Process<'e> {
     pub reason: Option<&'e str>,
 }
 
+/// A step of an SSH connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Ssh<'e> {
+    /// The step.
+    pub activity: SshActivity,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The effect.
+    pub action: Action,
+    /// The way by which the client came.
+    pub door: SshDoor,
+    /// The client: an address, a process, or the id of a relay.
+    pub client: &'e str,
+    /// The method of authentication, once it is over.
+    pub authentication: Option<&'e str>,
+    /// The command line, or the subsystem.
+    pub command: Option<&'e str>,
+    /// The target of a forwarding, or the address where it listens.
+    pub target: Option<&'e str>,
+    /// The exit code of a command that has ended.
+    pub exit: Option<i32>,
+    /// Bytes from the client and to it, of a channel that has ended.
+    pub transferred: Option<(u64, u64)>,
+    /// The cause of a refusal or an early end; empty if there is nothing to add.
+    pub reason: &'e str,
+}
+
 impl<'e> Event<'e> {
     /// The denial that the event is to be counted as.
     #[must_use]
@@ -309,9 +338,12 @@ impl<'e> Event<'e> {
             Self::Closed(closed) => closed.denial,
             Self::Bypass(attempt) => attempt.denial,
             Self::Name(name) => name.denial,
-            Self::Published(_) | Self::Finding(_) | Self::Configuration(_) | Self::Lifecycle(_) | Self::Process(_) => {
-                None
-            }
+            Self::Published(_)
+            | Self::Finding(_)
+            | Self::Configuration(_)
+            | Self::Lifecycle(_)
+            | Self::Process(_)
+            | Self::Ssh(_) => None,
         }
     }
 }

@@ -145,3 +145,24 @@ words! {
         Terminate = "TERMINATE",
     }
 }
+
+words! {
+    /// Step of an SSH connection.
+    SshActivity {
+        Open = "OPEN",
+        Auth = "AUTH",
+        Exec = "EXEC",
+        Forward = "FORWARD",
+        Close = "CLOSE",
+    }
+}
+
+words! {
+    /// Way by which a client came.
+    SshDoor {
+        Tcp = "tcp",
+        Socket = "socket",
+        Relay = "relay",
+        Exec = "exec",
+    }
+}

@@ -54,7 +54,8 @@ impl Slots {
 
 impl Slots {
     /// Connections that are served.
-    fn taken(&self) -> usize {
+    #[must_use]
+    pub fn taken(&self) -> usize {
         self.most.saturating_sub(self.served.available_permits())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use crate::listener::Service;
 use crate::relay::opaque;
 use crate::socket::prepare;
 
-/// Opens an unconnected, non-blocking IPv4 TCP socket in the workload's network. May block.
-pub type OpenInside = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
+/// Opens an unconnected, non-blocking TCP socket in the workload's network, for the family of an address. May block.
+pub type OpenInside = Arc<dyn Fn(IpAddr) -> io::Result<std::net::TcpStream> + Send + Sync>;
 
 /// Slots for sockets that are being opened inside.
 static OPENING: Semaphore = Semaphore::const_new(Limits::OPENING_INSIDE);
@@ -57,17 +57,27 @@ impl PublishedPort {
     }
 }
 
-/// Connects to `port` of the loopback address inside, by a socket of `open`.
+/// Connects to `port` of the loopback address inside, by a socket of `open`: that of IPv4, and where nothing listens there, that
+/// of IPv6.
 ///
 /// # Errors
 /// No socket can be opened inside, or no server answers in time.
 pub async fn dial(open: &OpenInside, port: u16) -> io::Result<TcpStream> {
+    match dial_at(open, Ipv4Addr::LOCALHOST.into(), port).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            dial_at(open, Ipv6Addr::LOCALHOST.into(), port).await.map_err(|_| error)
+        }
+        dialed => dialed,
+    }
+}
+
+async fn dial_at(open: &OpenInside, address: IpAddr, port: u16) -> io::Result<TcpStream> {
     let socket = {
         let _slot = OPENING.acquire().await.map_err(io::Error::other)?;
         let open = Arc::clone(open);
-        tokio::task::spawn_blocking(move || open()).await.map_err(io::Error::other)??
+        tokio::task::spawn_blocking(move || open(address)).await.map_err(io::Error::other)??
     };
-    let connected = TcpSocket::from_std_stream(socket).connect((Ipv4Addr::LOCALHOST, port).into());
+    let connected = TcpSocket::from_std_stream(socket).connect((address, port).into());
     let server = timeout(Limits::CONNECT_DEADLINE, connected).await??;
     // Where nothing listens, the kernel may choose the same port for this end, and connect it to itself.
     let is_itself = matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
@@ -120,9 +130,13 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let address = socket.local_addr().unwrap();
-        let open = || {
+        let open = |address: std::net::IpAddr| {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+            let family = match address.is_ipv4() {
+                true => rustix::net::AddressFamily::INET,
+                false => rustix::net::AddressFamily::INET6,
+            };
+            let kind = rustix::net::SocketType::STREAM;
             Ok(rustix::net::socket_with(family, kind, flags, None)?.into())
         };
         let service = PublishedPort::new(address, port, Arc::new(open), Arc::clone(audit) as _);

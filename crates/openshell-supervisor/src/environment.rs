@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use openshell_policy::variable;
+
 use crate::landlock::Request;
 use crate::run_as::{ProcessIdentity, User};
 
@@ -115,8 +117,8 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
     if let Some(folder) = inputs.trust {
-        BUNDLE_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
-        AUTHORITY_VARIABLES.iter().for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
+        variable::BUNDLE.iter().for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
+        variable::AUTHORITY.iter().for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
         if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
             let options = java_options(environment.get("JAVA_TOOL_OPTIONS"), folder, proxy, host_name);
             environment.set("JAVA_TOOL_OPTIONS", options);
@@ -189,24 +191,6 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 const PROXY_VARIABLES: &[&str] =
     &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
-/// Variables that name the complete set of trusted certificates; the caller's values would bypass the sandbox's
-/// authority.
-const BUNDLE_VARIABLES: &[&str] = &[
-    "AWS_CA_BUNDLE",
-    "CARGO_HTTP_CAINFO",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "NIX_SSL_CERT_FILE",
-    "NPM_CONFIG_CAFILE",
-    "PIP_CERT",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_FILE",
-];
-
-/// Variables that name certificates to be trusted in addition to a program's own.
-const AUTHORITY_VARIABLES: &[&str] = &["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
-
 /// Variables that lead to services of the caller's session or tell the state of its shell.
 const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_", "SSL_CERT_DIR"];
 
@@ -216,8 +200,8 @@ const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 /// Returns the certificate files that `caller` names to its programs, each with its variable, and true if they are
 /// trusted in addition to a program's own certificates instead of replacing them.
 pub fn named_certificates(caller: &Environment) -> impl Iterator<Item = (&'static str, &Path, bool)> {
-    let variables = BUNDLE_VARIABLES.iter().map(|name| (*name, false));
-    let variables = variables.chain(AUTHORITY_VARIABLES.iter().map(|name| (*name, true)));
+    let variables = variable::BUNDLE.iter().map(|name| (*name, false));
+    let variables = variables.chain(variable::AUTHORITY.iter().map(|name| (*name, true)));
     variables.filter_map(|(name, is_besides)| {
         let value = caller.get(name).filter(|value| !value.is_empty())?;
         Some((name, Path::new(value), is_besides))
@@ -235,7 +219,7 @@ fn is_removed(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.to_ascii_lowercase().ends_with(b"_proxy")
         || PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
-        || [BUNDLE_VARIABLES, AUTHORITY_VARIABLES, SESSION_VARIABLES]
+        || [variable::BUNDLE, variable::AUTHORITY, SESSION_VARIABLES]
             .concat()
             .iter()
             .any(|listed| bytes == listed.as_bytes())

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
-use crate::init::ipc::{self, Command, NotStarted, Reply, Request, Status};
+use crate::init::ipc::{Command, NotStarted, Reply, Request, Status};
 use crate::landlock;
+use crate::packets;
 use crate::protected::Protection;
 use crate::pty::{Size, Terminal};
 use crate::witness::Connects;
@@ -128,7 +129,7 @@ impl Confining {
     /// Init is gone.
     pub fn start(init: Init, confinement: Confinement) -> Result<Self, LaunchError> {
         let request = Request::Confine(confinement);
-        ipc::send(init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })?;
+        packets::send(init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })?;
         Ok(Self { init })
     }
 
@@ -137,7 +138,7 @@ impl Confining {
     pub fn enter(&self, namespace: Option<BorrowedFd<'_>>, firewall_probe: Option<SocketAddrV4>) {
         // If init is gone, its last reply tells why.
         let request = Request::Enter { is_own: namespace.is_some(), firewall_probe };
-        let _ = ipc::send(self.init.socket.as_fd(), &request, namespace.as_slice());
+        let _ = packets::send(self.init.socket.as_fd(), &request, namespace.as_slice());
     }
 
     /// The init.
@@ -152,7 +153,7 @@ impl Confining {
     /// # Errors
     /// A mechanism is missing or could not be proved, named in the message; or init is gone.
     pub fn finish(self) -> Result<(Launcher, Enforced, Option<Connects>), LaunchError> {
-        let reply = ipc::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
+        let reply = packets::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
         let (enforced, descriptors) = match reply {
             Some((Reply::Confined(enforced), descriptors)) => (enforced, descriptors),
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
@@ -194,7 +195,7 @@ impl Launcher {
             id
         };
         let request = Request::Start { id, command: command.clone() };
-        ipc::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
+        packets::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
             lock(&self.registry).listeners.remove(&id);
             LaunchError::Ipc { source }
         })
@@ -211,7 +212,7 @@ impl Launcher {
             registry.terminals.insert(id, (size, listener));
             id
         };
-        ipc::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(|source| {
+        packets::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(|source| {
             lock(&self.registry).terminals.remove(&id);
             LaunchError::Ipc { source }
         })
@@ -223,7 +224,7 @@ impl Launcher {
     /// Init cannot be asked.
     pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
         let request = Request::EndAfter(time);
-        ipc::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
+        packets::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
     }
 
     /// Returns the protection of the files that the supervisor reads again, under the file rules `landlock`;
@@ -277,7 +278,7 @@ impl Running {
     /// # Errors
     /// Init is gone.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        ipc::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
+        packets::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
     }
 }
 
@@ -313,7 +314,7 @@ impl Drop for EndNotice<'_> {
 /// Dispatches init's replies to the listeners until init ends.
 fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
     let mut notice = EndNotice { init, registry, failure: None, is_out_of_time: false };
-    while let Ok(Some((reply, descriptors))) = ipc::receive(init.socket.as_fd()) {
+    while let Ok(Some((reply, descriptors))) = packets::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
                 let pidfd = descriptors.into_iter().next();

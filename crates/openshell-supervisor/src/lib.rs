@@ -29,6 +29,8 @@ pub mod harden;
 pub mod init;
 pub mod job;
 pub mod launch;
+pub mod packets;
+pub mod peer;
 pub mod pty;
 pub mod reaper;
 pub mod signals;

@@ -59,6 +59,14 @@ impl Terminal {
         [self.slave.as_fd(); 3]
     }
 
+    /// Returns a duplicate of the master, which does not block.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted.
+    pub fn master(&self) -> io::Result<OwnedFd> {
+        self.master.try_clone()
+    }
+
     /// Returns the master, which does not block, and the slave.
     #[must_use]
     pub fn into_parts(self) -> (OwnedFd, OwnedFd) {

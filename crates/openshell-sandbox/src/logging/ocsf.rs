@@ -4,9 +4,11 @@ use std::net::IpAddr;
 
 use openshell_policy::event::{
     BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
-    NameLookedUp, Process, PublishedConnection, RequestDecided, Way,
+    NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
 };
-use openshell_policy::words::{Action, Activity, FindingActivity, LifecycleActivity, ProcessActivity, Severity};
+use openshell_policy::words::{
+    Action, Activity, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
+};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
@@ -16,6 +18,7 @@ enum Class {
     NetworkActivity = 4001,
     HttpActivity = 4002,
     DnsActivity = 4003,
+    SshActivity = 4007,
     ProcessActivity = 1007,
     DetectionFinding = 2004,
     DeviceConfigStateChange = 5019,
@@ -35,6 +38,7 @@ pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, sand
         Event::Name(event) => name(event),
         Event::Published(event) => published(event),
         Event::Process(event) => process(event),
+        Event::Ssh(event) => ssh(event),
         Event::Finding(event) => finding(event),
         Event::Configuration(event) => configuration(event),
         Event::Lifecycle(event) => lifecycle(event),
@@ -233,6 +237,27 @@ fn process(event: &Process<'_>) -> Record {
     if let Some(exit) = event.exit {
         record.put("exit_code", exit);
     }
+    record.unmapped("reason", event.reason);
+    record
+}
+
+fn ssh(event: &Ssh<'_>) -> Record {
+    let (number, name) = match event.activity {
+        SshActivity::Open => (1, "Open"),
+        SshActivity::Close => (2, "Close"),
+        SshActivity::Auth | SshActivity::Exec | SshActivity::Forward => (OTHER, event.activity.as_str()),
+    };
+    let mut record = Record::new(Class::SshActivity, number, name, event.severity);
+    record.action(event.action);
+    record.put("src_endpoint", json!({ "name": event.client }));
+    record.put("connection_info", json!({ "direction_id": 1, "direction": "Inbound" }));
+    record.unmapped("door", event.door.as_str());
+    record.unmapped("authentication", event.authentication);
+    record.unmapped("command", event.command);
+    record.unmapped("target", event.target);
+    record.unmapped("exit_code", event.exit);
+    record.unmapped("bytes_in", event.transferred.map(|(received, _)| received));
+    record.unmapped("bytes_out", event.transferred.map(|(_, sent)| sent));
     record.unmapped("reason", event.reason);
     record
 }

@@ -196,6 +196,13 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.put("binary_pid", event.pid);
             fields.put("cmdline", event.command.unwrap_or_default());
         }
+        Event::Ssh(event) => {
+            fields.put("src_addr", event.client);
+            fields.put("action", action(event.action));
+            fields.put("cmdline", event.command.unwrap_or_default());
+            fields.put("dst_host", event.target.unwrap_or_default());
+            fields.put("reason", event.reason);
+        }
         // `[version:3 hash:…]` at the end of a line about a policy.
         Event::Configuration(event) => {
             let versions = event.message.split_once("[version:").map(|(_, rest)| rest.trim_end_matches(']'));

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use openshell_policy::event::{
     Configuration, ConnectionClosed, Decided, Ends, Event, Finding, Lifecycle, ModelCall, NameLookedUp, Process,
-    PublishedConnection, RequestDecided,
+    PublishedConnection, RequestDecided, Ssh,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Activity, Decision, Door, Engine};
@@ -73,6 +73,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
             write!(line, "LIFECYCLE:{} [{}] openshell-sandbox {message}", activity.as_str(), severity.as_str())
         }
         Event::Process(event) => process(line, event),
+        Event::Ssh(event) => ssh(line, event),
     }
 }
 
@@ -155,7 +156,7 @@ fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
 
 fn cause(line: &mut String, reason: &str, code: Option<ReasonCode>) -> fmt::Result {
     if !reason.is_empty() {
-        write!(line, " [reason:{}]", Cut(reason))?;
+        write!(line, " [reason:{}]", Cut::of(reason))?;
     }
     if let Some(code) = code {
         write!(line, " [code:{}]", code.as_str())?;
@@ -183,7 +184,7 @@ fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result 
     let (severity, action) = (severity.as_str(), action.as_str());
     write!(line, "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]")?;
     if !reason.is_empty() {
-        write!(line, " [reason:{}]", Cut(reason))?;
+        write!(line, " [reason:{}]", Cut::of(reason))?;
     }
     Ok(())
 }
@@ -201,12 +202,35 @@ fn process(line: &mut String, event: &Process<'_>) -> fmt::Result {
         write!(line, " [exit:{exit}]")?;
     }
     if let Some(command) = command.filter(|command| !command.is_empty()) {
-        write!(line, " [cmd:{}]", Cut(command))?;
+        write!(line, " [cmd:{}]", Cut::of(command))?;
     }
     if let Some(reason) = reason {
-        write!(line, " [reason:{}]", Cut(reason))?;
+        write!(line, " [reason:{}]", Cut::of(reason))?;
     }
     Ok(())
+}
+
+fn ssh(line: &mut String, event: &Ssh<'_>) -> fmt::Result {
+    let Ssh { activity, severity, action, door, client, authentication, command, target, exit, transferred, reason } =
+        event;
+    let (activity, severity, action) = (activity.as_str(), severity.as_str(), action.as_str());
+    write!(line, "SSH:{activity} [{severity}] {action} {} [door:{}]", Word::of(client), door.as_str())?;
+    if let Some(method) = authentication {
+        write!(line, " [auth:{method}]")?;
+    }
+    if let Some(command) = command {
+        write!(line, " [cmd:{}]", Cut { text: command, limit: COMMAND_BYTES })?;
+    }
+    if let Some(target) = target {
+        write!(line, " [target:{}]", Word::of(target))?;
+    }
+    if let Some(exit) = exit {
+        write!(line, " [exit:{exit}]")?;
+    }
+    if let Some((received, sent)) = transferred {
+        write!(line, " [in:{received} out:{sent}]")?;
+    }
+    cause(line, reason, None)
 }
 
 /// A program with its process id.
@@ -282,15 +306,29 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// At most 80 bytes, whole characters.
-struct Cut<'t>(&'t str);
+/// Bytes of a reason, or of the main command, in a line.
+const TEXT_BYTES: usize = 80;
+
+/// Bytes of a command of an SSH client in a line.
+const COMMAND_BYTES: usize = 512;
+
+/// At most `limit` bytes, whole characters.
+struct Cut<'t> {
+    text: &'t str,
+    limit: usize,
+}
+
+impl<'t> Cut<'t> {
+    fn of(text: &'t str) -> Self {
+        Self { text, limit: TEXT_BYTES }
+    }
+}
 
 impl fmt::Display for Cut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LIMIT: usize = 80;
-        match self.0.len() {
-            ..=LIMIT => f.write_str(self.0),
-            _ => write!(f, "{}...", &self.0[..self.0.floor_char_boundary(LIMIT)]),
+        match self.text.get(..self.text.floor_char_boundary(self.limit)) {
+            Some(kept) if kept.len() < self.text.len() => write!(f, "{kept}..."),
+            _ => f.write_str(self.text),
         }
     }
 }

@@ -99,7 +99,7 @@ impl<'e> LogEvent<'e> {
             }
             Content::Audit(Event::Finding(_)) => return Priority::Security,
             // Clients outside can cause as many as they like; a name that has no address reaches nothing.
-            Content::Audit(Event::Published(_) | Event::Name(_)) => return Priority::Ordinary,
+            Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => return Priority::Ordinary,
             Content::Audit(Event::Closed(event)) => {
                 return if event.code.is_some() { Priority::Security } else { Priority::Ordinary };
             }

@@ -202,5 +202,5 @@ async fn ending(signals: &mut Option<mpsc::Receiver<Received>>) -> i32 {
 fn sessions(gateway: Option<&GatewayReports>, network: &Network) -> io::Result<Option<Sessions>> {
     let (Some(gateway), Some(netns)) = (gateway, &network.netns) else { return Ok(None) };
     let netns = netns.try_clone()?;
-    Ok(Some(gateway.sessions(Arc::new(move || netns.tcp_socket()))))
+    Ok(Some(gateway.sessions(Arc::new(move |address| netns.tcp_socket(address)))))
 }

@@ -60,6 +60,8 @@ pub(super) struct RunServices {
     audit: Arc<dyn Audit>,
     pub(super) run_reports: RunReports,
     pub(super) reporters: Vec<BackgroundReporter>,
+    /// Connections at the proxy, at once.
+    pub(super) slots: Slots,
 }
 
 /// The parts of the proxy that are there before its witness.
@@ -89,8 +91,8 @@ impl RunServices {
         landlock: &landlock::Request,
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
-        let mut services =
-            Self { proxy: None, published: Vec::new(), resolver, audit, run_reports, reporters: Vec::new() };
+        let (published, reporters, slots) = (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
+        let mut services = Self { proxy: None, published, resolver, audit, run_reports, reporters, slots };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
@@ -143,7 +145,7 @@ impl RunServices {
             inference: in_force.inference,
         });
         tasks.spawn("policy engine", warm_up(services));
-        let slots = Slots::new(Limits::CONNECTIONS);
+        let slots = self.slots.clone();
         let doors = Arc::new(NamedDoors { proxy: Arc::clone(&proxy), names: Arc::clone(&names) });
         let of_proxy = slots.clone();
         let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, of_proxy, stopped));
@@ -245,7 +247,7 @@ fn publish(
         listen().with_context(|| format!("cannot publish at {address}; name another port or address in --publish"))?;
     let message = format!("Published at {address}: 127.0.0.1:{port} inside");
     logging::config_event(ConfigState::Enabled, Severity::Info, &message);
-    let open = Arc::new(move || netns.tcp_socket());
+    let open = Arc::new(move |address| netns.tcp_socket(address));
     Ok((listener, PublishedPort::new(address, port, open, Arc::clone(audit))))
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// Cause of an end that the supervisor asked the command for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EndCause {
+pub(crate) enum EndCause {
     /// A signal to the supervisor.
     Signal,
     TimeOut,
@@ -32,19 +32,24 @@ impl EndCause {
     pub(super) fn code_of_kill(self) -> u8 {
         match self {
             Self::TimeOut => TIMED_OUT,
-            Self::Signal => code_of_signal(Signal::KILL.as_raw()),
+            Self::Signal => code_of_killed(),
         }
     }
 }
 
 /// Returns the exit code of a command that ended with `status`.
-pub(super) fn code_of_status(status: Status, cause: Option<EndCause>) -> u8 {
+pub(crate) fn code_of_status(status: Status, cause: Option<EndCause>) -> u8 {
     match (cause, status) {
         (Some(EndCause::TimeOut), _) => TIMED_OUT,
         // The kernel keeps 8 bits of an exit code.
         (_, Status::Exited(code)) => u8::try_from(code & 0xff).unwrap_or(1),
         (_, Status::Killed(signal)) => code_of_signal(signal),
     }
+}
+
+/// Returns the exit code of a command that ended with its sandbox.
+pub(crate) fn code_of_killed() -> u8 {
+    code_of_signal(Signal::KILL.as_raw())
 }
 
 fn code_of_signal(signal: i32) -> u8 {

@@ -1,22 +1,10 @@
 //! Messages between the supervisor and init over a SOCK_SEQPACKET pair.
-//!
-//! A message is one packet of JSON. Larger ones, with a big environment for example, are passed in a memory file.
-//! Descriptors follow.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Seek, Write};
-use std::mem::MaybeUninit;
 use std::net::SocketAddrV4;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::fs::MemfdFlags;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::confine::{Confinement, Enforced, StepFailed};
@@ -117,75 +105,4 @@ pub enum NotStarted {
         /// Description of the failure.
         what: String,
     },
-}
-
-/// Largest message in a packet, in bytes; larger ones are passed in a memory file. Replies about commands are always
-/// smaller: a workload can use up the supervisor's descriptors, and receiving them takes none.
-const PACKET_BYTES: usize = 32 * 1024;
-
-/// Descriptors per message, including a memory file.
-const MAX_DESCRIPTORS: usize = 5;
-
-/// Sends `message` and duplicates of `descriptors`.
-pub(crate) fn send<T: Serialize>(
-    socket: BorrowedFd<'_>,
-    message: &T,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let text = serde_json::to_vec(message)?;
-    if text.len() <= PACKET_BYTES {
-        return send_packet(socket, &text, descriptors);
-    }
-    let mut file = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
-    file.write_all(&text)?;
-    let all: Vec<_> = std::iter::once(file.as_fd()).chain(descriptors.iter().copied()).collect();
-    send_packet(socket, IN_FILE, &all)
-}
-
-/// Packet that stands for a message in a memory file; no JSON message is a single blank.
-const IN_FILE: &[u8] = b" ";
-
-fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Receives a message and its descriptors; `None` at the end of the socket. Descriptors are missing if the receiver has
-/// no free ones.
-pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; PACKET_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let mut text = [IoSliceMut::new(&mut bytes)];
-        match rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            // A reset tells once that the other end died with a packet unread; its own last packets follow, then the end.
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
-            result => break result?,
-        }
-    };
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    bytes.truncate(received.bytes);
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    if bytes != IN_FILE {
-        return Ok(Some((serde_json::from_slice(&bytes)?, descriptors)));
-    }
-    if descriptors.is_empty() {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut file = File::from(descriptors.remove(0));
-    file.rewind()?;
-    Ok(Some((serde_json::from_reader(io::BufReader::new(file))?, descriptors)))
 }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+use crate::packets;
 use crate::privilege::is_root_mapped;
 use crate::switches;
 use crate::sys::{self, Cloned};
@@ -92,7 +93,7 @@ impl PendingInit {
 
     fn up(self) -> Result<Init, InitError> {
         let Self(mut init) = self;
-        match ipc::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
+        match packets::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
             Some((Reply::Up, descriptors)) => {
                 init.processes = descriptors.into_iter().next();
                 Ok(init)

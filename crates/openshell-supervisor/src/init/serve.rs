@@ -14,7 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
 use crate::init::child::{self, Starting};
-use crate::init::ipc::{self, Reply, Request, Status};
+use crate::init::ipc::{Reply, Request, Status};
+use crate::packets;
 use crate::pty;
 use crate::seccomp::filter::Filter;
 use crate::sys;
@@ -40,10 +41,10 @@ impl Isolation {
 /// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let is_up = match set_up(isolation, socket) {
-        Ok(processes) => ipc::send(socket.as_fd(), &Reply::Up, &[processes.as_fd()]).is_ok(),
+        Ok(processes) => packets::send(socket.as_fd(), &Reply::Up, &[processes.as_fd()]).is_ok(),
         Err(failed) => {
             // A failure means that the supervisor is gone.
-            let _ = ipc::send(socket.as_fd(), &failed.reply(), &[]);
+            let _ = packets::send(socket.as_fd(), &failed.reply(), &[]);
             false
         }
     };
@@ -53,7 +54,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
     if let Err(error) = server.serve() {
         // The supervisor reports it as the cause of the end, if it still runs.
-        let _ = ipc::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
+        let _ = packets::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
     }
     if isolation == Isolation::SharedPids {
         end_children();
@@ -191,13 +192,13 @@ impl Server<'_> {
 
     /// Serves one request; returns false at the end of the socket.
     fn serve_one(&mut self) -> io::Result<bool> {
-        let Some((request, descriptors)) = ipc::receive(self.socket.as_fd())? else { return Ok(false) };
+        let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
             Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
                 Ok(AppliedToInit { enforced, filter, connects }) => {
                     self.confined = Some((confinement, filter));
                     let connects: Vec<_> = connects.iter().map(AsFd::as_fd).collect();
-                    ipc::send(self.socket.as_fd(), &Reply::Confined(enforced), &connects)?;
+                    packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &connects)?;
                 }
                 Err(error) => {
                     self.reply(&Reply::Failed(with_causes(&error)))?;
@@ -211,7 +212,7 @@ impl Server<'_> {
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             },
             Request::OpenTerminal { id } => match pty::open_master() {
-                Ok(master) => ipc::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
+                Ok(master) => packets::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     self.reply(&Reply::NoTerminal { id, errno })?;
@@ -247,7 +248,7 @@ impl Server<'_> {
                 Ok((pid, pidfd)) => {
                     self.running.insert(pid, Running { id, stops: 0 });
                     let pid = pid.as_raw_nonzero().get();
-                    ipc::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
+                    packets::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
                 }
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             }
@@ -289,7 +290,7 @@ impl Server<'_> {
     }
 
     fn reply(&self, reply: &Reply) -> io::Result<()> {
-        ipc::send(self.socket.as_fd(), reply, &[])
+        packets::send(self.socket.as_fd(), reply, &[])
     }
 }
 
@@ -329,7 +330,7 @@ fn end_children() {
 
 /// Waits for the network of the confinement under way.
 fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
-    match ipc::receive(socket.as_fd())? {
+    match packets::receive(socket.as_fd())? {
         Some((Request::Enter { is_own, firewall_probe }, descriptors)) => {
             let namespace = descriptors.into_iter().next();
             // A descriptor is lost on the way if init has too many.

@@ -11,7 +11,7 @@ mod sockets;
 mod thread;
 
 use std::io;
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::witness;
 pub use doors::Doors;
 pub use link::{INTERFACE, LANDING, WORKLOAD};
 pub use sockets::{NAME_SERVER, NameServerSockets};
-use sockets::{listen, tcp_socket};
+use sockets::{listen, tcp_socket, tcp_socket_for};
 pub use thread::{Pending, run_in};
 
 /// A failed step of creating a network.
@@ -82,13 +82,39 @@ impl Netns {
         Ok(Self { fd: self.fd.try_clone()? })
     }
 
-    /// Opens an unconnected, non-blocking IPv4 TCP socket in the namespace, on a thread of its own.
+    /// Opens an unconnected, non-blocking TCP socket for the family of `address` in the namespace, on a thread of its own.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted.
-    pub fn tcp_socket(&self) -> io::Result<TcpStream> {
-        run_in(self.as_fd(), || Ok(tcp_socket()?.into()))
+    /// Threads or descriptors are exhausted, or the kernel lacks the family.
+    pub fn tcp_socket(&self, address: IpAddr) -> io::Result<TcpStream> {
+        run_in(self.as_fd(), || Ok(tcp_socket_for(address)?.into()))
     }
+
+    /// Listens at `port` of the loopback address of the namespace, on a thread of its own; 0 has the kernel choose one.
+    ///
+    /// # Errors
+    /// The port is taken, or threads or descriptors are exhausted.
+    pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
+        run_in(self.as_fd(), || loopback_listener(port))
+    }
+}
+
+/// Listens at `port` of the loopback address of the calling thread's namespace, without blocking; 0 has the kernel choose one.
+///
+/// # Errors
+/// The port is taken, or descriptors are exhausted.
+pub fn loopback_listener(port: u16) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Opens an unconnected, non-blocking TCP socket for the family of `address` in the calling thread's namespace.
+///
+/// # Errors
+/// Descriptors are exhausted, or the kernel lacks the family.
+pub fn open_tcp_socket(address: IpAddr) -> io::Result<TcpStream> {
+    Ok(tcp_socket_for(address)?.into())
 }
 
 impl AsFd for Netns {

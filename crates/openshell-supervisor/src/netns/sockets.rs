@@ -1,7 +1,7 @@
 //! Sockets of the supervisor in the sandbox's namespaces.
 
 use std::io;
-use std::net::{SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -34,10 +34,16 @@ impl NameServerSockets {
     }
 }
 
-/// Opens a non-blocking TCP socket in the calling thread's namespace.
+/// Opens a non-blocking IPv4 TCP socket in the calling thread's namespace.
 pub(super) fn tcp_socket() -> io::Result<OwnedFd> {
+    tcp_socket_for(Ipv4Addr::UNSPECIFIED.into())
+}
+
+/// Opens a non-blocking TCP socket for addresses of the family of `address` in the calling thread's namespace.
+pub(super) fn tcp_socket_for(address: IpAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
 /// Connections that wait to be accepted.

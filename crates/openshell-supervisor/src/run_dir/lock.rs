@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
+use super::names::NameClaim;
 use crate::privilege::is_caller_root;
 
 /// Prefix of every run directory's name; 16 hexadecimal digits follow.
-const PREFIX: &str = "openshell-";
+pub(super) const PREFIX: &str = "openshell-";
 
 /// File in each run directory that its owner holds a lock on.
 pub(super) const LOCK: &str = "lock";
@@ -19,6 +20,8 @@ pub(super) const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// The name of the sandbox, if it has one.
+    pub(super) name: Option<NameClaim>,
     _lock: File,
 }
 
@@ -37,7 +40,7 @@ impl RunDir {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         // Another start may have removed the file before the lock was taken.
         std::fs::metadata(path.join(LOCK))?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, name: None, _lock: lock })
     }
 
     /// Returns the folder to protect from a workload: beside other run directories the caller's own could put a false one,
@@ -45,6 +48,12 @@ impl RunDir {
     #[must_use]
     pub fn protected(&self, is_callers: bool) -> &Path {
         self.path.parent().filter(|parent| is_callers && !is_shared(parent)).unwrap_or(&self.path)
+    }
+
+    /// Path of the socket at which the supervisor takes requests.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket(&self.path)
     }
 
     /// Path of the directory.
@@ -56,9 +65,16 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
+        drop(self.name.take());
         // The next start removes what is left.
         let _ = remove(&self.path);
     }
+}
+
+/// Returns the path of the supervisor's socket in the run directory `path`.
+#[must_use]
+pub fn control_socket(path: &Path) -> PathBuf {
+    path.join("control")
 }
 
 /// Opens a regular file of a run directory, without a wait and through no symlink.

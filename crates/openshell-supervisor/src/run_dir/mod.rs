@@ -2,6 +2,7 @@
 
 pub mod created_dirs;
 pub(crate) mod lock;
+pub mod names;
 
 use std::fs::File;
 use std::io;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-pub use lock::RunDir;
 use lock::{LOCK, is_ours, is_shared, open_regular, remove};
+pub use lock::{RunDir, control_socket};
 
 /// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";

@@ -1,7 +1,9 @@
 //! Options of sockets that rustix does not offer (socket(7), ip(7), tcp(7)).
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
 
 /// `TCP_SAVE_SYN` and `TCP_SAVED_SYN` (linux/tcp.h).
 const TCP_SAVE_SYN: libc::c_int = 27;
@@ -79,6 +81,20 @@ fn state(socket: BorrowedFd<'_>) -> io::Result<u8> {
     let mut state = [0];
     get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state)?;
     Ok(state[0])
+}
+
+/// `SO_PEERPIDFD` (asm-generic/socket.h).
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Returns a pidfd of the process that connected a Unix socket (Linux 6.5).
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut number = [0; size_of::<RawFd>()];
+    let length = get(socket, libc::SOL_SOCKET, SO_PEERPIDFD, &mut number);
+    match length.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
+        // SAFETY: the kernel has opened this descriptor for the caller alone, and marked it close-on-exec.
+        length if length == number.len() => Ok(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) }),
+        _ => Err(Errno::IO),
+    }
 }
 
 /// Sets an option whose value holds no pointer.

@@ -1,0 +1,80 @@
+//! Processes at the other ends of Unix sockets: who of them is outside of every sandbox.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::privilege::{NOBODY, is_root_mapped};
+use crate::sys::socket;
+
+/// Processes between a peer and the first of its PID namespace, at most.
+const ANCESTORS: usize = 1024;
+
+/// Returns the PID of the process that connected `socket`: of this user or root, and outside of every sandbox. Programs of a
+/// sandbox may have this user's identity; `init` is the PID of this sandbox's first process.
+///
+/// # Errors
+/// It is another user's, it may be inside of a sandbox, or it has ended.
+pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(|errno| format!("no peer: {errno}"))?;
+    let (uid, own) = (credentials.uid, rustix::process::geteuid());
+    // In a user namespace, root outside has no number of its own; what it may open is decided by the socket's permissions.
+    let is_roots = uid.is_root() || uid.as_raw() == NOBODY && !is_root_mapped();
+    if uid != own && !is_roots {
+        return Err(format!("user {uid} is neither root nor the supervisor's user {own}"));
+    }
+    let gone = |errno: rustix::io::Errno| format!("the process has ended: {errno}");
+    // Linux 6.5; before, a process that has ended may have lent its number to another.
+    let pidfd = socket::peer_pidfd(socket)
+        .or_else(|_| rustix::process::pidfd_open(credentials.pid, PidfdFlags::empty()))
+        .map_err(gone)?;
+    let pid = numbers(&pidfd)?;
+    let mut above = Some(pid);
+    for _ in 0..ANCESTORS {
+        match above {
+            Some(pid) if pid.as_raw_nonzero().get() == init => return Err("it is a process of this sandbox".to_owned()),
+            Some(pid) => above = parent_of(pid),
+            None => break,
+        }
+    }
+    // Everything that was read is that of the process: it still has its number.
+    numbers(&pidfd)?;
+    Ok(pid.as_raw_nonzero().get())
+}
+
+/// Returns the PID of a process in this PID namespace, if it is in no other (proc_pid_fdinfo(5)).
+fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd()));
+    let text = text.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let of = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(|line| line.split_whitespace());
+    let pid = of("Pid:").and_then(|mut numbers| Pid::from_raw(numbers.next()?.parse().ok().filter(|pid| *pid > 0)?));
+    let pid = pid.ok_or("the process has ended, or is in a PID namespace around this one")?;
+    match of("NSpid:").map(Iterator::count) {
+        Some(1) => Ok(pid),
+        _ => Err("it is in a PID namespace of its own, as the processes of sandboxes are".to_owned()),
+    }
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // proc_pid_stat(5): the name, in parentheses, holds anything.
+    Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::outside;
+
+    #[test]
+    fn this_process_is_outside_unless_init_is_above_it() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(outside(one.as_fd(), 0), Ok(own));
+        for init in [own, i32::try_from(std::os::unix::process::parent_id()).unwrap()] {
+            assert!(outside(one.as_fd(), init).unwrap_err().contains("this sandbox"));
+        }
+    }
+}
