@@ -12,8 +12,13 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ("openshell-proxy", &["openshell-policy"], &["clone_process", "setns", "unshare", "landlock::", "prost"]),
     ("openshell-gateway", &["openshell-policy"], &["std::fs", "std::env", "openshell_proxy", "rustix"]),
     (
+        "openshell-ssh",
+        &["openshell-policy", "openshell-supervisor"],
+        &["clone_process", "setns", "unshare", "landlock::", "prost", "std::env", "std::process", "openshell_proxy"],
+    ),
+    (
         "openshell-sandbox",
-        &["openshell-gateway", "openshell-policy", "openshell-proxy", "openshell-supervisor"],
+        &["openshell-gateway", "openshell-policy", "openshell-proxy", "openshell-ssh", "openshell-supervisor"],
         &["libc::", "hyper::", "regorus", "tonic::", "prost::"],
     ),
 ];

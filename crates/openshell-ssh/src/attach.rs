@@ -1,0 +1,167 @@
+//! The subsystem `openshell-main`: a client attached to the main process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openshell_policy::words::SshActivity;
+use openshell_supervisor::pty::Size;
+use openshell_supervisor::streams::retained::{Output, Piece};
+use russh::ChannelWriteHalf;
+use russh::server::{Handle, Msg};
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{mpsc, watch};
+
+use crate::input::InputQueue;
+use crate::main_process::{Attached, Happened, MainProcess};
+use crate::report::{Facts, Reporter};
+use crate::session::{STANDARD_ERROR, end_channel};
+
+/// Name of the subsystem.
+pub(crate) const NAME: &str = "openshell-main";
+
+/// Variable by which a client asks for output alone, with the value 1.
+pub(crate) const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";
+
+/// Keys that detach a client from a terminal: Ctrl-P, Ctrl-Q.
+const DETACH: [u8; 2] = [0x10, 0x11];
+
+/// A client that is attached.
+pub(crate) struct Attachment {
+    pub(crate) process: Arc<MainProcess>,
+    pub(crate) reporter: Reporter,
+    pub(crate) is_read_only: bool,
+    /// Size of the client's terminal, if it has one.
+    pub(crate) size: Option<Size>,
+    pub(crate) output: ChannelWriteHalf<Msg>,
+    pub(crate) handle: Handle,
+    pub(crate) input: Arc<InputQueue>,
+    pub(crate) signals: mpsc::Receiver<Signal>,
+    pub(crate) sizes: watch::Receiver<Option<Size>>,
+}
+
+impl Attachment {
+    /// Serves the client until the main process has ended, or the client has detached or gone.
+    pub(crate) async fn run(mut self) {
+        let mut attached = self.process.attach(self.is_read_only);
+        let command = Some(NAME);
+        self.reporter.report(SshActivity::Exec, Facts { command, ..Facts::default() });
+        self.size.into_iter().for_each(|size| attached.resize(size));
+        let sent = AtomicU64::new(0);
+        let code = self.serve(&mut attached, &sent).await;
+        self.input.close();
+        if let Some(code) = code {
+            end_channel(&self.handle, self.output.id(), code.into()).await;
+        }
+        // The client has the keyboard and counts until it was told of the end.
+        drop(attached);
+        let transferred = Some((self.input.total(), sent.into_inner()));
+        let facts = Facts { command, exit: code.map(i32::from), transferred, ..Facts::default() };
+        self.reporter.report(SshActivity::Close, facts);
+    }
+
+    /// Returns the exit code for the client; `None` if it has gone.
+    async fn serve(&mut self, attached: &mut Attached, sent: &AtomicU64) -> Option<u8> {
+        let keyboard = attached.keyboard();
+        let mut typing = std::pin::pin!(type_into(&self.input, keyboard));
+        let mut is_typing = true;
+        loop {
+            tokio::select! {
+                happened = attached.next() => match happened {
+                    Happened::Ended(code) => return Some(code),
+                    Happened::Wrote(piece) => {
+                        sent.fetch_add(piece.bytes.len() as u64, Ordering::Relaxed);
+                        // A client that does not read holds up nobody: what it misses is dropped, and counted.
+                        let sending = send(&self.output, piece);
+                        tokio::select! {
+                            told = sending => told.ok()?,
+                            None = self.signals.recv() => return None,
+                        }
+                    }
+                },
+                is_detached = &mut typing, if is_typing => match is_detached {
+                    true => return Some(0),
+                    false => is_typing = false,
+                },
+                signal = self.signals.recv() => match signal {
+                    Some(signal) => attached.signal(signal.as_raw()),
+                    None => return None,
+                },
+                Ok(()) = self.sizes.changed() => {
+                    let size = *self.sizes.borrow_and_update();
+                    size.into_iter().for_each(|size| attached.resize(size));
+                }
+            }
+        }
+    }
+}
+
+async fn send(
+    output: &ChannelWriteHalf<Msg>,
+    Piece { output: from, bytes, lost, .. }: Piece,
+) -> Result<(), russh::Error> {
+    if lost > 0 {
+        let notice = format!("\r\n[openshell-sandbox: {lost} bytes of output are kept no longer]\r\n");
+        output.extended_data_bytes(STANDARD_ERROR, notice).await?;
+    }
+    match from {
+        Output::Standard => output.data_bytes(bytes).await,
+        Output::Error => output.extended_data_bytes(STANDARD_ERROR, bytes).await,
+    }
+}
+
+/// Writes the client's input to the terminal, if it has the keyboard; returns true if it has detached, false at the input's end.
+async fn type_into(input: &InputQueue, mut keyboard: Option<tokio::net::unix::pipe::Sender>) -> bool {
+    let mut detaching = Detaching::default();
+    while let Some(data) = input.next().await {
+        let Some(keyboard) = &mut keyboard else { continue };
+        let (typed, is_detached) = detaching.filter(&data);
+        if keyboard.write_all(&typed).await.is_err() {
+            return false;
+        }
+        if is_detached {
+            return true;
+        }
+    }
+    false
+}
+
+/// The search for the keys that detach.
+#[derive(Debug, Default)]
+struct Detaching {
+    /// True if the first of them was typed last.
+    has_first: bool,
+}
+
+impl Detaching {
+    /// Returns what is typed, and true if the client detaches behind it.
+    fn filter(&mut self, data: &[u8]) -> (Vec<u8>, bool) {
+        let mut typed = Vec::with_capacity(data.len() + 1);
+        for &byte in data {
+            if self.has_first && byte == DETACH[1] {
+                return (typed, true);
+            }
+            if std::mem::replace(&mut self.has_first, byte == DETACH[0]) {
+                typed.push(DETACH[0]);
+            }
+            if !self.has_first {
+                typed.push(byte);
+            }
+        }
+        (typed, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Detaching;
+
+    #[test]
+    fn the_keys_that_detach_are_found_across_packets_and_the_first_alone_is_typed() {
+        let mut keys = Detaching::default();
+        assert_eq!(keys.filter(b"ls\n"), (b"ls\n".to_vec(), false));
+        assert_eq!(keys.filter(b"a\x10"), (b"a".to_vec(), false));
+        assert_eq!(keys.filter(b"b\x10\x10"), (b"\x10b\x10".to_vec(), false));
+        assert_eq!(keys.filter(b"\x11rest"), (Vec::new(), true));
+    }
+}

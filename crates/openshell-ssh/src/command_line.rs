@@ -1,0 +1,240 @@
+//! Command lines of clients: the shell that runs them, their words where there is none, and their text in logs.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A program to start, and what is special about it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    /// Program and arguments.
+    pub(crate) arguments: Vec<OsString>,
+    /// Variables set in front of the command.
+    pub(crate) variables: Vec<(OsString, OsString)>,
+    /// Directory that it changes to first.
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// Shells, best first.
+const BASH: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
+const SH: &str = "/bin/sh";
+
+/// Returns the first shell of the image, and true if it is bash.
+fn shell() -> Option<(&'static str, bool)> {
+    let bash = BASH.into_iter().find(|path| Path::new(path).exists()).map(|path| (path, true));
+    bash.or_else(|| Path::new(SH).exists().then_some((SH, false)))
+}
+
+/// Returns the interactive shell; `None` if the image has none.
+pub(crate) fn interactive() -> Option<Parsed> {
+    let (path, _) = shell()?;
+    Some(Parsed { arguments: [path, "-l"].map(OsString::from).to_vec(), ..Parsed::default() })
+}
+
+/// Returns what runs `text`: a shell, or without one the program that it names.
+///
+/// # Errors
+/// There is no shell, and `text` needs one, for this reason.
+pub(crate) fn parse(text: Vec<u8>) -> Result<Parsed, String> {
+    match shell() {
+        Some((path, is_bash)) => {
+            let option = if is_bash { "-lc" } else { "-c" };
+            let arguments = vec![path.into(), option.into(), OsString::from_vec(text)];
+            Ok(Parsed { arguments, ..Parsed::default() })
+        }
+        None => without_shell(&text),
+    }
+}
+
+/// Splits `text` into words as a shell does: quotes, `NAME=value` in front, and one `cd DIR &&` before everything.
+fn without_shell(text: &[u8]) -> Result<Parsed, String> {
+    let mut words = words(text)?;
+    let mut parsed = Parsed::default();
+    if let [cd, directory, and, rest @ ..] = &words[..]
+        && (&cd.text[..], &and.text[..]) == (b"cd", b"&&")
+    {
+        parsed.directory = Some(PathBuf::from(OsString::from_vec(directory.text.clone())));
+        words = rest.to_vec();
+    }
+    let is_plain = |word: &Word| word.text != b"&&" || word.is_quoted;
+    if !words.iter().all(is_plain) {
+        return Err(needs_shell('&'));
+    }
+    let count = words.iter().take_while(|word| word.assigned.is_some()).count();
+    for Word { text, assigned, .. } in words.drain(..count) {
+        let (name, value) = text.split_at(assigned.unwrap_or(text.len()));
+        let value = value.get(1..).unwrap_or_default();
+        parsed.variables.push((OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec())));
+    }
+    parsed.arguments = words.into_iter().map(|word| OsString::from_vec(word.text)).collect();
+    if parsed.arguments.is_empty() {
+        return Err("there is no shell in this sandbox, and the command line names no program".to_owned());
+    }
+    Ok(parsed)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Word {
+    text: Vec<u8>,
+    /// Position of the `=` behind the name of a variable.
+    assigned: Option<usize>,
+    is_quoted: bool,
+}
+
+fn needs_shell(character: char) -> String {
+    format!("there is no shell in this sandbox, and the command line needs one for its `{character}`")
+}
+
+/// The words of `text` (POSIX.1-2024, XCU 2.3).
+fn words(text: &[u8]) -> Result<Vec<Word>, String> {
+    let (mut words, mut word): (Vec<Word>, Option<Word>) = (Vec::new(), None);
+    let mut bytes = text.iter().copied().peekable();
+    let unclosed = || "there is a quote without its end in the command line".to_owned();
+    while let Some(byte) = bytes.next() {
+        if matches!(byte, b' ' | b'\t') {
+            words.extend(word.take());
+            continue;
+        }
+        // Between a directory and a command.
+        if byte == b'&' && word.is_none() && bytes.next_if_eq(&b'&').is_some() {
+            words.push(Word { text: b"&&".to_vec(), ..Word::default() });
+            continue;
+        }
+        let word = word.get_or_insert_default();
+        match byte {
+            b'\'' => {
+                word.is_quoted = true;
+                loop {
+                    match bytes.next().ok_or_else(unclosed)? {
+                        b'\'' => break,
+                        byte => word.text.push(byte),
+                    }
+                }
+            }
+            b'"' => {
+                word.is_quoted = true;
+                loop {
+                    match bytes.next().ok_or_else(unclosed)? {
+                        b'"' => break,
+                        b'$' | b'`' => return Err(needs_shell('$')),
+                        b'\\' => match bytes.next().ok_or_else(unclosed)? {
+                            byte @ (b'"' | b'\\' | b'$' | b'`') => word.text.push(byte),
+                            byte => word.text.extend([b'\\', byte]),
+                        },
+                        byte => word.text.push(byte),
+                    }
+                }
+            }
+            b'\\' => word.text.extend(bytes.next()),
+            b'|' | b'&' | b';' | b'<' | b'>' | b'(' | b')' | b'$' | b'`' | b'*' | b'?' | b'[' | b'~' | b'{' | b'\n'
+            | b'#' => return Err(needs_shell(char::from(byte))),
+            b'=' if word.assigned.is_none() && !word.is_quoted && is_name(&word.text) => {
+                word.assigned = Some(word.text.len());
+                word.text.push(byte);
+            }
+            byte => word.text.push(byte),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+fn is_name(text: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
+    text.first().is_some_and(is_letter) && text.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
+}
+
+/// Returns the text of a command line for logs: values of variables that are set in front, where gateways put secrets, are
+/// replaced by `…`.
+pub(crate) fn redacted(text: &[u8]) -> String {
+    let text: String =
+        text.utf8_chunks().map(|chunk| if chunk.invalid().is_empty() { chunk.valid() } else { "\u{fffd}" }).collect();
+    let (mut kept, mut rest) = (String::new(), text.as_str());
+    if let Some(directory) = rest.strip_prefix("cd ")
+        && let Some((_, command)) = directory.split_at(word_length(directory)).1.split_once("&& ")
+    {
+        kept.push_str(&rest[..rest.len() - command.len()]);
+        rest = command;
+    }
+    loop {
+        let trimmed = rest.trim_start();
+        kept.push_str(&rest[..rest.len() - trimmed.len()]);
+        rest = trimmed;
+        match rest.split_once('=') {
+            Some((name, value)) if is_name(name.as_bytes()) => {
+                kept.push_str(name);
+                kept.push_str("=…");
+                rest = &value[word_length(value)..];
+            }
+            _ => break kept + rest,
+        }
+    }
+}
+
+/// Length of the shell word at the start of `text`.
+fn word_length(text: &str) -> usize {
+    let mut quote = None;
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (Some('\''), _) => {}
+            (_, '\\') => drop(characters.next()),
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(character),
+            (None, ' ' | '\t' | '\n' | ';' | '&' | '|') => return at,
+            (None, _) => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parsed, redacted, without_shell};
+
+    /// Arguments, variables and directory as text.
+    type Texts = (Vec<String>, Vec<String>, Option<String>);
+
+    fn parsed(text: &str) -> Result<Texts, String> {
+        let Parsed { arguments, variables, directory } = without_shell(text.as_bytes())?;
+        let text = |text: &std::ffi::OsStr| text.to_str().unwrap().to_owned();
+        let arguments = arguments.iter().map(|word| text(word)).collect();
+        let variables = variables.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
+        Ok((arguments, variables, directory.map(|path| text(path.as_os_str()))))
+    }
+
+    #[test]
+    fn without_a_shell_the_forms_of_gateways_are_split_as_one_would() {
+        let (arguments, variables, directory) =
+            parsed("cd '/my dir' && K='v w' K2=x cmd 'a b' \"c\" d\\ e ''").unwrap();
+        assert_eq!(arguments, ["cmd", "a b", "c", "d e", ""]);
+        assert_eq!(variables, ["K=v w", "K2=x"]);
+        assert_eq!(directory.as_deref(), Some("/my dir"));
+        assert!(parsed("a=b").unwrap_err().contains("no program"));
+        assert_eq!(parsed("cmd K=v '&&'").unwrap().0, ["cmd", "K=v", "&&"]);
+    }
+
+    #[test]
+    fn what_needs_a_shell_is_refused_with_the_character() {
+        for text in ["a | b", "a && b", "a; b", "a > b", "a $B", "a \"$B\"", "a *", "a ~", "(a)", "a 'b", "a &"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+        assert!(parsed("a | b").unwrap_err().contains("`|`"));
+    }
+
+    #[test]
+    fn logs_have_no_values_of_variables_in_front() {
+        for (text, shown) in [
+            ("TOKEN='s3 cret' A=b\\ c cmd X=y", "TOKEN=… A=… cmd X=y"),
+            ("cd '/a b' && TOKEN=\"s\\\" t\" cmd", "cd '/a b' && TOKEN=… cmd"),
+            ("ls -l", "ls -l"),
+            ("A=b;C=d", "A=…;C=d"),
+            ("", ""),
+            ("A='open", "A=…"),
+        ] {
+            assert_eq!(redacted(text.as_bytes()), shown);
+        }
+        assert_eq!(redacted(b"echo \xff"), "\u{fffd}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Doors: where clients come from, and who of them is let in.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use openshell_policy::words::{Severity, SshActivity, SshDoor};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+
+use crate::limits::Limits;
+use crate::preface::{Prefaces, Refusal};
+use crate::report::{Client, Facts};
+use crate::server::Server;
+use crate::session::breathe;
+use std::os::fd::AsFd as _;
+
+/// Returns the name of the process at the other end of a connection, or why it is not let in.
+pub type Peer = Arc<dyn Fn(BorrowedFd<'_>) -> Result<String, String> + Send + Sync>;
+
+/// Clients that are at the door of TCP at once.
+const AT_DOOR: usize = 256;
+
+/// Lets clients in that send a preface, for as long as it is polled.
+pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>) {
+    let prefaces = Arc::new(prefaces);
+    let mut clients = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = clients.join_next() => continue,
+        };
+        let Ok((mut stream, address)) = accepted else {
+            breathe().await;
+            continue;
+        };
+        if clients.len() >= Limits::CONNECTIONS + AT_DOOR {
+            continue;
+        }
+        // Keystrokes are not delayed.
+        let _ = stream.set_nodelay(true);
+        let addresses = stream.local_addr().ok().map(|local| (address, local));
+        let client = Client { door: SshDoor::Tcp, name: address.to_string(), addresses };
+        let (server, prefaces) = (Arc::clone(&server), Arc::clone(&prefaces));
+        clients.spawn(async move {
+            let Ok(verdict) = prefaces.admit(&mut stream).await else { return };
+            let reporter = server.reporter(client.clone());
+            let authentication = Some("NSSH1");
+            match verdict {
+                Ok(()) => {
+                    reporter.report(SshActivity::Auth, Facts { authentication, ..Facts::default() });
+                    server.serve(stream, client).await;
+                }
+                Err(refusal) => {
+                    let reason = refusal.to_string();
+                    let facts = Facts { authentication, reason: &reason, is_refused: true, ..Facts::default() };
+                    reporter.report(SshActivity::Auth, facts);
+                    let who = format!("from {}: {reason}", client.name);
+                    match refusal {
+                        Refusal::Replayed => reporter.finding(Severity::High, "NSSH1 Nonce Replay Attack", &who),
+                        Refusal::WrongMac => reporter.finding(Severity::Medium, "NSSH1 Wrong MAC", &who),
+                        Refusal::Skewed => reporter.finding(Severity::Low, "NSSH1 Clock Skew", &who),
+                        Refusal::Malformed | Refusal::Full => {}
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long as it is polled.
+pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>) {
+    let mut clients = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = clients.join_next() => continue,
+        };
+        let Ok((stream, _)) = accepted else {
+            breathe().await;
+            continue;
+        };
+        let door = SshDoor::Socket;
+        match peer(stream.as_fd()) {
+            Ok(name) => {
+                clients.spawn(Arc::clone(&server).serve(stream, Client { door, name, addresses: None }));
+            }
+            Err(reason) => {
+                let reporter = server.reporter(Client { door, name: "-".to_owned(), addresses: None });
+                reporter.report(SshActivity::Open, Facts { reason: &reason, is_refused: true, ..Facts::default() });
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Forwarding: connections of clients into the sandbox, and of its programs to clients.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::BytesMut;
+use openshell_policy::words::SshActivity;
+use russh::server::{ChannelOpenHandle, Handle, Msg};
+use russh::{Channel, ChannelOpenFailure, ChannelWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+use crate::channels::{self, Channels};
+use crate::input::InputQueue;
+use crate::limits::Limits;
+use crate::report::{Facts, Reporter};
+use crate::session::breathe;
+use crate::streamlocal::{self, Helper};
+use crate::workload::Workload;
+
+/// Returns true if a target is inside.
+pub(crate) fn is_inside(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+        || host == "::1"
+}
+
+/// Returns true if a client may have us listen at `address`; it is the loopback address inside in any case.
+pub(crate) fn may_listen(address: &str) -> bool {
+    matches!(address, "" | "*" | "0.0.0.0" | "::") || is_inside(address)
+}
+
+/// A server inside.
+#[derive(Clone, Debug)]
+pub(crate) enum ServerInside {
+    /// At this port of the loopback address.
+    Port(u16),
+    /// At this path.
+    Path(String),
+}
+
+/// The way of a client to a server inside.
+pub(crate) struct Inward {
+    pub(crate) workload: Arc<Workload>,
+    pub(crate) reporter: Reporter,
+    /// The server as the client names it.
+    pub(crate) target: String,
+    pub(crate) server: ServerInside,
+    pub(crate) reply: ChannelOpenHandle,
+    pub(crate) output: ChannelWriteHalf<Msg>,
+    pub(crate) handle: Handle,
+    pub(crate) input: Arc<InputQueue>,
+}
+
+impl Inward {
+    /// Connects inside, and relays until both sides have ended.
+    pub(crate) async fn run(self) {
+        let Self { workload, reporter, target, server, reply, output, handle, input } = self;
+        let connected = match &server {
+            ServerInside::Port(port) => workload.inside.dial(*port).await.map(Stream::Tcp),
+            ServerInside::Path(path) => streamlocal::connect(&workload, path).await.map(Stream::Unix),
+        };
+        let stream = match connected {
+            Ok(stream) => stream,
+            Err(error) => {
+                let reason = format!("no server inside: {error}");
+                let facts = Facts { target: Some(&target), reason: &reason, is_refused: true, ..Facts::default() };
+                reporter.report(SshActivity::Forward, facts);
+                return reply.reject(ChannelOpenFailure::ConnectFailed).await;
+            }
+        };
+        reporter.report(SshActivity::Forward, Facts { target: Some(&target), ..Facts::default() });
+        reply.accept().await;
+        let transferred = Some(relay(stream, &output, &handle, &input).await);
+        reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
+    }
+}
+
+/// A connection inside.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// Place inside where connections for a client are accepted.
+pub(crate) enum Accepting {
+    /// A port; its address as the client named it.
+    Port {
+        listener: TcpListener,
+        address: String,
+        port: u32,
+    },
+    Path {
+        helper: Helper,
+        path: String,
+    },
+}
+
+impl Accepting {
+    /// Waits for a connection; returns it with the address and port of its other end, for TCP.
+    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+        match self {
+            Self::Port { listener, .. } => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream::Tcp(stream), Some(peer)))
+            }
+            Self::Path { helper, .. } => Ok((Stream::Unix(helper.next().await?), None)),
+        }
+    }
+
+    /// Opens the channel of a connection to the client.
+    async fn open(&self, handle: &Handle, peer: Option<SocketAddr>) -> Result<Channel<Msg>, russh::Error> {
+        match (self, peer) {
+            (Self::Port { address, port, .. }, Some(peer)) => {
+                let (host, from) = (peer.ip().to_string(), u32::from(peer.port()));
+                handle.channel_open_forwarded_tcpip(address.clone(), *port, host, from).await
+            }
+            (Self::Path { path, .. }, _) => handle.channel_open_forwarded_streamlocal(path.clone()).await,
+            (Self::Port { .. }, None) => Err(russh::Error::WrongChannel),
+        }
+    }
+
+    /// The place as text.
+    fn target(&self) -> String {
+        match self {
+            Self::Port { address, port, .. } => format!("{address}:{port}"),
+            Self::Path { path, .. } => path.clone(),
+        }
+    }
+}
+
+/// A listener inside for a client.
+pub(crate) struct Outward {
+    pub(crate) accepting: Accepting,
+    pub(crate) reporter: Reporter,
+    pub(crate) channels: Channels,
+    pub(crate) handle: Handle,
+}
+
+impl Outward {
+    /// Carries connections to the client for as long as it is polled, or until there will be none.
+    pub(crate) async fn run(self) {
+        let Self { accepting, reporter, channels, handle } = self;
+        let accepting = Arc::new(accepting);
+        let mut relays = tokio::task::JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = accepting.accept() => accepted,
+                Some(_) = relays.join_next() => continue,
+            };
+            let (stream, peer) = match (accepted, &*accepting) {
+                (Ok(accepted), _) => accepted,
+                (Err(_), Accepting::Port { .. }) => {
+                    breathe().await;
+                    continue;
+                }
+                // The helper has ended.
+                (Err(_), Accepting::Path { .. }) => {
+                    while relays.join_next().await.is_some() {}
+                    return;
+                }
+            };
+            if relays.len() >= Limits::CHANNELS_PER_CONNECTION {
+                continue;
+            }
+            let (channels, handle, accepting) = (channels.clone(), handle.clone(), Arc::clone(&accepting));
+            let reporter = reporter.clone();
+            relays.spawn(async move {
+                let Ok(channel) = accepting.open(&handle, peer).await else { return };
+                let (_, output) = channel.split();
+                let id = output.id();
+                // Entered when the client confirmed the channel.
+                let Some(input) = channels.input(id) else {
+                    let _ = handle.close(id).await;
+                    return;
+                };
+                let transferred = Some(relay(stream, &output, &handle, &input).await);
+                channels.remove(id);
+                let target = accepting.target();
+                reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
+            });
+        }
+    }
+}
+
+/// Enters a channel that the client has confirmed.
+pub(crate) fn confirmed(channels: &Channels, id: russh::ChannelId) {
+    // The task that asked for it ends a channel that is not there.
+    channels.open(id, channels::Channel::Relay(Arc::default()));
+}
+
+/// Relays until both directions have ended, and ends the channel; returns the bytes from the client and to it.
+async fn relay(server: Stream, client: &ChannelWriteHalf<Msg>, handle: &Handle, input: &InputQueue) -> (u64, u64) {
+    match server {
+        Stream::Tcp(stream) => {
+            // Small writes are not delayed.
+            let _ = stream.set_nodelay(true);
+            let (reader, writer) = stream.into_split();
+            copy(reader, writer, client, handle, input).await
+        }
+        Stream::Unix(stream) => {
+            let (reader, writer) = stream.into_split();
+            copy(reader, writer, client, handle, input).await
+        }
+    }
+}
+
+async fn copy(
+    mut reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    client: &ChannelWriteHalf<Msg>,
+    handle: &Handle,
+    input: &InputQueue,
+) -> (u64, u64) {
+    let sent = AtomicU64::new(0);
+    let id = client.id();
+    let inward = async {
+        while let Some(data) = input.next().await {
+            writer.write_all(&data).await?;
+        }
+        writer.shutdown().await
+    };
+    let outward = async {
+        let mut buffer = BytesMut::new();
+        loop {
+            buffer.reserve(Limits::PACKET as usize);
+            if reader.read_buf(&mut buffer).await? == 0 {
+                return io::Result::Ok(());
+            }
+            sent.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+            client.data_bytes(buffer.split().freeze()).await.map_err(io::Error::other)?;
+        }
+    };
+    let outward = async {
+        outward.await?;
+        handle.eof(id).await.map_err(|()| io::ErrorKind::BrokenPipe.into())
+    };
+    // Either side may break off; there is no one to tell.
+    let _ = tokio::try_join!(inward, outward);
+    input.close();
+    let _ = handle.close(id).await;
+    (input.total(), sent.into_inner())
+}

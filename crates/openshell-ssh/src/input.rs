@@ -1,0 +1,183 @@
+//! Data from a client on its way to a command or a connection.
+//!
+//! The SSH library grants a channel more window as soon as it has read its data, and serves nothing else of a connection while
+//! a channel's data are being taken. So a queue takes them at once. While one is long, all windows are small; once what was
+//! under way by then is in, each packet waits for the reader, longer and longer, but never for good: what the reader waits for
+//! in turn, window for its own output, may be the next packet.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::limits::Limits;
+
+/// First and longest wait of a packet for a queue that is too long.
+const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
+
+/// Packets that need not wait after the client has taken output.
+const EXEMPT: u32 = 2;
+
+/// Bytes from which packets wait: everything is in that was under way when the window became small.
+const SLOW: usize = Limits::INPUT + 2 * Limits::WINDOW as usize;
+
+/// The data of one channel.
+#[derive(Debug, Default)]
+pub(crate) struct InputQueue {
+    state: Mutex<State>,
+    arrived: Notify,
+    taken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Bytes>,
+    /// Bytes in `waiting`.
+    bytes: usize,
+    /// Bytes ever taken in.
+    total: u64,
+    /// True once no more will come.
+    is_ended: bool,
+    /// True once nothing more is read.
+    is_closed: bool,
+    /// Wait of the last packet that found the queue too long.
+    wait: Duration,
+    /// Packets that need not wait.
+    exempt: u32,
+}
+
+/// Result of adding data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// It will be read, or its reader has gone.
+    Taken,
+    /// There is too much of it.
+    Full,
+}
+
+impl InputQueue {
+    /// Adds data; waits a while if there is much already.
+    pub(crate) async fn push(&self, data: Bytes) -> Pushed {
+        if data.is_empty() {
+            return Pushed::Taken;
+        }
+        let wait = {
+            let mut state = self.lock();
+            if state.is_closed {
+                return Pushed::Taken;
+            }
+            if state.bytes + data.len() > Limits::MOST_INPUT {
+                return Pushed::Full;
+            }
+            state.bytes += data.len();
+            state.total += data.len() as u64;
+            state.waiting.push_back(data);
+            let is_slow = state.bytes > SLOW;
+            match state.exempt.checked_sub(1) {
+                Some(left) => {
+                    state.exempt = left;
+                    Duration::ZERO
+                }
+                None => {
+                    state.wait = if is_slow { (state.wait * 2).clamp(WAITS.0, WAITS.1) } else { Duration::ZERO };
+                    state.wait
+                }
+            }
+        };
+        self.arrived.notify_one();
+        if !wait.is_zero() && timeout(wait, self.taken.notified()).await.is_ok() {
+            self.lock().wait = Duration::ZERO;
+        }
+        Pushed::Taken
+    }
+
+    /// Shortens the waits: the client takes output, and its next window is a few packets behind.
+    pub(crate) fn relax(&self) {
+        let mut state = self.lock();
+        (state.wait, state.exempt) = (Duration::ZERO, EXEMPT);
+    }
+
+    /// Marks the end of the data.
+    pub(crate) fn end(&self) {
+        self.lock().is_ended = true;
+        self.arrived.notify_one();
+    }
+
+    /// Drops the data, and all that will come.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.waiting.clear();
+        state.bytes = 0;
+        drop(state);
+        self.taken.notify_one();
+    }
+
+    /// Waits for the next data; `None` at their end.
+    pub(crate) async fn next(&self) -> Option<Bytes> {
+        loop {
+            {
+                let mut state = self.lock();
+                if let Some(data) = state.waiting.pop_front() {
+                    state.bytes -= data.len();
+                    drop(state);
+                    self.taken.notify_one();
+                    return Some(data);
+                }
+                if state.is_ended || state.is_closed {
+                    return None;
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Returns true if there is so much that no more should come.
+    pub(crate) fn is_long(&self) -> bool {
+        self.lock().bytes > Limits::INPUT
+    }
+
+    /// Bytes ever added.
+    pub(crate) fn total(&self) -> u64 {
+        self.lock().total
+    }
+
+    /// A panic elsewhere cannot leave the state half changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InputQueue, Limits, Pushed};
+    use bytes::Bytes;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_nobody_reads_is_slow_then_full_and_never_stuck() {
+        let queue = InputQueue::default();
+        let packet = Bytes::from(vec![0; 32 * 1024]);
+        let mut pushed = 0;
+        while queue.push(packet.clone()).await == Pushed::Taken {
+            pushed += packet.len();
+        }
+        assert_eq!(pushed, Limits::MOST_INPUT);
+        queue.close();
+        assert_eq!((queue.push(packet).await, queue.next().await), (Pushed::Taken, None));
+    }
+
+    #[tokio::test]
+    async fn data_come_out_in_order_and_their_end_after_them() {
+        let queue = InputQueue::default();
+        for part in ["one", "", "two"] {
+            queue.push(Bytes::from(part)).await;
+        }
+        queue.end();
+        assert_eq!(queue.next().await.as_deref(), Some(&b"one"[..]));
+        assert_eq!(queue.next().await.as_deref(), Some(&b"two"[..]));
+        assert_eq!((queue.next().await, queue.total()), (None, 6));
+    }
+}

@@ -1,0 +1,186 @@
+//! The server: its keys, its algorithms, and the connections that it serves.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use openshell_policy::event::Audit;
+use openshell_policy::words::SshActivity;
+use russh::keys::ssh_key::private::{Ed25519Keypair, KeypairData};
+use russh::keys::{Algorithm, PrivateKey};
+use russh::server::{Config, run_stream};
+use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::channels::Channels;
+use crate::connection::Connection;
+use crate::limits::Limits;
+pub use crate::report::Client;
+use crate::report::{Facts, Reporter};
+use crate::workload::Workload;
+
+/// Failure to make a server.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum ServerError {
+    #[error("cannot make the host key of the SSH server")]
+    HostKey { source: std::io::Error },
+}
+
+/// The SSH server of one sandbox.
+pub struct Server {
+    config: Arc<Config>,
+    pub(crate) workload: Arc<Workload>,
+    audit: Arc<dyn Audit>,
+    connections: Arc<Semaphore>,
+    channels: Arc<Semaphore>,
+    /// Sessions and relays, which may outlive their connections for a while.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("workload", &self.workload).finish_non_exhaustive()
+    }
+}
+
+/// Key exchanges (RFC 8731, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key exchange as OpenSSH defines it.
+const KEX: &[kex::Name] = &[
+    kex::MLKEM768X25519_SHA256,
+    kex::CURVE25519,
+    kex::CURVE25519_PRE_RFC_8731,
+    kex::EXTENSION_SUPPORT_AS_SERVER,
+    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
+];
+
+/// Ciphers; libssh2 and older clients in Python have neither of the first two.
+const CIPHERS: &[cipher::Name] = &[cipher::CHACHA20_POLY1305, cipher::AES_256_GCM, cipher::AES_256_CTR];
+
+/// Message authentication for the ciphers that have none.
+const MACS: &[mac::Name] = &[mac::HMAC_SHA256_ETM];
+
+impl Server {
+    /// Makes a server with a host key of its own, in memory alone.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new(workload: Workload, audit: Arc<dyn Audit>) -> Result<Arc<Self>, ServerError> {
+        let mut seed = [0; Ed25519Keypair::BYTE_SIZE / 2];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| ServerError::HostKey { source: errno.into() })?;
+        let key = KeypairData::Ed25519(Ed25519Keypair::from_seed(&seed));
+        let key = PrivateKey::new(key, "")
+            .map_err(|error| ServerError::HostKey { source: std::io::Error::other(error.to_string()) })?;
+        let preferred = Preferred {
+            kex: Cow::Borrowed(KEX),
+            key: Cow::Borrowed(&[Algorithm::Ed25519]),
+            host_key_certificates: Cow::Borrowed(&[]),
+            cipher: Cow::Borrowed(CIPHERS),
+            mac: Cow::Borrowed(MACS),
+            compression: Cow::Borrowed(&[compression::NONE]),
+        };
+        let config = Config {
+            server_id: SshId::Standard(Cow::Borrowed("SSH-2.0-openshell")),
+            methods: MethodSet::from(&[MethodKind::None, MethodKind::PublicKey][..]),
+            auth_rejection_time: Duration::from_secs(1),
+            auth_rejection_time_initial: Some(Duration::ZERO),
+            keys: vec![key],
+            window_size: Limits::WINDOW,
+            maximum_packet_size: Limits::PACKET,
+            preferred,
+            inactivity_timeout: None,
+            keepalive_interval: Some(Limits::KEEP_ALIVE.0),
+            keepalive_max: Limits::KEEP_ALIVE.1,
+            nodelay: true,
+            ..Config::default()
+        };
+        let connections = Arc::new(Semaphore::new(Limits::CONNECTIONS));
+        let channels = Arc::new(Semaphore::new(Limits::CHANNELS));
+        let (config, workload) = (Arc::new(config), Arc::new(workload));
+        Ok(Arc::new(Self { config, workload, audit, connections, channels, tasks: Mutex::default() }))
+    }
+
+    /// Serves a client until it has gone. It is let in by the door that it came by.
+    pub async fn serve<S>(self: Arc<Self>, stream: S, client: Client)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let reporter = self.reporter(client);
+        let Ok(_slot) = Arc::clone(&self.connections).try_acquire_owned() else {
+            let facts = Facts { reason: "too many connections", is_refused: true, ..Facts::default() };
+            return reporter.report(SshActivity::Open, facts);
+        };
+        reporter.report(SshActivity::Open, Facts::default());
+        let authenticated = Authenticated::default();
+        let connection = Connection {
+            server: Arc::clone(&self),
+            reporter: reporter.clone(),
+            channels: Channels::new(Arc::clone(&self.channels)),
+            authenticated: authenticated.clone(),
+            listeners: Vec::new(),
+        };
+        let early = |reason: &str| {
+            reporter.report(SshActivity::Auth, Facts { reason, is_refused: true, ..Facts::default() });
+        };
+        let serve = async {
+            // Neither a client that breaks off nor one that is no SSH client is worth more than a line.
+            match run_stream(Arc::clone(&self.config), stream, connection).await {
+                Ok(session) => session.await,
+                Err(error) => Err(error),
+            }
+        };
+        let mut serve = std::pin::pin!(serve);
+        let ended = tokio::select! {
+            ended = &mut serve => ended,
+            late = timeout(Limits::AUTHENTICATION, authenticated.wait()) => match late {
+                Ok(()) => serve.await,
+                Err(_) => return early("not authenticated in time"),
+            },
+        };
+        if let Err(error) = ended {
+            if authenticated.is_set() {
+                tracing::debug!("an SSH connection ended: {error}");
+            } else {
+                early(&error.to_string());
+            }
+        }
+    }
+
+    pub(crate) fn reporter(&self, client: Client) -> Reporter {
+        Reporter { client, audit: Arc::clone(&self.audit) }
+    }
+
+    /// Runs a task for as long as the server lives.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        // A panic elsewhere cannot leave the set half changed.
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task)
+    }
+}
+
+/// The fact that a client is authenticated.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Authenticated(Arc<(AtomicBool, Notify)>);
+
+impl Authenticated {
+    /// Returns true the first time.
+    pub(crate) fn set(&self) -> bool {
+        let is_first = !self.0.0.swap(true, Ordering::Relaxed);
+        self.0.1.notify_one();
+        is_first
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed)
+    }
+
+    async fn wait(&self) {
+        self.0.1.notified().await;
+    }
+}

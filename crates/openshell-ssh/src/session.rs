@@ -1,0 +1,456 @@
+//! A session channel's command: started under the sandbox's confinement, its streams relayed, its end reported.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::BytesMut;
+use openshell_policy::words::SshActivity;
+use openshell_supervisor::environment::Environment;
+use openshell_supervisor::init::{Command, Session as SessionKind, Status};
+use openshell_supervisor::launch::{Event, LaunchError, Running};
+use openshell_supervisor::pty::{self, Size};
+use russh::server::{Handle, Msg};
+use russh::{ChannelId, ChannelWriteHalf, Sig};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::command_line::{self, Parsed};
+use crate::input::InputQueue;
+use crate::limits::Limits;
+use crate::report::{Facts, Reporter};
+use crate::terminal::{self, TerminalRequest};
+use crate::workload::Workload;
+
+/// What a session runs.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// An interactive shell.
+    Shell,
+    /// A command line.
+    Line(Vec<u8>),
+    /// The SFTP server.
+    Sftp,
+}
+
+/// Signals of a client that may wait.
+pub(crate) const SIGNALS: usize = 32;
+
+/// Exit codes of a shell when a command cannot be executed, and when there is none.
+const NOT_EXECUTABLE: u32 = 126;
+const NOT_FOUND: u32 = 127;
+
+/// Extended data of the kind "standard error" (RFC 4254 §5.2).
+pub(crate) const STANDARD_ERROR: u32 = 1;
+
+/// Bytes that are read at once.
+const CHUNK: usize = Limits::PACKET as usize;
+
+/// A session with its command.
+pub(crate) struct Session {
+    pub(crate) workload: Arc<Workload>,
+    pub(crate) reporter: Reporter,
+    pub(crate) what: What,
+    pub(crate) terminal: Option<TerminalRequest>,
+    pub(crate) variables: Vec<(OsString, OsString)>,
+    /// Sends data within the client's window.
+    pub(crate) output: ChannelWriteHalf<Msg>,
+    /// Sends what is not data, in order with it.
+    pub(crate) handle: Handle,
+    pub(crate) input: Arc<InputQueue>,
+    /// Signals of the client, which is gone at their end.
+    pub(crate) signals: mpsc::Receiver<Signal>,
+    /// The last size that the client gave since the terminal was opened.
+    pub(crate) sizes: watch::Receiver<Option<Size>>,
+}
+
+/// The supervisor's ends of a command's streams.
+struct Ends {
+    input: pipe::Sender,
+    output: pipe::Receiver,
+    errors: Option<pipe::Receiver>,
+    /// Master of the terminal, if the command has one.
+    master: Option<OwnedFd>,
+}
+
+/// Way in which a session ended.
+enum Outcome {
+    Ended(Status),
+    NotStarted(LaunchError),
+    /// The sandbox ended.
+    Gone,
+}
+
+impl Session {
+    /// Runs the command, and tells the client how it ended: all output, its end, the exit status, the end of the channel.
+    pub(crate) async fn run(mut self) {
+        let command = match &self.what {
+            What::Shell => "shell".to_owned(),
+            What::Line(text) => command_line::redacted(text),
+            What::Sftp => "sftp".to_owned(),
+        };
+        self.reporter.report(SshActivity::Exec, Facts { command: Some(&command), ..Facts::default() });
+        let sent = AtomicU64::new(0);
+        let exit = match self.command() {
+            Ok((parsed, is_helper)) => match self.execute(parsed, is_helper, &sent).await {
+                Ok(Outcome::Ended(Status::Exited(code))) => {
+                    self.finish(Exit::Code(u32::try_from(code & 0xff).unwrap_or(1))).await
+                }
+                Ok(Outcome::Ended(Status::Killed(signal))) => self.finish(Exit::Signal(signal)).await,
+                Ok(Outcome::NotStarted(error)) => self.fail(&error).await,
+                Ok(Outcome::Gone) => self.finish(Exit::Signal(Signal::KILL.as_raw())).await,
+                Err(error) => self.fail(&error).await,
+            },
+            Err(reason) => {
+                self.complain(&reason).await;
+                self.finish(Exit::Code(NOT_FOUND)).await
+            }
+        };
+        self.input.close();
+        let transferred = Some((self.input.total(), sent.into_inner()));
+        let facts = Facts { command: Some(&command), exit: Some(exit), transferred, ..Facts::default() };
+        self.reporter.report(SshActivity::Close, facts);
+    }
+
+    /// Returns the program to run, and true if it is the supervisor's own.
+    fn command(&mut self) -> Result<(Parsed, bool), String> {
+        match &mut self.what {
+            What::Shell => command_line::interactive()
+                .map(|shell| (shell, false))
+                .ok_or("there is no shell in this sandbox".to_owned()),
+            What::Line(text) => Ok((command_line::parse(std::mem::take(text))?, false)),
+            What::Sftp => {
+                let arguments = self.workload.sftp.iter().map(OsString::from).collect();
+                Ok((Parsed { arguments, ..Parsed::default() }, true))
+            }
+        }
+    }
+
+    async fn complain(&self, reason: &str) {
+        // The client may have gone.
+        let _ = self.output.extended_data_bytes(STANDARD_ERROR, format!("openshell-sandbox: {reason}\n")).await;
+    }
+
+    async fn fail(&self, error: &LaunchError) -> i32 {
+        self.complain(&with_causes(error)).await;
+        let code = match error {
+            LaunchError::NotFound(_) => NOT_FOUND,
+            LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter(_) => NOT_EXECUTABLE,
+            _ => 1,
+        };
+        self.finish(Exit::Code(code)).await
+    }
+
+    /// Ends the channel; returns the exit code for the log.
+    async fn finish(&self, exit: Exit) -> i32 {
+        let id = self.output.id();
+        match exit {
+            Exit::Code(code) => {
+                end_channel(&self.handle, id, code).await;
+                i32::try_from(code).unwrap_or(1)
+            }
+            Exit::Signal(signal) => {
+                // Failures mean that the client has gone.
+                let _ = self.handle.eof(id).await;
+                let _ = self.handle.exit_signal_request(id, name_of(signal), false, String::new(), String::new()).await;
+                let _ = self.handle.close(id).await;
+                128 + signal
+            }
+        }
+    }
+
+    /// Starts the command, and relays its streams until its end.
+    async fn execute(&mut self, parsed: Parsed, is_helper: bool, sent: &AtomicU64) -> Result<Outcome, LaunchError> {
+        let request = self.terminal.take().filter(|_| !is_helper);
+        let (ends, theirs) = match &request {
+            Some(request) => self.open_terminal(request).await?,
+            None => open_pipes().map_err(|source| LaunchError::Ipc { source })?,
+        };
+        let command = self.assemble(parsed, request.as_ref(), &ends);
+        let (listener, mut events) = mpsc::channel(4);
+        let hear = move |event: Event| {
+            // Stops are the shell's business; of the others a command has two at most.
+            if !matches!(event, Event::Stopped(_)) {
+                let _ = listener.try_send(event);
+            }
+        };
+        self.workload.launcher.start(&command, theirs.as_fds(), Box::new(hear))?;
+        drop((command, theirs));
+        let running = match events.recv().await {
+            Some(Event::Started(running)) => running,
+            Some(Event::NotStarted(error)) => return Ok(Outcome::NotStarted(error)),
+            Some(_) | None => return Ok(Outcome::Gone),
+        };
+        Ok(self.supervise(running, ends, events, sent).await)
+    }
+
+    /// Relays streams, signals and sizes until the command has ended and its output is sent, or the client has gone.
+    async fn supervise(
+        &mut self,
+        running: Running,
+        ends: Ends,
+        mut events: mpsc::Receiver<Event>,
+        sent: &AtomicU64,
+    ) -> Outcome {
+        let Ends { input, output, errors, master } = ends;
+        let has_terminal = master.is_some();
+        let mut feeding = std::pin::pin!(feed(&self.input, input, master.as_ref().map(AsFd::as_fd)));
+        let mut relaying = std::pin::pin!(relay(&self.output, output, errors, sent));
+        let (mut is_fed, mut is_relayed, mut is_gone) = (false, false, false);
+        let mut outcome = None;
+        let mut deadline = None;
+        let mut last_sent = 0;
+        loop {
+            if let Some(outcome) = outcome.take_if(|_| is_relayed || is_gone) {
+                return outcome;
+            }
+            let timer = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = &mut feeding, if !is_fed => is_fed = true,
+                () = &mut relaying, if !is_relayed => is_relayed = true,
+                event = events.recv(), if outcome.is_none() => {
+                    outcome = match event {
+                        Some(Event::Ended(status)) => Some(Outcome::Ended(status)),
+                        Some(Event::Started(_) | Event::NotStarted(_) | Event::Stopped(_)) => None,
+                        Some(Event::OutOfTime | Event::SandboxGone(_)) | None => Some(Outcome::Gone),
+                    };
+                    // Other processes may hold a terminal for good; a pipe ends when the last of them closes it.
+                    deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);
+                }
+                Ok(()) = self.sizes.changed(), if !is_gone => {
+                    let size = *self.sizes.borrow_and_update();
+                    if let (Some(master), Some(size)) = (&master, size) {
+                        let _ = pty::resize(master.as_fd(), size);
+                    }
+                }
+                signal = self.signals.recv(), if !is_gone => match signal {
+                    // A command that has just ended needs no signal.
+                    Some(signal) => drop(running.signal(signal.as_raw())),
+                    None => {
+                        is_gone = true;
+                        let _ = running.signal(Signal::HUP.as_raw());
+                        let _ = running.signal(Signal::CONT.as_raw());
+                        deadline = Some(Instant::now() + Limits::HANG_UP);
+                    }
+                },
+                () = timer => match (&outcome, is_gone) {
+                    (None, _) => {
+                        deadline = None;
+                        let _ = running.signal(Signal::KILL.as_raw());
+                    }
+                    (Some(_), true) => {}
+                    (Some(_), false) => {
+                        // Silent since the last look, and not waiting for the client.
+                        let now_sent = sent.load(Ordering::Relaxed);
+                        is_relayed |= now_sent == last_sent;
+                        last_sent = now_sent;
+                        deadline = Some(Instant::now() + Limits::SILENCE);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn open_terminal(&self, request: &TerminalRequest) -> Result<(Ends, Theirs), LaunchError> {
+        let (opened, terminal) = oneshot::channel();
+        let listener = Box::new(move |terminal| drop(opened.send(terminal)));
+        self.workload.launcher.open_terminal(request.size, listener)?;
+        let terminal = terminal.await.map_err(|_| LaunchError::Gone)??;
+        let open = || {
+            terminal::apply(terminal.streams()[0], &request.modes)?;
+            let (master, slave) = terminal.into_parts();
+            let ends = Ends {
+                input: pipe::Sender::from_owned_fd_unchecked(master.try_clone()?)?,
+                output: pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?,
+                errors: None,
+                master: Some(master),
+            };
+            Ok((ends, Theirs::Terminal(slave)))
+        };
+        open().map_err(|source| LaunchError::Terminal { source })
+    }
+
+    fn assemble(&mut self, parsed: Parsed, request: Option<&TerminalRequest>, ends: &Ends) -> Command {
+        let Parsed { arguments, variables, directory } = parsed;
+        let base = self.workload.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let mut environment = Environment::new(base);
+        environment.set("TERM", request.map_or("dumb", |request| &request.kind));
+        environment.set("SSH_CONNECTION", self.connection());
+        if let Some(path) = ends.master.as_ref().and_then(|master| terminal::path(master.as_fd())) {
+            environment.set("SSH_TTY", path);
+        }
+        for (name, value) in std::mem::take(&mut self.variables).into_iter().chain(variables) {
+            environment.set(name, value);
+        }
+        let variables = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let mut directories: Vec<_> = directory.into_iter().collect();
+        if directories.is_empty() {
+            directories.clone_from(&self.workload.directories);
+        }
+        let session = if request.is_some() { SessionKind::Terminal } else { SessionKind::New };
+        Command { arguments, environment: variables.collect(), directories, session }
+    }
+
+    /// The value of `SSH_CONNECTION` (ssh(1)).
+    fn connection(&self) -> String {
+        match self.reporter.client.addresses {
+            Some((client, server)) => {
+                format!("{} {} {} {}", client.ip(), client.port(), server.ip(), server.port())
+            }
+            None => "UNKNOWN 65535 UNKNOWN 65535".to_owned(),
+        }
+    }
+}
+
+/// Ends a channel with an exit status, behind all of its output.
+pub(crate) async fn end_channel(handle: &Handle, id: ChannelId, code: u32) {
+    // Failures mean that the client has gone.
+    let _ = handle.eof(id).await;
+    let _ = handle.exit_status_request(id, code).await;
+    let _ = handle.close(id).await;
+}
+
+/// A command's ends of its streams.
+enum Theirs {
+    Terminal(OwnedFd),
+    Pipes([OwnedFd; 3]),
+}
+
+impl Theirs {
+    fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
+        match self {
+            Self::Terminal(slave) => [slave.as_fd(); 3],
+            Self::Pipes(pipes) => pipes.each_ref().map(AsFd::as_fd),
+        }
+    }
+}
+
+fn open_pipes() -> io::Result<(Ends, Theirs)> {
+    let open = || pipe_with(PipeFlags::CLOEXEC);
+    let [(input, ours_input), (ours_output, output), (ours_errors, errors)] = [open()?, open()?, open()?];
+    let ends = Ends {
+        input: pipe::Sender::from_owned_fd(ours_input)?,
+        output: pipe::Receiver::from_owned_fd(ours_output)?,
+        errors: Some(pipe::Receiver::from_owned_fd(ours_errors)?),
+        master: None,
+    };
+    Ok((ends, Theirs::Pipes([input, output, errors])))
+}
+
+/// Writes the client's data to the command until either ends.
+async fn feed(queue: &InputQueue, mut input: pipe::Sender, master: Option<BorrowedFd<'_>>) {
+    while let Some(data) = queue.next().await {
+        // The command has closed its input, or ended.
+        if input.write_all(&data).await.is_err() {
+            return queue.close();
+        }
+    }
+    // A terminal has no end, but a character for it.
+    if let Some(end) = master.and_then(terminal::end_of_input) {
+        let _ = input.write_all(&[end]).await;
+        std::future::pending().await
+    }
+}
+
+/// Sends the command's output to the client until it ends, or the client has gone.
+async fn relay(
+    client: &ChannelWriteHalf<Msg>,
+    mut output: pipe::Receiver,
+    mut errors: Option<pipe::Receiver>,
+    sent: &AtomicU64,
+) {
+    let (mut is_open, mut buffer, mut error_buffer) = (true, BytesMut::new(), BytesMut::new());
+    while is_open || errors.is_some() {
+        buffer.reserve(CHUNK);
+        error_buffer.reserve(CHUNK);
+        let from_errors = async {
+            match &mut errors {
+                Some(errors) => errors.read_buf(&mut error_buffer).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A terminal whose last process has ended fails instead of ending.
+        let told = tokio::select! {
+            read = output.read_buf(&mut buffer), if is_open => {
+                is_open = matches!(read, Ok(1..));
+                sent.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+                client.data_bytes(buffer.split().freeze()).await
+            }
+            read = from_errors => {
+                if !matches!(read, Ok(1..)) {
+                    errors = None;
+                }
+                sent.fetch_add(error_buffer.len() as u64, Ordering::Relaxed);
+                client.extended_data_bytes(STANDARD_ERROR, error_buffer.split().freeze()).await
+            }
+        };
+        if told.is_err() {
+            return;
+        }
+    }
+}
+
+enum Exit {
+    Code(u32),
+    Signal(i32),
+}
+
+/// Signals with a name of their own in SSH (RFC 4254 §6.10).
+const NAMES: &[(Signal, Sig)] = &[
+    (Signal::ABORT, Sig::ABRT),
+    (Signal::ALARM, Sig::ALRM),
+    (Signal::FPE, Sig::FPE),
+    (Signal::HUP, Sig::HUP),
+    (Signal::ILL, Sig::ILL),
+    (Signal::INT, Sig::INT),
+    (Signal::KILL, Sig::KILL),
+    (Signal::PIPE, Sig::PIPE),
+    (Signal::QUIT, Sig::QUIT),
+    (Signal::SEGV, Sig::SEGV),
+    (Signal::TERM, Sig::TERM),
+    (Signal::USR1, Sig::USR1),
+];
+
+fn name_of(signal: i32) -> Sig {
+    let known = NAMES.iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| name.clone());
+    known.unwrap_or_else(|| match signal {
+        _ if signal == Signal::USR2.as_raw() => Sig::Custom("USR2".to_owned()),
+        _ => Sig::Custom(format!("{signal}@openshell")),
+    })
+}
+
+/// Returns the signal that clients may send by `name`.
+pub(crate) fn permitted(name: &Sig) -> Option<Signal> {
+    Some(match name {
+        Sig::HUP => Signal::HUP,
+        Sig::INT => Signal::INT,
+        Sig::KILL => Signal::KILL,
+        Sig::QUIT => Signal::QUIT,
+        Sig::TERM => Signal::TERM,
+        Sig::USR1 => Signal::USR1,
+        Sig::Custom(name) if name == "USR2" => Signal::USR2,
+        _ => return None,
+    })
+}
+
+/// Formats an error and its causes on one line.
+fn with_causes(error: &LaunchError) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Waits a moment where the system has no more descriptors.
+pub(crate) async fn breathe() {
+    sleep(Limits::SILENCE).await;
+}

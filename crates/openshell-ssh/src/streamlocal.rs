@@ -1,0 +1,165 @@
+//! Unix sockets inside, for forwarding: a helper, a confined command as any other, connects or listens, and hands each connection
+//! out. So the kernel decides which sockets it reaches.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream as StdStream};
+use std::path::Path;
+
+use openshell_supervisor::init::{Command, Session};
+use openshell_supervisor::packets;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::Mode;
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+
+use crate::packet_socket::PacketSocket;
+use crate::workload::Workload;
+
+/// A message of a helper.
+#[derive(Debug, Serialize, Deserialize)]
+enum Message {
+    /// It listens.
+    Listening,
+    /// A connection, which the message carries.
+    Connected,
+    /// It cannot, for this reason.
+    Failed(String),
+}
+
+/// Words of the helper's command line.
+const CONNECT: &str = "connect";
+const LISTEN: &str = "listen";
+
+/// A helper inside. It ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Helper(PacketSocket);
+
+/// Connects to the socket at `path` inside.
+///
+/// # Errors
+/// The workload's user may not, or nobody listens there.
+pub(crate) async fn connect(workload: &Workload, path: &str) -> io::Result<UnixStream> {
+    Helper::start(workload, CONNECT, path)?.next().await
+}
+
+/// Listens at `path` inside.
+///
+/// # Errors
+/// The workload's user may not make a socket there, or something is there already.
+pub(crate) async fn listen(workload: &Workload, path: &str) -> io::Result<Helper> {
+    let helper = Helper::start(workload, LISTEN, path)?;
+    match helper.message().await? {
+        (Message::Listening, _) => Ok(helper),
+        (Message::Failed(reason), _) => Err(io::Error::other(reason)),
+        (Message::Connected, _) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Helper {
+    fn start(workload: &Workload, act: &str, path: &str) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let words = workload.helper.iter().map(String::as_str).chain([act, path]).map(OsString::from);
+        let command = Command {
+            arguments: words.collect(),
+            environment: Vec::new(),
+            directories: workload.directories.clone(),
+            session: Session::New,
+        };
+        // Its messages, and their end, tell everything that there is to know.
+        let streams = [theirs.as_fd(), null.as_fd(), null.as_fd()];
+        workload.launcher.start(&command, streams, Box::new(drop)).map_err(io::Error::other)?;
+        Ok(Self(PacketSocket::new(ours)?))
+    }
+
+    async fn message(&self) -> io::Result<(Message, Option<OwnedFd>)> {
+        let (message, descriptors) = self.0.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((message, descriptors.into_iter().next()))
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// There will be none.
+    pub(crate) async fn next(&self) -> io::Result<UnixStream> {
+        match self.message().await? {
+            (Message::Connected, Some(socket)) => {
+                // Whatever a program inside may have made of its helper, this is a stream and nothing else.
+                let is_stream =
+                    socket_domain(&socket)? == AddressFamily::UNIX && socket_type(&socket)? == SocketType::STREAM;
+                if !is_stream || rustix::net::getpeername(&socket).is_err() {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                UnixStream::from_std(StdStream::from(socket))
+            }
+            (Message::Failed(reason), _) => Err(io::Error::other(reason)),
+            (Message::Connected | Message::Listening, _) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Does a helper's work: `words` are what to do and the path; `socket` leads to the supervisor.
+///
+/// # Errors
+/// The supervisor has gone, or `words` are others.
+pub fn serve(socket: BorrowedFd<'_>, words: &[OsString]) -> io::Result<()> {
+    let [act, path] = words else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let path = Path::new(path);
+    let done = match act.as_bytes() {
+        act if act == CONNECT.as_bytes() => {
+            StdStream::connect(path).and_then(|stream| packets::send(socket, &Message::Connected, &[stream.as_fd()]))
+        }
+        act if act == LISTEN.as_bytes() => serve_listener(socket, path),
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    // A supervisor that has gone hears nothing.
+    done.or_else(|error| packets::send(socket, &Message::Failed(error.to_string()), &[]))
+}
+
+/// Hands out connections until the supervisor has gone; then removes the socket.
+fn serve_listener(supervisor: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    // For this user alone, as sshd(8) makes them.
+    rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    let identity = |data: std::fs::Metadata| (data.dev(), data.ino());
+    let own = std::fs::symlink_metadata(path).map(identity)?;
+    let served = hand_out(supervisor, &listener);
+    if std::fs::symlink_metadata(path).map(identity).ok() == Some(own) {
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+fn hand_out(supervisor: BorrowedFd<'_>, listener: &UnixListener) -> io::Result<()> {
+    packets::send(supervisor, &Message::Listening, &[])?;
+    loop {
+        let mut ready = [PollFd::new(&supervisor, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        match rustix::event::poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled?,
+        };
+        // The supervisor says nothing.
+        if !ready[0].revents().is_empty() {
+            return Ok(());
+        }
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                packets::send(supervisor, &Message::Connected, &[stream.as_fd()])?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
