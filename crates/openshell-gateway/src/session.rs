@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
@@ -53,13 +52,36 @@ const MESSAGES: usize = 2 * RELAYS;
 /// Frames of a relay that wait, in each direction.
 const FRAMES: usize = 4;
 
-/// A connection that is being made.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+/// A connection.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// Makes connections to servers inside the sandbox.
+impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
+
+/// A connection that is being made.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
+
+/// The end of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayTarget {
+    /// The SSH server of the sandbox.
+    Ssh,
+    /// A port of the loopback address inside.
+    Port(u16),
+}
+
+impl fmt::Display for RelayTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ssh => f.write_str("the SSH server"),
+            Self::Port(port) => write!(f, "127.0.0.1:{port} inside"),
+        }
+    }
+}
+
+/// Makes connections for relays.
 pub trait Inside: Send + Sync {
-    /// Connects to `port` of the loopback address inside.
-    fn dial(&self, port: u16) -> Dialing;
+    /// Connects the relay `id` to `target`.
+    fn dial(&self, target: RelayTarget, id: &str) -> Dialing;
 }
 
 /// The state of a session, as it changes.
@@ -73,8 +95,8 @@ pub enum Change<'c> {
     Rejected(&'c str),
     /// The gateway has no sessions.
     Unknown,
-    /// A relay to the port inside, or why there is none.
-    Relay(Result<u16, &'c str>),
+    /// A relay to the target, or why there is none.
+    Relay(Result<RelayTarget, &'c str>),
 }
 
 /// One supervisor's sessions.
@@ -208,20 +230,19 @@ impl Sessions {
             let result = RelayOpenResult { channel_id: channel_id.clone(), success: false, error };
             let _ = session.try_send(message(supervisor_message::Payload::RelayOpenResult(result)));
         };
-        let port = match target {
-            Some(Target::Tcp(target)) => port(&target),
-            Some(Target::Ssh(_)) | None => Err("SSH is not in this build".to_owned()),
-        };
-        let port = match port {
-            Ok(port) => port,
-            Err(error) => return refuse(error),
+        let target = match target {
+            Some(Target::Tcp(target)) => match port(&target) {
+                Ok(port) => RelayTarget::Port(port),
+                Err(error) => return refuse(error),
+            },
+            Some(Target::Ssh(_)) | None => RelayTarget::Ssh,
         };
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             return refuse("there are too many relays".to_owned());
         };
-        (self.changed)(Change::Relay(Ok(port)));
-        let (gateway, session, dialing) = (self.gateway.clone(), session.clone(), self.inside.dial(port));
-        let id = channel_id.clone();
+        (self.changed)(Change::Relay(Ok(target)));
+        let (gateway, session, id) = (self.gateway.clone(), session.clone(), channel_id.clone());
+        let dialing = self.inside.dial(target, &id);
         let relay = self.relays.spawn(async move { relay(gateway, session, id, dialing, slot).await });
         self.open.insert(channel_id, relay);
     }
@@ -287,7 +308,7 @@ async fn relay(
     let _ = sender.try_send(RelayFrame { payload: Some(init) });
     let opened = timeout_at(until, gateway.relay_stream(frames)).await;
     let Ok(Ok(incoming)) = opened else { return };
-    let (mut reader, mut writer) = server.into_split();
+    let (mut reader, mut writer) = tokio::io::split(server);
     let out = async {
         loop {
             let mut buffer = BytesMut::with_capacity(FRAME_BYTES);

@@ -14,7 +14,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
-openshell-sandbox doctor [POLICY], openshell-sandbox gateway check, openshell-sandbox copy-self DEST (each has --help).
+openshell-sandbox doctor [POLICY], openshell-sandbox exec NAME -- COMMAND, openshell-sandbox ps,
+openshell-sandbox gateway check, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for any error before it ran.
@@ -98,9 +99,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 
-    /// Name of this sandbox in its log lines, `sandbox=NAME` [default: eight random hex digits]
+    /// Name of this sandbox, unique among yours: for `exec`, and in its log lines, `sandbox=NAME` [default: eight random hex
+    /// digits]
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
+
+    /// Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it
+    #[arg(long)]
+    pub(crate) keep: bool,
 
     /// Directory of the log files [default: /var/log, else openshell in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR")]
@@ -123,6 +129,22 @@ pub(crate) struct Args {
     /// The proxy's port on the sandbox's link
     #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = port)]
     pub(crate) proxy_port: u16,
+
+    /// Address of the SSH server, for clients with the handshake secret [or OPENSHELL_SSH_LISTEN_ADDR]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) ssh_listen_addr: Option<SocketAddr>,
+
+    /// Secret of the SSH server's clients, better set as OPENSHELL_SSH_HANDSHAKE_SECRET: `ps` shows flags
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) ssh_handshake_secret: Option<String>,
+
+    /// Seconds by which clocks of the SSH server's clients may differ [default: 300, or OPENSHELL_SSH_HANDSHAKE_SKEW_SECS]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ssh_handshake_skew_secs: Option<u32>,
+
+    /// Unix socket of the SSH server, for this user and root [or OPENSHELL_SSH_SOCKET_PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ssh_socket_path: Option<PathBuf>,
 
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -304,6 +326,51 @@ pub(crate) struct CopySelfArgs {
     pub(crate) destination: PathBuf,
 }
 
+/// Runs a further command in a running sandbox, confined as its main command is.
+#[derive(Debug, Parser)]
+#[command(name = "exec", bin_name = "openshell-sandbox exec", max_term_width = 100)]
+#[command(override_usage = "openshell-sandbox exec [OPTIONS] NAME|PID [OPTIONS] [--] COMMAND...")]
+#[command(after_help = "\
+Exit codes: the command's own; 128+N if signal N ended it; 126 not executable; 127 not found; 1 for any error before it ran.
+
+Example: openshell-sandbox exec web -- sh -c 'id; pwd'")]
+pub(crate) struct ExecArgs {
+    /// Give the command a terminal of its own [default: when standard input and output are one]
+    #[arg(short, long = "tty")]
+    pub(crate) terminal: bool,
+
+    /// Set a variable of the command; without a value, to that of this process; may be repeated
+    #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) variables: Vec<String>,
+
+    /// Directory inside to start in [default: the main command's]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+
+    /// Directory of the sandboxes' own files, if they were started with one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// Name or id of the sandbox, or the PID of its supervisor, as `openshell-sandbox ps` lists them; the command and its
+    /// arguments
+    #[arg(trailing_var_arg = true, value_name = "NAME|PID COMMAND", required = true)]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// Lists this user's running sandboxes.
+#[derive(Debug, Parser)]
+#[command(name = "ps", bin_name = "openshell-sandbox ps", max_term_width = 100)]
+#[command(after_help = "Exit codes: 0; 1 if a sandbox does not answer.")]
+pub(crate) struct PsArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Directory of the sandboxes' own files, if they were started with one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+}
+
 /// Makes the calls of a start to the gateway that the environment names, and prints what each gave; changes nothing.
 #[derive(Debug, Parser)]
 #[command(name = "gateway", bin_name = "openshell-sandbox gateway", max_term_width = 100)]
@@ -336,19 +403,31 @@ pub(crate) enum Invocation {
     CopySelf(CopySelfArgs),
     /// Check a gateway.
     Gateway(GatewayArgs),
+    /// Run a further command in the sandbox with this name.
+    Exec { sandbox: OsString, args: ExecArgs },
+    /// List sandboxes.
+    Ps(PsArgs),
+    /// Serve a client of the sandbox that is confined as any other command.
+    Internal { service: String, words: Vec<OsString> },
     /// Help, the version or a usage error was printed; no action remains.
     Printed(ExitCode),
 }
 
-/// Parses the command line. Only the first word can be a subcommand, as any other may be the command's. Usage errors exit with
-/// 1, as 2 could be the command's.
-pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
+/// Parses the command line. Only the first word can be a subcommand, as any other may be the command's; where variables give a
+/// policy, so that no flag has to, `ps` is the program of that name. Usage errors exit with 1, as 2 could be the command's.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
     let invocation = match words.get(1).and_then(|word| word.to_str()) {
         Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
         Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
         Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
+        Some("exec") => parse_exec(words.into_iter().skip(1)).map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
+        Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
         Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
+        Some("--internal") => {
+            let service = words.get(2).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+            return Invocation::Internal { service, words: words.into_iter().skip(3).collect() };
+        }
         Some("gateway") => parse_as(words.into_iter().skip(1)).map(Invocation::Gateway),
         _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
     };
@@ -360,6 +439,20 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
             Invocation::Printed(ExitCode::from(u8::from(error.use_stderr())))
         }
     }
+}
+
+/// Parses the command line of `exec`, whose options may stand before and behind the name of the sandbox. The remaining words are
+/// the command's.
+fn parse_exec(words: impl Iterator<Item = OsString>) -> Result<(OsString, ExecArgs), clap::Error> {
+    let mut before: ExecArgs = parse_as(words)?;
+    let sandbox = before.words.remove(0);
+    let rest = std::iter::once(OsString::from("exec")).chain(std::mem::take(&mut before.words));
+    let mut args: ExecArgs = parse_as(rest)?;
+    args.terminal |= before.terminal;
+    args.variables.splice(..0, before.variables);
+    args.workdir = args.workdir.or(before.workdir);
+    args.run_dir = args.run_dir.or(before.run_dir);
+    Ok((sandbox, args))
 }
 
 /// Parses the command line of a run that a subcommand makes.

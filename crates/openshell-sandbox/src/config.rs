@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,6 +47,10 @@ pub(crate) struct Config {
     pub(crate) is_launched: bool,
     /// User and group ids of the user who called sudo.
     pub(crate) sudo: Option<(u32, u32)>,
+    /// True if the sandbox stays after its command has ended.
+    pub(crate) keep: bool,
+    /// True if the name is the user's choice, and nobody else's.
+    pub(crate) is_named: bool,
     /// Variables from which the workload's environment is made.
     pub(crate) environment: Environment,
     /// Name of this sandbox in log lines.
@@ -65,6 +70,68 @@ pub(crate) struct Config {
     pub(crate) observe: Option<PathBuf>,
     /// True if the endpoints of an earlier observation are kept.
     pub(crate) observe_merge: bool,
+    /// Doors of the SSH server.
+    pub(crate) ssh: SshDoors,
+}
+
+/// Doors of the SSH server.
+#[derive(Debug, Default)]
+pub(crate) struct SshDoors {
+    /// The address of the one for clients with a preface.
+    pub(crate) tcp: Option<SshOverTcp>,
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// The door for clients with a preface.
+#[derive(Debug)]
+pub(crate) struct SshOverTcp {
+    pub(crate) address: SocketAddr,
+    pub(crate) secret: Secret,
+    pub(crate) skew: Duration,
+}
+
+impl SshDoors {
+    /// Takes the doors that `args` or `environment` name, and adds warnings.
+    ///
+    /// # Errors
+    /// A value is invalid, or the secret is missing.
+    fn read(args: &mut Args, environment: &mut Environment, warnings: &mut Vec<String>) -> anyhow::Result<Self> {
+        let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
+        let (address, secret) = (variable("OPENSHELL_SSH_LISTEN_ADDR"), variable("OPENSHELL_SSH_HANDSHAKE_SECRET"));
+        let (skew, socket) = (variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS"), variable("OPENSHELL_SSH_SOCKET_PATH"));
+        let parsed = |value: Option<OsString>, name: &str| {
+            let text = value.map(OsString::into_string).transpose().map_err(|_| anyhow!("{name} is not UTF-8"))?;
+            anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
+        };
+        let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
+        let address = address.map(|text| {
+            text.trim().parse().map_err(|_| anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222"))
+        });
+        let skew = parsed(skew, "OPENSHELL_SSH_HANDSHAKE_SKEW_SECS")?;
+        let skew = skew.map(|text| {
+            text.trim().parse().map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
+        });
+        let skew = Duration::from_secs(args.ssh_handshake_skew_secs.or(skew.transpose()?).unwrap_or(300).into());
+        let named = args.ssh_handshake_secret.take().filter(|secret| !secret.is_empty());
+        if named.is_some() {
+            let warning = "--ssh-handshake-secret shows in the list of processes; set OPENSHELL_SSH_HANDSHAKE_SECRET";
+            warnings.push(warning.to_owned());
+        }
+        let secret = named.map(String::into_bytes).or(secret.map(OsString::into_vec)).map(Secret::new);
+        let tcp = match (args.ssh_listen_addr.or(address.transpose()?), secret) {
+            (Some(address), Some(secret)) => Some(SshOverTcp { address, secret, skew }),
+            (Some(_), None) => bail!(
+                "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): any client could enter"
+            ),
+            // The secret alone opens nothing.
+            (None, _) => None,
+        };
+        let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));
+        if let Some(path) = socket.as_deref().filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@")) {
+            bail!("--ssh-socket-path {} is an abstract socket, which has no permissions; name a path", path.display());
+        }
+        Ok(Self { tcp, socket: socket.map(std::path::absolute).transpose().context("--ssh-socket-path")? })
+    }
 }
 
 /// Default directory of the log.
@@ -80,6 +147,13 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     data/examples holds policies to begin with";
 
 impl Origin {
+    /// Returns true if variables alone name a policy or a gateway.
+    pub(crate) fn is_in_environment() -> bool {
+        let names = ["OPENSHELL_POLICY_DATA", "OPENSHELL_POLICY_RULES", "OPENSHELL_SANDBOX_ID", "OPENSHELL_ENDPOINT"];
+        #[expect(clippy::disallowed_methods, reason = "the rest is read once init is up")]
+        names.into_iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    }
+
     /// Returns the policy's files, read, or the gateway that `args` or the environment names; a flag wins over its variable, and
     /// files over a gateway. Reads no other variable.
     ///
@@ -142,12 +216,14 @@ impl Config {
     ///
     /// # Errors
     /// A policy is missing, a value is invalid, or an input file cannot be used.
-    pub(crate) fn read(args: Args, origin: &Origin) -> anyhow::Result<Self> {
+    pub(crate) fn read(mut args: Args, origin: &Origin) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
         let place = origin.place();
         if place.is_some() {
             refuse_beside_gateway(&args)?;
         }
+        let mut warnings = Vec::new();
+        let ssh = SshDoors::read(&mut args, &mut environment, &mut warnings)?;
         let launchers = launcher::secret_files(&environment);
         let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
@@ -205,11 +281,12 @@ impl Config {
         }
         let environment = if args.clear_env { environment.cleared() } else { environment };
         let (mut gateway, mut run_as, mut push_level) = (None, None, None);
-        let (mut warnings, mut variables) = (Vec::new(), Vec::new());
+        let mut variables = Vec::new();
         if let Some(launched) = launched {
             (gateway, run_as) = (Some(launched.options), Some(launched.run_as));
             push_level = Some(launched.push_level);
-            (warnings, variables) = (launched.warnings, launched.variables);
+            variables = launched.variables;
+            warnings.extend(launched.warnings);
         }
         let own = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         let variables = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
@@ -217,6 +294,7 @@ impl Config {
         if wants_terminal && environment.get("TERM").is_none() {
             environment.set("TERM", DEFAULT_TERM);
         }
+        let is_named = args.name.is_some();
         let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
         Ok(Self {
             secret_files,
@@ -238,6 +316,8 @@ impl Config {
                 false => CommandTerminal::None,
             },
             is_launched: place.is_some(),
+            keep: args.keep,
+            is_named,
             sudo,
             sandbox: sandbox.map_or_else(random_id, Ok)?,
             log_level,
@@ -250,6 +330,7 @@ impl Config {
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,
+            ssh,
             environment,
         })
     }

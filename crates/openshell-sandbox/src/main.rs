@@ -6,6 +6,7 @@ mod audit;
 mod background_reporter;
 mod cli;
 mod config;
+mod control;
 mod gateway_reports;
 mod lints;
 mod logging;
@@ -32,16 +33,21 @@ use crate::config::Config;
 use crate::sources::origin::Origin;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{check, copy_self, doctor, explain, gateway};
+use crate::subcommands::{check, copy_self, doctor, exec, explain, gateway, internal, ps};
 
 fn main() -> ExitCode {
-    let args = match cli::parse(std::env::args_os()) {
+    let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),
         Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
         Invocation::Doctor(args) => return doctor::doctor(&args),
         Invocation::CopySelf(args) => return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Gateway(args) => return gateway::gateway(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Exec { sandbox, args } => return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Ps(args) => return ps::ps(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Internal { service, words } => {
+            return internal::serve(&service, &words).unwrap_or_else(|error| failed(&error));
+        }
         Invocation::Printed(code) => return code,
     };
     // Before any thread, and before any secret is read.

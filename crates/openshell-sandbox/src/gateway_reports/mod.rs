@@ -10,9 +10,8 @@ use anyhow::Context as _;
 use openshell_gateway::channel::Backoff;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::logs::{self, Lines};
-use openshell_gateway::session::Sessions;
+use openshell_gateway::session::{Inside, Sessions};
 use openshell_policy::event::Audit;
-use openshell_proxy::publish::OpenInside;
 use openshell_proxy::resolve::lookup::Resolver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -69,9 +68,9 @@ impl GatewayReports {
         Arc::clone(&self.denials) as _
     }
 
-    /// The sessions, whose relays end at sockets of `open`.
-    pub(crate) fn sessions(&self, open: OpenInside) -> Sessions {
-        session::sessions(self.gateway.clone(), self.instance.clone(), open)
+    /// The sessions, whose relays end `inside`.
+    pub(crate) fn sessions(&self, inside: Arc<dyn Inside>) -> Sessions {
+        session::sessions(self.gateway.clone(), self.instance.clone(), inside)
     }
 
     /// Sends what is left, and the exit code of the main process if it ran; within five seconds.

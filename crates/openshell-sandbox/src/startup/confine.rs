@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::bail;
 use openshell_policy::words::{ConfigState, Severity};
@@ -33,7 +34,7 @@ use crate::startup::resolver_files;
 
 /// A confined init.
 pub(super) struct Confined {
-    pub(super) launcher: Launcher,
+    pub(super) launcher: Arc<Launcher>,
     /// The file rules in force.
     pub(super) granted: Request,
     /// Connects of the sandbox, which wait for a witness; `None` without a proxy.
@@ -258,7 +259,7 @@ impl PendingConfinement {
         if let Some(why) = &enforced.no_names {
             resolver_files::log_unavailable(why);
         }
-        Ok(Confined { launcher, granted, connects, enforced, secrets })
+        Ok(Confined { launcher: Arc::new(launcher), granted, connects, enforced, secrets })
     }
 }
 

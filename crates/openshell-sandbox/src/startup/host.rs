@@ -48,7 +48,10 @@ impl Host {
     pub(super) fn create(config: &Config, plan: &Plan) -> anyhow::Result<Self> {
         let Plan { user, landlock, writable, .. } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
-        let run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
+        let mut run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
+        if config.is_named {
+            run_dir.claim(&config.sandbox)?;
+        }
         let uses = writable().chain([config.tls_dir()]);
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;

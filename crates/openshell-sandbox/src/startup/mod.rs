@@ -3,12 +3,14 @@
 mod ca_files;
 mod confine;
 mod host;
+mod inside;
 mod main_output;
 mod names;
 pub(crate) mod network;
 mod plan;
 mod resolver_files;
 mod serve;
+mod ssh;
 mod witness;
 
 use std::future::pending;
@@ -17,14 +19,18 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use openshell_gateway::session::Sessions;
+use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::harden;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::netns::Netns;
+use openshell_supervisor::packets;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
@@ -35,6 +41,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{CommandTerminal, Config};
+use crate::control::server::{self, Control};
 use crate::gateway_reports::GatewayReports;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
@@ -44,13 +51,19 @@ use crate::sources::origin::{Origin, Secrets};
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;
+use inside::InsideNetwork;
 use network::{Attached, Network, PendingNetwork};
 use plan::Plan;
 use serve::RunServices;
+use ssh::{SshServer, SshSockets};
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes everything made for it.
 pub(crate) struct Sandbox {
-    pub(crate) launcher: Launcher,
+    /// The SSH server, if there is one; it ends before everything that it uses.
+    pub(crate) ssh: Option<SshServer>,
+    /// The main process as clients see it, if they may attach to it.
+    pub(crate) main_process: Option<Arc<MainProcess>>,
+    pub(crate) launcher: Arc<Launcher>,
     /// Folders that the start made on the host.
     pub(crate) made: CreatedDirs,
     /// Signals to the supervisor.
@@ -99,7 +112,7 @@ pub(crate) struct Groundwork {
 /// # Errors
 /// A step fails; everything made before is removed.
 pub(crate) async fn start(
-    config: &Config,
+    config: &mut Config,
     origin: Origin,
     secrets: Secrets,
     groundwork: Groundwork,
@@ -120,6 +133,7 @@ pub(crate) async fn start(
         signal = ending(&mut signals) => bail!("signal {signal} ended the start"),
     };
     let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
+    let ssh_sockets = SshSockets::open(&mut config.ssh);
     // From here on things are made that a signal must not keep from being removed.
     let mut signals = match signals {
         Some(signals) => signals,
@@ -136,13 +150,21 @@ pub(crate) async fn start(
     // Masks take as long as the network, the proxy and the rest.
     let confinement = Confined::start(config, &plan, &mut host, protected, init)?;
     host.tls.write_java_store();
-    let tap = main_output::tap(config);
+    let main_process = main_output::main_process(config);
+    let tap = main_process.as_ref().map(main_output::tap);
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, tap.as_ref(), &host.proof)?;
     confinement.enter(&network);
     let refusals: Arc<Refusals> = Arc::default();
     let audit = audit::receivers(&refusals, gateway.as_ref().map(GatewayReports::audit));
-    let prepared =
-        RunServices::prepare(config, run_reports, audit, sockets, &network, confinement.init(), &host.landlock);
+    let prepared = RunServices::prepare(
+        config,
+        run_reports,
+        Arc::clone(&audit),
+        sockets,
+        &network,
+        confinement.init(),
+        &host.landlock,
+    );
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
@@ -153,9 +175,9 @@ pub(crate) async fn start(
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
     let requests = serve::activate(&in_force, &mut tasks);
-    let streams = match tap {
-        Some(tap) if config.terminal == CommandTerminal::Own => {
-            main_output::on_own_terminal(&confined.launcher, output.as_fd(), tap).await?
+    let streams = match &main_process {
+        Some(process) if config.terminal == CommandTerminal::Own => {
+            main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?
         }
         _ => streams,
     };
@@ -164,9 +186,40 @@ pub(crate) async fn start(
     sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
+    let inside = network.netns.as_ref().map(Netns::try_clone).transpose()?;
+    let inside = Arc::new(InsideNetwork::new(inside));
+    let ssh = match ssh_sockets.is_needed(config.is_launched) {
+        true => {
+            let (launcher, directories) = (Arc::clone(&confined.launcher), directories.clone());
+            let (environment, process) = (environment.clone(), main_process.clone());
+            let workload = ssh::workload(launcher, environment, directories, process, Arc::clone(&inside));
+            SshServer::start(workload, Arc::clone(&audit), ssh_sockets)
+        }
+        false => None,
+    };
+    let relays = Arc::new(ssh::Relays { inside, ssh: ssh.as_ref().map(SshServer::door) });
     let Host { tls, resolver_files, made, run_dir, .. } = host;
+    let control = Control {
+        launcher: Arc::clone(&confined.launcher),
+        audit,
+        environment: environment.clone(),
+        directories: directories.clone(),
+        netns: network.netns.as_ref().map(Netns::try_clone).transpose()?,
+        policy: Arc::clone(&in_force.policy),
+        connections: services.slots.clone(),
+        name: config.sandbox.clone(),
+        command: config.command.iter().map(|word| word.display().to_string()).collect(),
+        started: SystemTime::now(),
+        slots: server::slots(),
+    };
+    // Clients find it once the sandbox serves.
+    let clients =
+        packets::listen(&run_dir.control_socket()).context("cannot listen in the run directory (--run-dir)")?;
+    tasks.spawn("control socket", control.serve(clients));
     services.serve(in_force, tls, resolver_files.local, confined.connects.take(), &network, &mut tasks)?;
     Ok(Sandbox {
+        ssh,
+        main_process,
         launcher: confined.launcher,
         made,
         signals,
@@ -178,7 +231,7 @@ pub(crate) async fn start(
         run_reports: services.run_reports,
         reload,
         refusals,
-        sessions: sessions(gateway.as_ref(), &network)?,
+        sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
         gateway,
         tasks,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
@@ -196,11 +249,4 @@ async fn ending(signals: &mut Option<mpsc::Receiver<Received>>) -> i32 {
         }
     }
     pending().await
-}
-
-/// Sessions whose relays end in the workload's network.
-fn sessions(gateway: Option<&GatewayReports>, network: &Network) -> io::Result<Option<Sessions>> {
-    let (Some(gateway), Some(netns)) = (gateway, &network.netns) else { return Ok(None) };
-    let netns = netns.try_clone()?;
-    Ok(Some(gateway.sessions(Arc::new(move |address| netns.tcp_socket(address)))))
 }

@@ -166,7 +166,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tried = runtime.block_on(async {
         let groundwork = Groundwork { privilege, init, network };
-        let sandbox = Box::pin(startup::start(&config, origin, secrets, groundwork)).await?;
+        let sandbox = Box::pin(startup::start(&mut config, origin, secrets, groundwork)).await?;
         let command = Command {
             arguments: vec![program.into_os_string(), "--version".into()],
             environment: Vec::new(),

@@ -3,5 +3,8 @@
 pub(crate) mod check;
 pub(crate) mod copy_self;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gateway;
+pub(crate) mod internal;
+pub(crate) mod ps;

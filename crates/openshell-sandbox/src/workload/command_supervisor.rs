@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{anyhow, bail};
 use openshell_policy::event::Process;
 use openshell_policy::words::{ProcessActivity, Severity};
+use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::launch::{Event, Running};
 use openshell_supervisor::signals::{self, Received, SignalAction};
 use rustix::process::Signal;
@@ -28,7 +29,9 @@ pub(super) struct CommandSupervisor<'c> {
     /// Has the policy read again.
     reload: Arc<Notify>,
     /// `None` until the command is known to run.
-    running: Option<Running>,
+    running: Option<Arc<Running>>,
+    /// Hears of it, for clients that attach to it.
+    main_process: Option<Arc<MainProcess>>,
     /// Signals that came before that, each once.
     early: Vec<i32>,
     /// End of patience: the time-out, and once the command was asked to end, the grace.
@@ -38,9 +41,9 @@ pub(super) struct CommandSupervisor<'c> {
 
 impl<'c> CommandSupervisor<'c> {
     /// Supervises a command that was asked for just now.
-    pub(super) fn new(context: StartContext<'c>, reload: Arc<Notify>) -> Self {
+    pub(super) fn new(context: StartContext<'c>, reload: Arc<Notify>, main_process: Option<Arc<MainProcess>>) -> Self {
         let deadline = context.config.timeout.map(|limit| Instant::now() + limit);
-        Self { context, reload, running: None, early: Vec::new(), deadline, cause: None }
+        Self { context, reload, running: None, main_process, early: Vec::new(), deadline, cause: None }
     }
 
     /// Returns the cause for which the command was asked to end.
@@ -98,6 +101,10 @@ impl<'c> CommandSupervisor<'c> {
             reason: None,
         });
         self.early.drain(..).for_each(|number| forward(&running, number));
+        let running = Arc::new(running);
+        if let Some(process) = &self.main_process {
+            process.set_running(Arc::clone(&running));
+        }
         self.running = Some(running);
     }
 
@@ -110,7 +117,7 @@ impl<'c> CommandSupervisor<'c> {
         match signals::action(signal, self.context.config.is_interactive()) {
             // Continued by the caller's shell, in its foreground or not.
             SignalAction::Forward if number == Signal::CONT.as_raw() && self.context.config.is_interactive() => {
-                self.running.as_ref().map_or(Ok(()), terminal::resume)?;
+                self.running.as_ref().map_or(Ok(()), |running| terminal::resume(running))?;
             }
             SignalAction::Forward => self.forward(number),
             SignalAction::Terminate => {

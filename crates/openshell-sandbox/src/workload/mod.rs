@@ -43,6 +43,10 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     sandbox.launcher.end();
     drop(terminal);
     flush(&mut sandbox).await;
+    if let Some(process) = sandbox.main_process.take() {
+        process.end(ended.as_ref().map_or(1, |ended| ended.code), CLIENTS).await;
+    }
+    drop(sandbox.ssh.take());
     if let Some(gateway) = sandbox.gateway.take() {
         gateway.finish(ended.as_ref().ok().map(|ended| ended.code)).await;
     }
@@ -61,6 +65,12 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 
 /// Longest wait for relayed outputs after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// Time for the last output of a command to arrive while its sandbox stays.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// Longest wait for clients of the main process after its end.
+const CLIENTS: Duration = Duration::from_secs(2);
 
 /// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until a signal to end.
 async fn flush(sandbox: &mut Sandbox) {
@@ -91,7 +101,7 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
     }
     let (environment, granted) = (&sandbox.environment, &sandbox.granted);
     let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
-    let mut command = CommandSupervisor::new(context, Arc::clone(&sandbox.reload));
+    let mut command = CommandSupervisor::new(context, Arc::clone(&sandbox.reload), sandbox.main_process.clone());
     let code = loop {
         let code = tokio::select! {
             event = events.next() => command.event(event)?,
@@ -104,7 +114,30 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
         }
     };
     command.log_end(Severity::Info, Some(code.into()));
-    Ok(Ended { code, cause: command.cause() })
+    let ended = Ended { code, cause: command.cause() };
+    if config.keep && ended.cause.is_none() {
+        keep(sandbox, ended.code).await?;
+    }
+    Ok(ended)
+}
+
+/// Keeps the sandbox for clients until a signal ends it.
+async fn keep(sandbox: &mut Sandbox, code: u8) -> anyhow::Result<()> {
+    if let Some(process) = sandbox.main_process.clone() {
+        // Its last output is on its way; other processes may hold the streams for good.
+        tokio::time::sleep(SETTLING).await;
+        process.end(code, Duration::ZERO).await;
+    }
+    loop {
+        tokio::select! {
+            Some(signal) = sandbox.signals.recv() => match signals::action(signal, false) {
+                SignalAction::Terminate => return Ok(()),
+                SignalAction::Reload => sandbox.reload.notify_one(),
+                _ => {}
+            },
+            ended = sandbox.tasks.ended() => return Err(ended.into()),
+        }
+    }
 }
 
 /// Asks init for the command. Its events arrive in the queue.

@@ -1,0 +1,119 @@
+//! Clients of control sockets: the sandboxes of this user on this host, and connections to them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use openshell_supervisor::run_dir::{control_socket, names};
+use openshell_supervisor::{packets, peer};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::wire::{Description, Reply, Request};
+
+/// Longest wait for the description of one sandbox, whose supervisor may be stopped.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A place where run directories are.
+#[derive(Debug)]
+pub(crate) struct Places(Vec<PathBuf>);
+
+/// A sandbox that runs, as far as it says.
+pub(crate) enum Found {
+    Described(Description),
+    /// It does not answer.
+    Silent {
+        folder: PathBuf,
+        error: io::Error,
+    },
+}
+
+impl Places {
+    /// Returns the places of this user's sandboxes: `run_dir` if given, else the defaults.
+    ///
+    /// # Errors
+    /// `run_dir` is relative, and there is no current directory.
+    pub(crate) fn new(run_dir: Option<&Path>) -> anyhow::Result<Self> {
+        #[expect(clippy::disallowed_methods, reason = "a client has no configuration but this")]
+        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let run_dir = run_dir.map(std::path::absolute).transpose().context("--run-dir")?;
+        Ok(Self(names::parents(run_dir.as_deref(), runtime_dir.as_deref())))
+    }
+
+    /// Returns the sandboxes that run, by the time of their start.
+    pub(crate) fn list(&self) -> Vec<Found> {
+        let folders = self.0.iter().flat_map(|parent| names::list(parent));
+        let mut found: Vec<_> = folders.filter_map(|folder| look_at(&folder)).collect();
+        found.sort_by_key(|found| match found {
+            Found::Described(description) => (description.started, description.pid),
+            Found::Silent { .. } => (u64::MAX, 0),
+        });
+        found
+    }
+
+    /// Connects to the sandbox with this name, id or PID of its supervisor.
+    ///
+    /// # Errors
+    /// There is none, or it does not let this process in.
+    pub(crate) fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
+        if let Some(folder) = self.0.iter().find_map(|parent| names::find(parent, which).ok())
+            && let Ok(socket) = connect(&folder)
+        {
+            return Ok(socket);
+        }
+        let mut others = Vec::new();
+        for folder in self.0.iter().flat_map(|parent| names::list(parent)) {
+            match look_at(&folder) {
+                Some(Found::Described(of)) if of.name == which || of.pid.to_string() == which => {
+                    return connect(&folder).with_context(|| format!("sandbox {which}"));
+                }
+                Some(Found::Described(of)) => others.push(of.name),
+                Some(Found::Silent { .. }) | None => {}
+            }
+        }
+        match others.is_empty() {
+            true => bail!("no sandbox of this user runs on this host (looked in {})", self.text()),
+            false => bail!("no sandbox {which} runs; there are {}", others.join(", ")),
+        }
+    }
+
+    /// The places as text.
+    pub(crate) fn text(&self) -> String {
+        self.0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Connects to the supervisor of a run directory. What listens there must not be a program of a sandbox, as it is handed this
+/// process's streams.
+fn connect(folder: &Path) -> io::Result<OwnedFd> {
+    let socket = packets::connect(&control_socket(folder))?;
+    peer::outside(socket.as_fd(), 0).map_err(io::Error::other)?;
+    Ok(socket)
+}
+
+/// Returns the sandbox of a run directory; `None` if none runs.
+fn look_at(folder: &Path) -> Option<Found> {
+    let socket = match connect(folder) {
+        Ok(socket) => socket,
+        // Of one that has ended or just starts.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return None;
+        }
+        Err(error) => return Some(Found::Silent { folder: folder.to_owned(), error }),
+    };
+    match describe(&socket) {
+        Ok(Some(description)) => Some(Found::Described(description)),
+        Ok(None) => None,
+        Err(error) => Some(Found::Silent { folder: folder.to_owned(), error }),
+    }
+}
+
+fn describe(socket: &OwnedFd) -> io::Result<Option<Description>> {
+    set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?;
+    packets::send(socket.as_fd(), &Request::Describe, &[])?;
+    match packets::receive(socket.as_fd())? {
+        Some((Reply::Described(description), _)) => Ok(Some(description)),
+        Some((reply, _)) => Err(io::Error::other(format!("unexpected answer {reply:?}"))),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,119 @@
+//! The supervisor's side of the control socket.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use openshell_policy::event::Audit;
+use openshell_proxy::decide::store::PolicyStore;
+use openshell_proxy::listener::Slots;
+use openshell_ssh::packet_socket::PacketSocket;
+use openshell_supervisor::environment::Environment;
+use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::netns::Netns;
+use openshell_supervisor::peer;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::wire::{Description, Reply, Request};
+
+/// Clients at once.
+const CLIENTS: usize = 512;
+
+/// Commands of clients at once.
+const COMMANDS: usize = 256;
+
+/// Time for the first message of a client.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+
+/// Wait where the system has no descriptor for a client.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// Everything of a sandbox that clients use.
+pub(crate) struct Control {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) audit: Arc<dyn Audit>,
+    /// Environment of the main command.
+    pub(crate) environment: Environment,
+    /// Directories where a command may start, in order of preference.
+    pub(crate) directories: Vec<PathBuf>,
+    /// Network of the commands, if it is not the host's.
+    pub(crate) netns: Option<Netns>,
+    pub(crate) policy: Arc<PolicyStore>,
+    /// Connections at the proxy.
+    pub(crate) connections: Slots,
+    pub(crate) name: String,
+    /// Words of the main command.
+    pub(crate) command: Vec<String>,
+    pub(crate) started: SystemTime,
+    /// Commands that clients may still start.
+    pub(crate) slots: Arc<Semaphore>,
+}
+
+/// Returns the bound of commands at once.
+pub(crate) fn slots() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(COMMANDS))
+}
+
+impl Control {
+    /// Serves the clients of `listener` for as long as it is polled. Those of a sandbox, and of other users, are not served.
+    pub(crate) async fn serve(self, listener: OwnedFd) {
+        let listener = match PacketSocket::new(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!("the control socket cannot be watched: {error}");
+                return std::future::pending().await;
+            }
+        };
+        let control = Arc::new(self);
+        let mut clients = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = clients.join_next() => continue,
+            };
+            match accepted {
+                Ok(socket) if clients.len() < CLIENTS => {
+                    clients.spawn(Arc::clone(&control).serve_client(socket));
+                }
+                Ok(_) => {}
+                Err(_) => sleep(BREATH).await,
+            }
+        }
+    }
+
+    async fn serve_client(self: Arc<Self>, socket: OwnedFd) {
+        let pid = match peer::outside(socket.as_fd(), self.launcher.init_pid()) {
+            Ok(pid) => pid,
+            Err(reason) => {
+                tracing::warn!("a client of the control socket is refused: {reason}");
+                return;
+            }
+        };
+        // A client that has gone needs no answer.
+        let _ = self.answer(socket, pid).await;
+    }
+
+    async fn answer(&self, socket: OwnedFd, pid: i32) -> io::Result<()> {
+        let client = PacketSocket::new(socket)?;
+        match timeout(FIRST_MESSAGE, client.receive::<Request>()).await?? {
+            Some((Request::Describe, _)) => client.send(&Reply::Described(self.describe()), &[]).await,
+            Some((Request::Exec(exec), streams)) => self.exec(&client, pid, exec, streams).await,
+            Some((Request::Signal(_), _)) | None => Ok(()),
+        }
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            started: self.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            command: self.command.clone(),
+            generation: self.policy.load().generation(),
+            connections: self.connections.taken(),
+        }
+    }
+}

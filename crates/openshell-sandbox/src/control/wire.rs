@@ -1,0 +1,72 @@
+//! Messages at the control socket.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A message of a client. The first is [`Self::Describe`] or [`Self::Exec`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Describe the sandbox.
+    Describe,
+    /// Start a command; carries its three standard streams, unless it wants a terminal.
+    Exec(Exec),
+    /// Send this signal to the process group of the command.
+    Signal(i32),
+}
+
+/// A command to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Exec {
+    pub(crate) arguments: Vec<OsString>,
+    /// Variables beside those of the main command.
+    pub(crate) variables: Vec<(String, OsString)>,
+    /// Directory to start in, instead of the main command's.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) terminal: Option<TerminalSpec>,
+}
+
+/// A terminal to open.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TerminalSpec {
+    /// Its type, the value of `TERM`.
+    pub(crate) kind: Option<OsString>,
+    pub(crate) columns: u16,
+    pub(crate) rows: u16,
+}
+
+/// A message of the supervisor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Described(Description),
+    /// The terminal was opened; carries its master.
+    Terminal,
+    /// The command runs.
+    Started,
+    /// The command never ran, with the exit code for that.
+    Refused {
+        code: u8,
+        reason: String,
+    },
+    /// The command ended, with its exit code.
+    Ended {
+        code: u8,
+    },
+}
+
+/// A running sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Description {
+    /// The name in its log lines.
+    pub(crate) name: String,
+    /// PID of its supervisor.
+    pub(crate) pid: u32,
+    /// Seconds since 1970 of its start.
+    pub(crate) started: u64,
+    pub(crate) command: Vec<String>,
+    /// Number of the policy in force, from 1 on.
+    pub(crate) generation: u64,
+    /// Connections open at the proxy.
+    pub(crate) connections: usize,
+}

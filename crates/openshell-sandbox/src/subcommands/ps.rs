@@ -1,0 +1,79 @@
+//! `openshell-sandbox ps`: the sandboxes of this user on this host.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::cli::PsArgs;
+use crate::control::client::{Found, Places};
+use crate::control::wire::Description;
+use crate::logging::{print_line, print_stderr};
+use crate::text::printable;
+
+/// Heads of the columns.
+const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAND"];
+
+/// Prints the sandboxes that run.
+///
+/// # Errors
+/// The run directory cannot be named.
+pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
+    let found = Places::new(args.run_dir.as_deref())?.list();
+    let (mut described, mut is_silent) = (Vec::new(), false);
+    for found in found {
+        match found {
+            Found::Described(description) => described.push(description),
+            Found::Silent { folder, error } => {
+                is_silent = true;
+                print_stderr(&format!(
+                    "openshell-sandbox: the sandbox of {} does not answer: {error}",
+                    folder.display()
+                ));
+            }
+        }
+    }
+    if args.json {
+        print_line(&serde_json::to_string(&described)?);
+    } else {
+        print_table(&described);
+    }
+    Ok(ExitCode::from(u8::from(is_silent)))
+}
+
+fn print_table(sandboxes: &[Description]) {
+    let rows: Vec<_> = std::iter::once(HEADS.map(str::to_owned)).chain(sandboxes.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; 6] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        print_line(cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+fn row(of: &Description) -> [String; 6] {
+    let started = UNIX_EPOCH + Duration::from_secs(of.started);
+    let age = SystemTime::now().duration_since(started).unwrap_or_default().as_secs();
+    let command = printable(&of.command.join(" ")).into_owned();
+    [of.name.clone(), of.pid.to_string(), age_text(age), of.generation.to_string(), of.connections.to_string(), command]
+}
+
+/// Returns an age in its two largest units.
+fn age_text(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::age_text;
+
+    #[test]
+    fn ages_have_two_units() {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (61, "1m1s"), (3 * 3600 + 120, "3h2m"), (90_000, "1d1h")] {
+            assert_eq!(age_text(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Further commands in a running sandbox, and the list of those that run.
+
+use lab::Lab;
+use lab::host::UID;
+use lab::sandbox::{Finished, Sandbox, Started};
+use rustix::process::Signal;
+
+use super::ssh::{PROBE, wait_for};
+
+/// A running sandbox with a name.
+struct Named<'l> {
+    lab: &'l Lab,
+    started: Started<'l>,
+    /// Writable inside, and the working directory of commands.
+    folder: String,
+}
+
+impl<'l> Named<'l> {
+    fn start(lab: &'l Lab) -> Self {
+        Self::of(lab, lab.sandbox(&super::policy("{}")), &["sleep", "600"])
+    }
+
+    fn of(lab: &'l Lab, sandbox: Sandbox<'l>, command: &[&str]) -> Self {
+        let folder = lab.folder("work").display().to_string();
+        let sandbox = sandbox.args(&["--workdir", &folder, "--name", "box", "--log-level", "error"]);
+        let started = sandbox.start(command);
+        wait_for(lab, "PROC:LAUNCH");
+        Self { lab, started, folder }
+    }
+
+    /// Runs a script on the host in which `sandbox` is the program, as the user who started the sandbox.
+    fn shell(&self, script: &str) -> String {
+        shell(self.lab, &format!("cd {}; {script}", self.folder))
+    }
+
+    fn end(self) -> Finished {
+        self.started.signal(Signal::TERM);
+        self.started.wait()
+    }
+}
+
+fn shell(lab: &Lab, script: &str) -> String {
+    lab.shell(&format!("sandbox() {{ {} {} \"$@\"; }}; {script}", lab.as_caller(), lab.program_path().display()))
+}
+
+#[test]
+fn a_further_command_has_the_clients_streams_and_its_exit_code() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let seen = sandbox.shell(
+        "echo in | sandbox exec box -- sh -c 'cat; id -u; pwd; echo err >&2; exit 7'; echo $?; \
+         sandbox exec box -e A='b c' -w / sh -c 'echo $A; pwd'; sandbox exec box nosuchprogram; echo $?; \
+         sandbox exec box /etc/passwd; echo $?; sandbox exec box sh -c 'kill -9 $$'; echo $?; \
+         sandbox exec box -w /root true; echo $?; echo x > file; sandbox exec box cat < file > out; cat out; \
+         A=given sandbox exec -e A box env | grep ^A=; head -c 30000000 /dev/urandom > big; \
+         sandbox exec box cat < big | cmp - big && echo same",
+    );
+    let folder = &sandbox.folder;
+    let refused = "openshell-sandbox: the command was not started: cannot enter the working directory: Permission denied (os error 13)";
+    let not_found = "openshell-sandbox: command not found: nosuchprogram\n127";
+    let not_executable =
+        "openshell-sandbox: command cannot be executed: /etc/passwd: Permission denied (os error 13)\n126";
+    assert_eq!(
+        seen,
+        format!(
+            "in\n{UID}\n{folder}\nerr\n7\nb c\n/\n{not_found}\n{not_executable}\n137\n{refused}\n1\nx\nA=given\nsame\n"
+        )
+    );
+    let finished = sandbox.end();
+    let lines = finished.logged("SSH:");
+    assert!(lines.iter().any(|line| line.contains("SSH:EXEC [INFO] ALLOWED pid:")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("[door:exec] [cmd:sh -c cat; id")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("SSH:CLOSE") && line.contains("[exit:7]")), "{lines:#?}");
+}
+
+#[test]
+fn a_further_command_is_confined_as_the_main_one() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work").display().to_string();
+    std::fs::write(format!("{folder}/probe.py"), PROBE).unwrap();
+    let main = format!("/usr/bin/python3 {folder}/probe.py > {folder}/main; sleep 600");
+    let sandbox = Named::of(&lab, lab.sandbox(&super::policy("{}")), &["sh", "-c", &main]);
+    let seen = sandbox.shell(
+        "sandbox exec box -- sh -c '/usr/bin/python3 probe.py > pipes'; \
+         sandbox exec -t box -- sh -c '/usr/bin/python3 probe.py > terminal' < /dev/null; \
+         until [ -s main ]; do sleep 0.05; done; for way in pipes terminal; do diff main $way && echo $way is the same; done",
+    );
+    assert_eq!(seen, "pipes is the same\nterminal is the same\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn variables_that_run_other_code_or_lead_past_the_proxy_are_refused() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    for name in ["LD_PRELOAD", "BASH_ENV", "HTTPS_PROXY", "SSL_CERT_FILE", "OPENSHELL_X", "NODE_OPTIONS"] {
+        let seen = sandbox.shell(&format!("sandbox exec box -e {name}=x -- echo ran; echo $?"));
+        assert!(seen.starts_with(&format!("openshell-sandbox: {name} may not be set")), "{seen}");
+        assert!(seen.ends_with("\n1\n") && !seen.contains("ran"), "{seen}");
+    }
+    drop(sandbox.end());
+}
+
+#[test]
+fn a_further_command_on_a_terminal_has_size_job_control_and_interrupts() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let client = "import os, pty, select, sys, fcntl, termios, struct
+pid, fd = pty.fork()
+if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])
+seen = b''
+def until(text):
+    global seen
+    while text not in seen:
+        ready = select.select([fd], [], [], 60)[0]
+        assert ready, seen
+        seen += os.read(fd, 65536)
+    seen = seen.split(text, 1)[1]
+def size(rows, columns): fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack('HHHH', rows, columns, 0, 0))
+size(31, 97)
+def run(line): os.write(fd, line + b'\\n')
+run(b'PS1=pro\"\"mpt; stty size; bind \"set enable-bracketed-paste off\"'); until(b'31 97'); until(b'prompt')
+for rows in range(40, 90): size(rows, 100)
+run(b'until [ \"$(stty size)\" = \"89 100\" ]; do sleep 0.05; done; echo resi\"\"zed'); until(b'resized'); until(b'prompt')
+run(b'sh -c \"echo run\\'\\'ning; exec sleep 600\"'); until(b'\\nrunning')
+os.write(fd, b'\\x03'); until(b'prompt'); run(b'echo code $?'); until(b'code 130'); until(b'prompt')
+run(b'sh -c \"echo run\\'\\'ning; exec cat\"'); until(b'\\nrunning')
+os.write(fd, b'\\x1a'); until(b'Stopped'); until(b'prompt')
+run(b'kill %1; wait; seq 200000; tty; exit 9'); until(b'200000'); until(b'/dev/pts/0')
+while True:
+    try:
+        if not os.read(fd, 65536): break
+    except OSError: break
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let client = lab.file("client.py", client);
+    let program = format!("{} {}", lab.as_caller(), lab.program_path().display());
+    let seen = lab.shell(&format!("export TERM=xterm; /usr/bin/python3 {} {program} exec box bash", client.display()));
+    assert_eq!(seen, "9\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn a_hundred_further_commands_run_at_once() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let seen = sandbox.shell(
+        "for i in $(seq 100); do (echo $i | sandbox exec box -- sh -c 'read i; : > up.$i; until [ -e go ]; do sleep 0.1; done; echo $i') & done; \
+         until [ $(ls | grep -c ^up) = 100 ]; do sleep 0.1; done; : > go; wait",
+    );
+    let mut numbers: Vec<u32> = seen.lines().map(|line| line.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
+    drop(sandbox.end());
+}
+
+#[test]
+fn signals_reach_a_further_command_and_the_end_of_its_client_ends_it() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let program = format!("{} {}", lab.as_caller(), lab.program_path().display());
+    let seen = sandbox.shell(&format!(
+        "{program} exec box -- sh -c 'trap \"echo term; exit 3\" TERM; : > one; while :; do sleep 0.05; done' & client=$!; \
+         until [ -e one ]; do sleep 0.05; done; kill $client; wait $client; echo $?; \
+         {program} exec box -- sh -c 'trap \": > hup; exit\" HUP; : > two; while :; do sleep 0.05; done' & client=$!; \
+         until [ -e two ]; do sleep 0.05; done; kill -9 $client; until [ -e hup ]; do sleep 0.05; done; echo hung up; \
+         {program} exec box -- sh -c 'trap \"\" HUP; echo $$ > deaf; while :; do sleep 0.05; done' & client=$!; \
+         until [ -s deaf ]; do sleep 0.05; done; kill -9 $client; \
+         {program} exec box -- sh -c 'while kill -0 $(cat deaf) 2>/dev/null; do sleep 0.1; done; echo the deaf one is gone'"
+    ));
+    let lines: Vec<_> = seen.lines().filter(|line| !["Killed", "Terminated", "Hangup"].contains(line)).collect();
+    assert_eq!(lines, ["term", "3", "hung up", "the deaf one is gone"]);
+    drop(sandbox.end());
+}
+
+#[test]
+fn names_are_unique_and_listed_and_a_kept_sandbox_stays_after_its_command() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work").display().to_string();
+    let sandbox = lab.sandbox(&super::policy("{}")).args(&["--keep", "--name", "kept", "--workdir", &folder]);
+    let started = sandbox.start(&["true"]);
+    wait_for(&lab, "PROC:TERMINATE");
+    let twin = lab.sandbox(&super::policy("{}")).args(&["--name", "kept"]).sh("echo ran");
+    assert_eq!((twin.code(), twin.stdout.as_str()), (1, ""));
+    assert!(twin.stderr.contains("a sandbox named kept runs already"), "{}", twin.stderr);
+    let pid = started.pid();
+    let seen = shell(
+        &lab,
+        &format!(
+            "sandbox ps | tr -s ' ' | cut -d' ' -f1,2,4-; sandbox ps --json | grep -c '\"name\":\"kept\"'; \
+             sandbox exec {pid} echo by pid; sandbox exec nosuch true; echo $?; sandbox exec kept echo still here"
+        ),
+    );
+    let expected = format!(
+        "NAME PID POLICY CONNECTIONS COMMAND\nkept {pid} 1 0 true\n1\nby pid\n\
+         openshell-sandbox: no sandbox nosuch runs; there are kept\n1\nstill here\n"
+    );
+    assert_eq!(seen, expected);
+    started.signal(Signal::TERM);
+    assert_eq!(started.wait().code(), 0, "its command's");
+    let again = lab.sandbox(&super::policy("{}")).args(&["--name", "kept"]).sh("echo ran");
+    assert_eq!(again.ok(), "ran");
+    assert_eq!(shell(&lab, "sandbox ps"), "NAME  PID  AGE  POLICY  CONNECTIONS  COMMAND\n");
+}
+
+#[test]
+fn a_program_inside_enters_by_no_control_socket_and_poses_as_none() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("run");
+    // The most that a policy could give away: the run folder itself is refused, its parent is not.
+    let policy = format!("{}filesystem_policy: {{read_write: [{}, /tmp]}}\n", super::policy("{}"), folder.display());
+    let program = folder.join("attacker.py");
+    std::fs::write(
+        &program,
+        "import glob, os, socket, sys
+folder = sys.argv[1]
+for path in glob.glob(folder + '/openshell-*/control') + glob.glob('/run/**/control', recursive=True):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try: s.connect(path); s.send(b'\"Describe\"'); print('got', s.recv(100))
+    except OSError as error: print('refused')
+fake = folder + '/openshell-0123456789abcdef'
+os.mkdir(fake)
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(fake + '/control'); s.listen()
+open(folder + '/fake', 'w').close()
+s.settimeout(0.05)
+while not os.path.exists(folder + '/done'):
+    try: client, _ = s.accept()
+    except OSError: continue
+    if client.recv(100): print('posed')
+",
+    )
+    .unwrap();
+    let sandbox = lab.sandbox(&policy);
+    let words = ["/usr/bin/python3", program.to_str().unwrap(), folder.to_str().unwrap()];
+    let started = sandbox.start(&words);
+    let seen = shell(
+        &lab,
+        &format!(
+            "until [ -e {0}/fake ]; do sleep 0.05; done; sandbox ps --run-dir {0}; echo $?; sandbox exec --run-dir {0} 1 true; echo $?; : > {0}/done",
+            folder.display()
+        ),
+    );
+    assert!(!seen.contains("posed"), "{seen}");
+    let finished = started.wait();
+    assert!(!finished.stdout.contains("got") && !finished.stdout.contains("Exec"), "{finished:?}");
+}

@@ -1,0 +1,406 @@
+//! The SSH server, with the clients that people have.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::host::{Tier, UID, tier};
+use lab::sandbox::{Finished, Sandbox, Started};
+use rustix::process::Signal;
+
+const SECRET: &str = "open sesame";
+
+/// A running sandbox with an SSH server.
+struct Box<'l> {
+    lab: &'l Lab,
+    started: Started<'l>,
+    port: u16,
+    config: PathBuf,
+    /// Writable inside, and the working directory of commands.
+    folder: PathBuf,
+}
+
+impl<'l> Box<'l> {
+    fn start(lab: &'l Lab) -> Self {
+        Self::of(lab, lab.sandbox(&super::policy("{}")), &["sleep", "600"])
+    }
+
+    /// Starts `command` in `sandbox`, with a server behind prefaces.
+    fn of(lab: &'l Lab, sandbox: Sandbox<'l>, command: &[&str]) -> Self {
+        let folder = lab.folder("work");
+        let workdir = folder.to_str().unwrap();
+        let sandbox = sandbox
+            .args(&["--workdir", workdir, "--ssh-listen-addr", "127.0.0.1:0", "--log-level", "error"])
+            .env("OPENSHELL_SSH_HANDSHAKE_SECRET", SECRET);
+        let started = sandbox.start(command);
+        let line = wait_for(lab, "SSH at 127.0.0.1:");
+        let port = line.split("SSH at 127.0.0.1:").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        wait_for(lab, "PROC:LAUNCH");
+        let port: u16 = port.parse().unwrap();
+        let proxy = lab.file("nssh1.py", include_str!("data/nssh1.py"));
+        let config = format!(
+            "Host box\n HostName box\n User any\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n \
+             ProxyCommand python3 {} 127.0.0.1 {port} '{SECRET}'\n",
+            proxy.display()
+        );
+        let config = lab.file("ssh_config", config);
+        Self { lab, started, port, config, folder }
+    }
+
+    /// Runs a script on the host in which `ssh`, `scp`, `sftp` know the host `box`.
+    fn shell(&self, script: &str) -> String {
+        let config = self.config.display();
+        let folder = self.folder.display();
+        self.lab.shell(&format!(
+            "cd {folder}; ssh() {{ command ssh -F {config} \"$@\"; }}; scp() {{ command scp -F {config} \"$@\"; }}; \
+             sftp() {{ command sftp -F {config} \"$@\"; }}; export RSYNC_RSH='/usr/bin/ssh -F {config}'; {script}"
+        ))
+        .replace('\r', "")
+    }
+
+    fn end(self) -> Finished {
+        self.started.signal(Signal::TERM);
+        self.started.wait()
+    }
+}
+
+/// Waits for a line of the log that contains `text`.
+pub(super) fn wait_for(lab: &Lab, text: &str) -> String {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(line) = lab.log().lines().find(|line| line.contains(text)) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < deadline, "{text} is not in the log: {}", lab.log());
+        std::thread::yield_now();
+    }
+}
+
+// Conformance: SSH-06, SSH-07.
+#[test]
+fn a_command_line_is_run_by_the_login_shell_as_the_workloads_user() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "ssh box 'id -u; shopt -q login_shell && echo login; pwd; cat; echo oops >&2; exit 5' < /etc/hostname; echo $?; \
+         ssh box 'kill -TERM $$'; echo $?; ssh box nosuchprogram; echo $?; ssh box \"cd '/' && A='b c' sh -c 'pwd; echo \\$A'\"",
+    );
+    let host = std::fs::read_to_string("/etc/hostname").unwrap();
+    let folder = sandbox.folder.display();
+    let not_found = "/bin/bash: line 1: nosuchprogram: command not found";
+    assert_eq!(seen, format!("{UID}\nlogin\n{folder}\n{host}oops\n5\n255\n{not_found}\n127\n/\nb c\n"));
+    let finished = sandbox.end();
+    let lines = finished.logged("SSH:");
+    assert!(lines.iter().any(|line| line.contains("SSH:OPEN [INFO] ALLOWED 127.0.0.1:")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("SSH:AUTH") && line.contains("[auth:NSSH1]")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("SSH:AUTH") && line.contains("[auth:none]")), "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.contains("SSH:EXEC") && line.contains("[cmd:cd '/' && A=… sh -c")),
+        "{lines:#?}"
+    );
+    assert!(lines.iter().any(|line| line.contains("SSH:CLOSE") && line.contains("[exit:5] [in:")), "{lines:#?}");
+}
+
+/// Prints everything of a process that confinement decides.
+pub(super) const PROBE: &str = "import os, re
+keys = 'Uid Gid Groups CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters Umask'.split()
+status = open('/proc/self/status').read()
+for key in keys: print(re.search(key + ':.*', status)[0])
+for name in sorted(os.listdir('/proc/self/ns')): print(name, os.readlink('/proc/self/ns/' + name))
+print(open('/proc/self/limits').read(), open('/proc/self/oom_score_adj').read(), os.getcwd())
+print([int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd) and int(fd) > 2])
+def fails(what):
+    try: what(); return 'done'
+    except OSError as error: return error.errno
+import socket
+print(fails(lambda: open('/usr/x', 'w')), fails(lambda: open('/etc/shadow')), fails(lambda: os.listdir('/root')))
+print(fails(lambda: socket.create_connection(('10.99.0.1', 8080), 5)), fails(lambda: os.unshare(os.CLONE_NEWUSER) if hasattr(os, 'unshare') else open('/usr/y', 'w')))
+ignored = 'PATH TERM SSH_CONNECTION SSH_TTY PWD OLDPWD _ SHLVL'.split()
+print(sorted((k, v) for k, v in os.environ.items() if k not in ignored))
+";
+
+// Conformance: SSH-10, SSH-11.
+#[test]
+fn every_way_in_gives_one_picture() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work").display().to_string();
+    let probe = format!("{folder}/probe.py");
+    std::fs::write(&probe, PROBE).unwrap();
+    let main = format!("/usr/bin/python3 {probe} > {folder}/main; sleep 600");
+    let sandbox = Box::of(&lab, lab.sandbox(&super::policy("{}")), &["bash", "-c", &main]);
+    let seen = sandbox.shell(&format!(
+        "ssh box '/usr/bin/python3 {probe} > exec'; echo '/usr/bin/python3 {probe} > shell' | ssh box; \
+         echo 'exec /usr/bin/python3 {probe} > terminal' | ssh -tt box > /dev/null; \
+         until [ -s main ]; do sleep 0.05; done; for way in exec shell terminal; do diff main $way && echo $way is the same; done; \
+         ssh box 'echo $TERM; env | grep -c SSH_HANDSHAKE; echo $HTTPS_PROXY; test -r $SSL_CERT_FILE && echo trusted'; \
+         ssh -tt box 'echo $TERM; echo $SSH_TTY' < /dev/null | tr -d '\\r'; TERM=screen ssh -tt box 'echo $TERM' < /dev/null"
+    ));
+    let proxy = "http://10.200.0.1:3128";
+    let same = "exec is the same\nshell is the same\nterminal is the same\n";
+    let rest = format!("dumb\n0\n{proxy}\ntrusted\nxterm-256color\n/dev/pts/0\nscreen\n");
+    let shown = seen
+        .replace("xterm\n/dev/pts", "xterm-256color\n/dev/pts")
+        .replace("dumb\n/dev/pts", "xterm-256color\n/dev/pts");
+    assert_eq!(shown, format!("{same}{rest}"));
+    drop(sandbox.end());
+}
+
+// Conformance: SSH-01.
+#[test]
+fn a_door_without_a_secret_is_no_start() {
+    let lab = Lab::with_web();
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--ssh-listen-addr", "127.0.0.1:0"]).sh("echo ran");
+    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""));
+    assert!(finished.stderr.contains("OPENSHELL_SSH_HANDSHAKE_SECRET"), "{}", finished.stderr);
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--ssh-socket-path", "@name"]).sh("echo ran");
+    assert!(finished.code() == 1 && finished.stderr.contains("abstract"), "{}", finished.stderr);
+}
+
+// Conformance: SSH-02, SSH-03, SSH-04, SSH-05.
+#[test]
+fn prefaces_with_another_secret_an_old_clock_or_a_used_nonce_are_refused() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let port = sandbox.port;
+    let proxy = lab.folder("work").parent().unwrap().join("nssh1.py");
+    let try_with =
+        |rest: &str| format!("python3 {} 127.0.0.1 {port} {rest} < /dev/null | head -c 12; echo;", proxy.display());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let seen = lab.shell(&[
+        try_with("'open sesame' one"),
+        try_with("'open sesame' one"),
+        try_with("other two"),
+        try_with(&format!("'open sesame' three {}", now - 400)),
+        try_with(&format!("'open sesame' four {}", now + 400)),
+        format!("printf 'GET / HTTP/1.1\\r\\n\\r\\n' | nc -N 127.0.0.1 {port}; head -c 2000 /dev/zero | nc -N 127.0.0.1 {port}"),
+    ].concat());
+    let refused = "preface: b'ERR\\n', then b''\n";
+    let expected = format!("SSH-2.0-open\n{refused}\n{refused}\n{refused}\n{refused}\nERR\nERR\n");
+    assert_eq!(seen, expected);
+    let finished = sandbox.end();
+    let finding = finished.logged("FINDING:BLOCKED [HIGH] \"NSSH1 Nonce Replay Attack\"");
+    assert_eq!(finding.len(), 1, "{}", finished.log);
+    assert_eq!(finished.logged("NSSH1 Wrong MAC").len(), 1);
+    assert_eq!(finished.logged("NSSH1 Clock Skew").len(), 2);
+    assert!(!finished.log.contains("open sesame") && !finished.stderr.contains("open sesame"));
+}
+
+// Conformance: SSH-08, SSH-09.
+#[test]
+fn forwarding_leads_to_servers_inside_and_from_programs_inside_and_nowhere_else() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let outside = lab.http("127.0.0.1:9000");
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "ssh box 'for at in 127.0.0.1:8001 ::1:8002; do python3 -m http.server --bind ${at%:*} ${at##*:} > /dev/null 2>&1 & done; \
+         until curl -s -o /dev/null 127.0.0.1:8001 && curl -g -s -o /dev/null [::1]:8002; do sleep 0.05; done; echo page > page'; \
+         get='GET /page HTTP/1.0\\r\\n\\r\\n'; \
+         for at in 127.0.0.1:8001 127.1.2.3:8001 localhost:8001 [::1]:8002 localhost:8002; do printf \"$get\" | ssh -W $at box | tail -1; done; \
+         for at in 10.0.0.5:80 web.test:8080 10.99.0.1:8080 10.200.0.1:3128 0.0.0.0:8001 localhost:9000; do \
+         printf \"$get\" | ssh -W $at box || echo no $at; done; \
+         ssh -M -S control -f -N -L $PWD/local:localhost:8001 -R 7001:127.0.0.1:9000 -D 127.0.0.1:1080 box; \
+         curl -s --unix-socket $PWD/local http://x/page; ssh -S control box 'curl -s -m 10 127.0.0.1:7001; echo'; \
+         curl -s -m 10 --socks5 127.0.0.1:1080 http://127.0.0.1:8001/page; \
+         curl -s -m 10 --socks5 127.0.0.1:1080 http://10.99.0.1:8080/ || echo refused; \
+         ssh -S control -O exit box",
+    );
+    let refused = "stdio forwarding failed\n";
+    let all = ["10.0.0.5:80", "web.test:8080", "10.99.0.1:8080", "10.200.0.1:3128", "0.0.0.0:8001", "localhost:9000"];
+    let all: String = all.map(|at| format!("{refused}no {at}\n")).concat();
+    assert_eq!(seen, format!("{}{all}page\nhello\npage\nrefused\nExit request sent.\n", "page\n".repeat(5)));
+    assert_eq!(outside.seen().len(), 1, "by -R alone");
+    let finished = sandbox.end();
+    assert!(!finished.logged("SSH:FORWARD [MED] DENIED 127.0.0.1:").is_empty(), "{}", finished.log);
+}
+
+// Conformance: SSH-12.
+#[test]
+fn files_come_and_go_by_every_tool() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "head -c 3000000 /dev/urandom > sent; mkdir -p tree/a/b; echo x > tree/a/b/x; ln -s x tree/a/b/link; \
+         scp -q sent box:by_sftp; ssh box 'mkdir copy'; rsync -a tree box:copy/; \
+         rsync -a box:copy/tree back; scp -q -r box:tree back2; \
+         printf 'put sent by_put\\nget by_put got\\nchmod 640 by_put\\nln -s by_put link\\nls -1 by_*\\nmkdir d\\nrename by_put d/x\\nrmdir nosuch\\n' \
+         | sftp -q box 2>&1 | grep -v '^sftp>'; for f in by_sftp got d/x; do cmp sent $f && echo $f; done; \
+         stat -c '%a %u' d/x; diff -r tree back/tree && diff -r tree back2 && readlink back/tree/a/b/link; \
+         printf 'put sent /usr/x\\n' | sftp -q box 2>&1 | grep -c denied; printf 'get /etc/shadow x\\n' | sftp -q box 2>&1 | grep -c denied; \
+         ssh -s box nosuch; echo $?",
+    );
+    let owner = UID;
+    let expected =
+        format!("by_put\nby_sftp\nremote rmdir \"{}/nosuch\": No such file or directory\n", sandbox.folder.display());
+    let expected =
+        format!("{expected}by_sftp\ngot\nd/x\n640 {owner}\nx\n1\n1\nsubsystem request failed on channel 0\n255\n");
+    assert_eq!(seen, expected);
+    drop(sandbox.end());
+}
+
+#[test]
+fn a_terminal_has_its_size_job_control_and_interrupts() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let client = "import os, pty, select, sys, fcntl, termios, struct, signal
+pid, fd = pty.fork()
+if pid == 0: os.execvp('ssh', ['ssh', '-F', sys.argv[1], '-t', 'box'])
+seen = b''
+def until(text):
+    global seen
+    while text not in seen:
+        ready = select.select([fd], [], [], 60)[0]
+        assert ready, seen
+        seen += os.read(fd, 65536)
+    seen = seen.split(text, 1)[1]
+def size(rows, columns):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack('HHHH', rows, columns, 0, 0))
+    os.kill(pid, signal.SIGWINCH)
+size(31, 97)
+def run(line): os.write(fd, line + b'\\n')
+run(b'PS1=pro\"\"mpt; stty size; bind \"set enable-bracketed-paste off\"'); until(b'31 97'); until(b'prompt')
+for rows in range(40, 90): size(rows, 100)
+run(b'until [ \"$(stty size)\" = \"89 100\" ]; do sleep 0.05; done; echo resi\"\"zed'); until(b'resized'); until(b'prompt')
+run(b'sh -c \"echo run\\'\\'ning; exec sleep 600\"'); until(b'\\nrunning')
+os.write(fd, b'\\x03'); until(b'prompt'); run(b'echo code $?'); until(b'code 130'); until(b'prompt')
+run(b'sh -c \"echo run\\'\\'ning; exec cat\"'); until(b'\\nrunning')
+os.write(fd, b'\\x1a'); until(b'Stopped'); until(b'prompt')
+run(b'fg'); until(b'exec cat\"\\r\\n'); run(b'back in cat'); until(b'back in cat\\r\\nback in cat')
+os.write(fd, b'\\x04'); until(b'prompt'); run(b'tty; exit 9'); until(b'/dev/pts/0')
+while True:
+    try:
+        if not os.read(fd, 65536): break
+    except OSError: break
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let client = lab.file("client.py", client);
+    let seen = lab.shell(&format!("/usr/bin/python3 {} {}", client.display(), sandbox.config.display()));
+    assert_eq!(seen, "9\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn what_a_client_leaves_hears_of_it_and_what_left_the_session_stays() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "$RSYNC_RSH -n box 'trap \"echo hup > hup; exit\" HUP; echo up > up; while :; do sleep 0.05; done' & client=$!; \
+         until [ -s up ]; do sleep 0.05; done; kill $client; until [ -s hup ]; do sleep 0.05; done; cat hup; \
+         $RSYNC_RSH -n box 'trap \"\" HUP; echo $$ > deaf; while :; do sleep 0.05; done' & client=$!; \
+         until [ -s deaf ]; do sleep 0.05; done; kill $client; \
+         ssh -n box 'while kill -0 $(cat deaf) 2>/dev/null; do sleep 0.1; done; echo deaf one is gone'; \
+         ssh -n box 'setsid sleep 611 > /dev/null 2>&1 < /dev/null & nohup sleep 612 > /dev/null 2>&1 & echo left'; \
+         ssh -n box 'pgrep -fc \"^sleep 61[12]$\"'",
+    );
+    assert_eq!(seen, "hup\ndeaf one is gone\nleft\n2\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn long_streams_are_whole_both_ways_at_once_also_for_a_reader_that_pauses() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "head -c 50000000 /dev/urandom > big; ssh box cat < big | (sleep 2; cat) | cmp - big && echo same; \
+         ssh box 'head -c 30000000 /dev/zero; cat' < big | (sleep 1; tail -c 50000000) | cmp - big && echo same; \
+         ssh box 'cat big >&2' 2>&1 >/dev/null | cmp - big && echo same; ssh box 'sleep 1; head -c 5' < big | wc -c; \
+         for i in 1 2 3 4 5 6 7 8; do (ssh box cat < big | cmp - big && echo same) & done; wait",
+    );
+    assert_eq!(seen, format!("same\nsame\nsame\n5\n{}", "same\n".repeat(8)));
+    drop(sandbox.end());
+}
+
+#[test]
+fn only_processes_outside_enter_by_the_socket_and_it_is_gone_after_the_run() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("door");
+    // Where the workload's user is another one, it must not own the folder.
+    let socket = match tier() {
+        Tier::Root => folder.parent().unwrap().join("ssh/ssh.sock"),
+        Tier::Rootless => folder.join("ssh/ssh.sock"),
+    };
+    let path = socket.to_str().unwrap();
+    let client = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\n\
+                  try: s.connect(sys.argv[1]); print(s.recv(20))\nexcept OSError as e: print('no way in', e.errno)\n";
+    let client = lab.file("client.py", client);
+    // The most that a policy could give away.
+    let granted = [folder.as_path(), socket.parent().unwrap()].map(|path| path.display().to_string()).join(", ");
+    let policy = format!("{}filesystem_policy: {{read_write: [{granted}]}}\n", super::policy("{}"));
+    let inside = format!(
+        "while [ ! -e {0}/go ]; do sleep 0.05; done; /usr/bin/python3 {1} {path}; ls {path}",
+        folder.display(),
+        client.display()
+    );
+    let started = lab.sandbox(&policy).args(&["--ssh-socket-path", path]).start(&["sh", "-c", &inside]);
+    wait_for(&lab, "PROC:LAUNCH");
+    let as_caller = lab.as_caller();
+    let seen = lab.shell(&format!(
+        "{as_caller} /usr/bin/python3 {0} {path}; setpriv --reuid 12345 --clear-groups /usr/bin/python3 {0} {path}; \
+                                   stat -c %a {path}",
+        client.display()
+    ));
+    assert_eq!(seen, "b'SSH-2.0-openshell\\r\\n'\nno way in 13\n600\n");
+    std::fs::write(folder.join("go"), "").unwrap();
+    let finished = started.wait();
+    assert!(!finished.stdout.contains("SSH-2.0"), "{finished:?}");
+    assert!(!socket.exists());
+    assert_eq!(finished.logged("SSH:OPEN [INFO] ALLOWED pid:").len(), 1, "{}", finished.log);
+}
+
+#[test]
+fn clients_that_are_no_ssh_or_never_authenticate_hold_nobody_up() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let proxy = lab.folder("work").parent().unwrap().join("nssh1.py");
+    let client = format!(
+        "import subprocess, os, random\nclients = []\nfor number in range(100):\n    \
+         client = subprocess.Popen(['python3', '{}', '127.0.0.1', '{}', '{SECRET}'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n    \
+         random.seed(number)\n    client.stdin.write([b'', b'SSH-2.0-x\\r\\n', b'SSH-2.0-x\\r\\n' + random.randbytes(5000), random.randbytes(500)][number % 4])\n    \
+         client.stdin.flush()\n    clients.append(client)\n\
+         print(subprocess.run(['ssh', '-F', '{}', 'box', 'echo in'], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout)\n\
+         for client in clients: client.kill()\n",
+        proxy.display(),
+        sandbox.port,
+        sandbox.config.display()
+    );
+    let client = lab.file("many.py", client);
+    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", client.display())), "in\n\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn clients_in_python_run_commands_and_move_files() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let program = format!(
+        "import asyncio, asyncssh, hashlib, hmac, io, paramiko, socket, secrets, time\n\
+         def enter():\n    \
+         seconds, nonce = int(time.time()), secrets.token_hex(8)\n    \
+         mac = hmac.new(b'{SECRET}', f't|{{seconds}}|{{nonce}}'.encode(), hashlib.sha256).hexdigest()\n    \
+         s = socket.create_connection(('127.0.0.1', {}))\n    \
+         s.sendall(f'NSSH1 t {{seconds}} {{nonce}} {{mac}}\\n'.encode())\n    \
+         assert s.recv(3) == b'OK\\n'\n    return s\n\
+         transport = paramiko.Transport(enter())\ntransport.start_client()\ntransport.auth_none('any')\n\
+         channel = transport.open_session()\nchannel.set_environment_variable('LANG', 'C.UTF-8')\n\
+         channel.exec_command('echo out $LANG; echo err >&2; exit 3')\n\
+         print(channel.makefile().read(), channel.makefile_stderr().read(), channel.recv_exit_status())\n\
+         sftp = paramiko.SFTPClient.from_transport(transport)\nsftp.putfo(io.BytesIO(b'x' * 1000000), 'p')\n\
+         print(sftp.stat('p').st_size, len(sftp.open('p').read()), sftp.normalize('.'), 'p' in sftp.listdir())\n\
+         transport.close()\n\
+         async def main():\n    \
+         async with asyncssh.connect('box', username='any', known_hosts=None, proxy_command=PROXY) as c:\n        \
+         r = await c.run('cat; exit 4', input='hello')\n        print(r.stdout, r.exit_status)\n        \
+         async with c.start_sftp_client() as s:\n            \
+         await s.put('/etc/hostname', 'q'); print(await s.exists('q'), (await s.statvfs('.')).bsize > 0)\n\
+         asyncio.run(main())\n",
+        sandbox.port
+    );
+    let nssh1 = lab.folder("work").parent().unwrap().join("nssh1.py");
+    let proxy = format!("['/usr/bin/python3', '{}', '127.0.0.1', '{}', '{SECRET}']", nssh1.display(), sandbox.port);
+    let program = program.replace("PROXY", &proxy);
+    let program = lab.file("clients.py", program);
+    let seen = lab.shell(&format!("/usr/bin/python3 -W ignore {} 2>&1", program.display()));
+    let folder = sandbox.folder.display();
+    assert_eq!(seen, format!("b'out C.UTF-8\\n' b'err\\n' 3\n1000000 1000000 {folder} True\nhello 4\nTrue True\n"));
+    drop(sandbox.end());
+}
