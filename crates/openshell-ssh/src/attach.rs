@@ -52,8 +52,9 @@ impl Attachment {
         self.input.close();
         if let Some(code) = code {
             end_channel(&self.handle, self.output.id(), code.into()).await;
+            // Everything is on its way until the client closes the channel too; the end of the run waits for that.
+            while self.signals.recv().await.is_some() {}
         }
-        // The client has the keyboard and counts until it was told of the end.
         drop(attached);
         let transferred = Some((self.input.total(), sent.into_inner()));
         let facts = Facts { command, exit: code.map(i32::from), transferred, ..Facts::default() };

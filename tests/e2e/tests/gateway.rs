@@ -852,7 +852,7 @@ fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
 
 #[test]
 fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
-    use gateway::proto::v1::{SshRelayTarget, TcpRelayTarget, relay_open::Target};
+    use gateway::proto::v1::{TcpRelayTarget, relay_open::Target};
     let lab = Lab::with_web();
     let outside = lab.http("127.0.0.1:9000");
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
@@ -872,8 +872,6 @@ fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
         "the host's own loopback is another"
     );
     assert!(outside.seen().is_empty());
-    assert!(relay(Some(Target::Ssh(SshRelayTarget {}))).unwrap_err().contains("not in this build"));
-    assert!(relay(None).unwrap_err().contains("not in this build"));
     let mut relay = relay(tcp("localhost", 8000)).unwrap();
     host.gateway.end_session();
     host.gateway.wait(|heard| heard.hellos.len() >= 2);
@@ -896,6 +894,132 @@ fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
     assert_eq!(received, sent.to_string());
     let finished = steps.end();
     assert_eq!(finished.logged("relay of the gateway to 127.0.0.1:8000 inside").len(), 1, "{}", finished.log);
+}
+
+/// A port of the lab's host, each connection to which is a relay to the SSH server of the sandbox.
+struct SshPort<'l> {
+    lab: &'l Lab,
+    config: std::path::PathBuf,
+}
+
+impl<'l> SshPort<'l> {
+    fn open(lab: &'l Lab, host: &Host) -> Self {
+        use gateway::proto::v1::relay_frame::Payload;
+        use std::io::{Read, Write};
+        let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = listener.local_addr().unwrap().port();
+        let (gateway, handle) = (host.gateway.clone(), host.serving.as_ref().unwrap().handle.clone());
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for (number, client) in listener.incoming().enumerate() {
+                let (mut from, mut to) = client.and_then(|client| Ok((client.try_clone()?, client))).unwrap();
+                let target =
+                    (number % 2 == 0).then_some(gateway::proto::v1::relay_open::Target::Ssh(Default::default()));
+                let mut relay = gateway.relay_by(&handle, target).unwrap();
+                let outwards = handle.clone();
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 16_000];
+                    while let Ok(count @ 1..) = from.read(&mut buffer) {
+                        if outwards.block_on(relay.to.send(data(&buffer[..count]))).is_err() {
+                            break;
+                        }
+                    }
+                });
+                let inwards = handle.clone();
+                std::thread::spawn(move || {
+                    while let Ok(Some(frame)) = inwards.block_on(relay.from.message()) {
+                        if let Some(Payload::Data(data)) = frame.payload
+                            && to.write_all(&data).is_err()
+                        {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        });
+        let config = format!(
+            "Host box\n HostName 127.0.0.1\n Port {port}\n User any\n StrictHostKeyChecking no\n \
+             UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+        );
+        Self { lab, config: lab.file("ssh_config", config) }
+    }
+
+    fn shell(&self, script: &str) -> String {
+        let config = self.config.display();
+        self.lab.shell(&format!("ssh() {{ command ssh -F {config} \"$@\"; }}; {script}")).replace('\r', "")
+    }
+}
+
+#[test]
+fn a_relay_to_the_ssh_server_runs_commands_and_forwards_connections() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    let port = SshPort::open(&lab, &host);
+    // The two forms in which a gateway sends commands.
+    let seen = port.shell(
+        "ssh box \"K='v w' K2='x' sh -c 'echo \\$K \\$K2; exit 4'\"; echo $?; ssh box \"cd '/' && K='v' pwd\"; \
+         head -c 5000000 /dev/zero | ssh box 'cat | wc -c'; \
+         ssh box '(python3 -m http.server --bind 127.0.0.1 8123 > /dev/null 2>&1 &) ; until curl -s -o /dev/null 127.0.0.1:8123; do sleep 0.05; done'; \
+         printf 'HEAD / HTTP/1.0\\r\\n\\r\\n' | ssh -W 127.0.0.1:8123 box | head -1; ssh box 'env | grep -c OPENSHELL_S; true'",
+    );
+    assert_eq!(seen, "v w x\n4\n/\n5000000\nHTTP/1.0 200 OK\n1\n");
+    let finished = steps.end();
+    assert!(finished.logged("SSH:OPEN [INFO] ALLOWED channel-").len() >= 5, "{}", finished.log);
+}
+
+#[test]
+fn clients_attach_to_the_main_process_with_its_output_its_keyboard_and_its_end() {
+    let lab = Lab::with_web();
+    let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
+    let script = "echo early; stty size; read line; echo got $line; trap 'echo usr' USR1; \
+                  until [ -e $HOME/go ]; do sleep 0.05; done; stty size; seq 50000; echo last; exit 6";
+    let none: [&str; 0] = [];
+    let folder = lab.folder("work").display().to_string();
+    let sandbox = host.sandbox(&lab).args(&["--workdir", &folder]).env("HOME", &folder);
+    let started = sandbox.env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, true)).start(&none);
+    host.gateway.wait(|heard| !heard.hellos.is_empty());
+    let port = SshPort::open(&lab, &host);
+    let client = "import os, pty, select, sys, fcntl, termios, struct, signal, subprocess
+def start(*words):
+    pid, fd = pty.fork()
+    if pid == 0: os.execvp('ssh', ['ssh', '-F', sys.argv[1], *words])
+    return pid, fd, bytearray()
+def until(client, text):
+    pid, fd, seen = client
+    while text not in seen:
+        assert select.select([fd], [], [], 60)[0], bytes(seen[-300:])
+        try: data = os.read(fd, 65536)
+        except OSError: data = b''
+        assert data, bytes(seen[-300:])
+        seen += data
+    del seen[:seen.index(text) + len(text)]
+def code(client): return os.waitstatus_to_exitcode(os.waitpid(client[0], 0)[1])
+one = start('-t', '-s', 'box', 'openshell-main')
+until(one, b'early')
+# Another one sees the same, and has no keyboard.
+other = start('-t', '-s', 'box', 'openshell-main')
+until(other, b'early')
+os.write(other[1], b'unheard\\n')
+os.write(one[1], b'typed\\n')
+until(one, b'got typed'); until(other, b'got typed')
+# Detached, and attached again: everything is shown again.
+os.write(one[1], b'\\x10\\x11')
+print('detached', code(one))
+again = start('-t', '-s', 'box', 'openshell-main')
+until(again, b'early'); until(again, b'got typed')
+fcntl.ioctl(again[1], termios.TIOCSWINSZ, struct.pack('HHHH', 33, 99, 0, 0)); os.kill(again[0], signal.SIGWINCH)
+subprocess.run(['ssh', '-F', sys.argv[1], 'box', 'until [ \"$(stty size < /dev/pts/0)\" = \"33 99\" ]; do sleep 0.05; done; : > $HOME/go'])
+for client in again, other:
+    until(client, b'33 99'); until(client, b'50000'); until(client, b'last')
+    print('ended', code(client))
+";
+    let client = lab.file("client.py", client);
+    let seen = lab.shell(&format!("/usr/bin/python3 {} {}", client.display(), port.config.display()));
+    assert_eq!(seen, "detached 0\nended 6\nended 6\n");
+    assert_eq!(started.wait().code(), 6);
 }
 
 /// A launcher's files of mutual TLS, in `folder`.

@@ -214,6 +214,38 @@ fn forwarding_leads_to_servers_inside_and_from_programs_inside_and_nowhere_else(
     assert!(!finished.logged("SSH:FORWARD [MED] DENIED 127.0.0.1:").is_empty(), "{}", finished.log);
 }
 
+#[test]
+fn unix_sockets_are_forwarded_as_far_as_the_workloads_user_may_reach_them() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "serve='import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\nwhile True: c = s.accept()[0]; c.sendall(c.recv(100).upper()); c.close()'; \
+         printf \"$serve\" > serve.py; ssh box '(python3 serve.py inside > /dev/null 2>&1 &); until [ -S inside ]; do sleep 0.05; done'; \
+         (python3 serve.py outside & echo $! > server); until [ -S outside ]; do sleep 0.05; done; \
+         ssh -M -S control -f -N -L $PWD/local:$PWD/inside -L $PWD/denied:/run/no.sock -R $PWD/remote:$PWD/outside box; \
+         ask='import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b\"hello\"); print(s.recv(100))'; \
+         python3 -c \"$ask\" local; python3 -c \"$ask\" denied 2> /dev/null | grep HELLO || echo refused; \
+         ssh -S control box \"python3 -c '$ask' remote; stat -c %a remote\"; \
+         ssh -S control -O forward -R /usr/bad.sock:$PWD/outside box 2>&1 | grep -c 'forwarding failed'; \
+         ssh -S control -O exit box; until ! ssh box 'test -e remote'; do sleep 0.05; done; kill $(cat server)",
+    );
+    assert_eq!(seen, "b'HELLO'\nrefused\nb'HELLO'\n600\n1\nExit request sent.\n");
+    let finished = sandbox.end();
+    assert_eq!(finished.logged("SSH:FORWARD [MED] DENIED").len(), 2, "{}", finished.log);
+}
+
+#[test]
+fn a_display_and_an_agent_are_refused() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "eval $(ssh-agent) > /dev/null; ssh -A box 'echo agent: $SSH_AUTH_SOCK'; kill $SSH_AGENT_PID; \
+         DISPLAY=:9 ssh -o ForwardX11Trusted=yes -X box 'echo display: $DISPLAY' 2> /dev/null",
+    );
+    assert_eq!(seen, "agent:\ndisplay:\n");
+    drop(sandbox.end());
+}
+
 // Conformance: SSH-12.
 #[test]
 fn files_come_and_go_by_every_tool() {

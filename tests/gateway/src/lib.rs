@@ -269,6 +269,21 @@ impl Gateway {
     /// # Panics
     /// The sandbox does not answer.
     pub fn relay(&self, serving: &Serving, target: Option<relay_open::Target>) -> Result<Relay, String> {
+        self.relay_by(&serving.handle, target)
+    }
+
+    /// The same on the runtime of `handle`.
+    ///
+    /// # Errors
+    /// The sandbox refuses it, for this reason.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub fn relay_by(
+        &self,
+        handle: &tokio::runtime::Handle,
+        target: Option<relay_open::Target>,
+    ) -> Result<Relay, String> {
         let (sender, receiver) = oneshot::channel();
         let channel_id = {
             let mut state = self.state();
@@ -285,9 +300,7 @@ impl Gateway {
         let heard = self.wait(|heard| heard.relay_results.iter().any(|result| result.channel_id == channel_id));
         let result = heard.relay_results.into_iter().find(|result| result.channel_id == channel_id).unwrap();
         match result.success {
-            true => {
-                Ok(serving.handle.block_on(async { tokio::time::timeout(PATIENCE, receiver).await }).unwrap().unwrap())
-            }
+            true => Ok(handle.block_on(async { tokio::time::timeout(PATIENCE, receiver).await }).unwrap().unwrap()),
             false => Err(result.error),
         }
     }

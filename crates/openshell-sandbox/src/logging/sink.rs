@@ -1,5 +1,6 @@
 //! Destinations of log events.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::time::Duration;
 
@@ -74,20 +75,23 @@ impl<'e> LogEvent<'e> {
     }
 
     /// Returns the line without its time, its prefix and the sandbox.
-    pub(super) fn message(&self) -> String {
+    pub(super) fn message(&self) -> Cow<'_, str> {
         if let Content::Diagnostic { spans, message, fields, .. } = self.content {
-            return printable(&format!("{spans}{message}{fields}")).into_owned();
+            return Cow::Owned(printable(&format!("{spans}{message}{fields}")).into_owned());
         }
-        let line = self.line().text;
-        let message = line.split_once(' ').map_or(line.as_str(), |(_, message)| message);
+        let line = self.text();
+        let message = line.split_once(' ').map_or(line, |(_, message)| message);
         let message = message.strip_prefix("OCSF ").unwrap_or(message);
-        message.rsplit_once(" sandbox=").map_or(message, |(message, _)| message).to_owned()
+        Cow::Borrowed(message.rsplit_once(" sandbox=").map_or(message, |(message, _)| message))
+    }
+
+    fn text(&self) -> &str {
+        self.text.get_or_init(|| shorthand::line(self.made, self.content, self.sandbox))
     }
 
     /// Returns the event as a line in shorthand.
     pub(super) fn line(&self) -> Line {
-        let text = self.text.get_or_init(|| shorthand::line(self.made, self.content, self.sandbox)).clone();
-        Line { made: self.made, priority: self.priority(), text }
+        Line { made: self.made, priority: self.priority(), text: self.text().to_owned() }
     }
 
     /// Returns the bounds of the log file that apply to the event.
