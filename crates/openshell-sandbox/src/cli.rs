@@ -15,6 +15,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 #[command(after_help = "\
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
 openshell-sandbox doctor [POLICY], openshell-sandbox exec NAME -- COMMAND, openshell-sandbox ps,
+openshell-sandbox cp SRC DEST,
 openshell-sandbox gateway check, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
@@ -357,6 +358,34 @@ pub(crate) struct ExecArgs {
     pub(crate) words: Vec<OsString>,
 }
 
+/// Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave the copy, no devices, no
+/// set-id bits and no hooks of git repositories.
+#[derive(Debug, Parser)]
+#[command(name = "cp", bin_name = "openshell-sandbox cp", max_term_width = 100)]
+#[command(after_help = "\
+A folder that is there gets the copy under its own name; else the copy gets the name that is given.
+
+Exit codes: 0; 1 if something could not be copied.
+
+Example: openshell-sandbox cp web:/sandbox/results .")]
+pub(crate) struct CpArgs {
+    /// The source: a path, or NAME:PATH in the sandbox NAME
+    #[arg(value_name = "SRC")]
+    pub(crate) from: OsString,
+
+    /// The destination: NAME:PATH, or a path
+    #[arg(value_name = "DEST")]
+    pub(crate) to: OsString,
+
+    /// Copy hooks of git repositories out too, which git runs
+    #[arg(long)]
+    pub(crate) git_hooks: bool,
+
+    /// Directory of the sandboxes' own files, if they were started with one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+}
+
 /// Lists this user's running sandboxes.
 #[derive(Debug, Parser)]
 #[command(name = "ps", bin_name = "openshell-sandbox ps", max_term_width = 100)]
@@ -407,6 +436,8 @@ pub(crate) enum Invocation {
     Exec { sandbox: OsString, args: ExecArgs },
     /// List sandboxes.
     Ps(PsArgs),
+    /// Copy files.
+    Cp(CpArgs),
     /// Serve a client of the sandbox that is confined as any other command.
     Internal { service: String, words: Vec<OsString> },
     /// Help, the version or a usage error was printed; no action remains.
@@ -414,7 +445,7 @@ pub(crate) enum Invocation {
 }
 
 /// Parses the command line. Only the first word can be a subcommand, as any other may be the command's; where variables give a
-/// policy, so that no flag has to, `ps` is the program of that name. Usage errors exit with 1, as 2 could be the command's.
+/// policy, so that no flag has to, `ps` and `cp` are the programs of these names. Usage errors exit with 1, as 2 could be the command's.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
     let invocation = match words.get(1).and_then(|word| word.to_str()) {
@@ -423,6 +454,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
         Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
         Some("exec") => parse_exec(words.into_iter().skip(1)).map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
         Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
+        Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
         Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
         Some("--internal") => {
             let service = words.get(2).and_then(|word| word.to_str()).unwrap_or_default().to_owned();

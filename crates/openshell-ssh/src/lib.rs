@@ -22,5 +22,6 @@ mod session;
 pub mod sftp;
 pub mod streamlocal;
 mod terminal;
+pub mod transfer;
 mod variables;
 pub mod workload;

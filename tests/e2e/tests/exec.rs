@@ -245,3 +245,49 @@ while not os.path.exists(folder + '/done'):
     let finished = started.wait();
     assert!(!finished.stdout.contains("got") && !finished.stdout.contains("Exec"), "{finished:?}");
 }
+
+#[test]
+fn copies_go_in_and_out_and_bring_out_nothing_that_leaves_them_or_runs_by_itself() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let out = lab.folder("out").display().to_string();
+    let seen = sandbox.shell(&format!(
+        "sandbox exec box -- sh -c 'mkdir -p tree/.git/hooks tree/deep/er; echo x > tree/deep/er/file; ln -s deep/er/file tree/inside; \
+         ln -s /etc/passwd tree/absolute; ln -s ../../../etc tree/up; ln -s deep/../../.. tree/sly; mkfifo tree/fifo; \
+         printf \"#!/bin/sh\\n\" > tree/.git/hooks/post-checkout; chmod 4755 tree/.git/hooks/post-checkout; \
+         cp /bin/true tree/tool; chmod 6755 tree/tool; echo secret > tree/closed; chmod 0 tree/closed; head -c 20000000 /dev/urandom > big'; \
+         cd {out}; sandbox cp box:tree .; echo $?; cat tree/inside; ls tree | tr '\\n' ' '; stat -c %a tree/tool; ls -A tree/.git; \
+         sandbox cp box:big small; cmp small ../work/big && echo same; ln -s ../victim bait; sandbox cp box:tree/inside bait 2>/dev/null; \
+         sandbox cp --git-hooks box:tree/.git hooked; ls hooked/hooks; \
+         sandbox cp box:nosuch .; echo $?; sandbox cp box:/root/x .; echo $?; sandbox cp nosuch box:; echo $?; \
+         mkdir in; echo y > in/y; ln -s y in/z; sandbox cp in box:came; sandbox exec box cat came/z; sandbox exec box stat -c %u:%a came/y; \
+         sandbox cp in/y box:/usr/y; echo $?; sandbox cp in/y box:; sandbox exec box cat y; ls ../victim"
+    ));
+    let expected = [
+        "openshell-sandbox: inside: left out tree/closed: Permission denied (os error 13)",
+        "openshell-sandbox: inside: left out tree/fifo: it is a FIFO",
+        "openshell-sandbox: left out tree/.git/hooks/post-checkout: git would run it; --git-hooks takes it",
+        "openshell-sandbox: left out tree/absolute: the link leads out of the copy",
+        "openshell-sandbox: left out tree/sly: the link leads out of the copy",
+        "openshell-sandbox: left out tree/up: the link leads out of the copy",
+        "1",
+        "x",
+        "deep inside tool 755",
+        "same",
+        "post-checkout",
+        "openshell-sandbox: cannot read nosuch: No such file or directory (os error 2)",
+        "1",
+        "openshell-sandbox: cannot read /root/x: Permission denied (os error 13)",
+        "1",
+        "openshell-sandbox: cannot read nosuch: No such file or directory (os error 2)",
+        "1",
+        "y",
+        &format!("{UID}:644"),
+        "openshell-sandbox: inside: left out y: Permission denied (os error 13)",
+        "1",
+        "y",
+        "ls: cannot access '../victim': No such file or directory",
+    ];
+    assert_eq!(seen.lines().collect::<Vec<_>>(), expected);
+    drop(sandbox.end());
+}

@@ -4,10 +4,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use openshell_ssh::transfer::{self, LeftOut, Links, Options, TransferError};
 use openshell_ssh::{sftp, streamlocal};
+
+use crate::logging::print_stderr;
 
 /// Serves standard input and output; `words` say what, where there is a choice.
 ///
@@ -17,8 +21,25 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
     let file = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
     match service {
         "sftp" => sftp::serve(file(io::stdin().as_fd())?, file(io::stdout().as_fd())?)?,
+        "send" => return transferred(transfer::pack(&path(words), file(io::stdout().as_fd())?)),
+        // It is the kernel that decides here.
+        "receive" => {
+            let options = Options { links: Links::All, git_hooks: true };
+            return transferred(transfer::unpack(file(io::stdin().as_fd())?, &path(words), options));
+        }
         "socket" => streamlocal::serve(io::stdin().as_fd(), words)?,
-        _ => bail!("--internal is the sandbox's own: it serves sftp and sockets"),
+        _ => bail!("--internal is the sandbox's own: it serves sftp, sockets and copies"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn path(words: &[OsString]) -> PathBuf {
+    words.first().map(PathBuf::from).unwrap_or_default()
+}
+
+/// Prints what a copy left out.
+fn transferred(done: Result<LeftOut, TransferError>) -> anyhow::Result<ExitCode> {
+    let left_out = done?;
+    left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: inside: {line}")));
+    Ok(ExitCode::from(u8::from(left_out.has_failures)))
 }

@@ -38,7 +38,7 @@ pub(crate) fn exec(sandbox: &OsStr, args: ExecArgs) -> anyhow::Result<ExitCode> 
     });
     let exec = Exec { arguments: args.words, variables, directory: args.workdir, terminal };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(run(socket, exec));
+    let ended = runtime.block_on(run_with(socket, exec, None));
     // A thread may still wait for input.
     runtime.shutdown_background();
     ended.map(ExitCode::from)
@@ -62,14 +62,24 @@ fn terminal_type() -> Option<OsString> {
     std::env::var_os("TERM").filter(|kind| !kind.is_empty())
 }
 
-async fn run(socket: OwnedFd, exec: Exec) -> anyhow::Result<u8> {
+/// Runs a command by the control socket `socket`, with `streams` or this process's own, until its end; returns its exit code.
+///
+/// # Errors
+/// The sandbox goes away.
+pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[OwnedFd; 3]>) -> anyhow::Result<u8> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     let connection = PacketSocket::new(socket)?;
     // Nothing that arrives from here on is lost.
     let mut signals = receive_signals()?;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    let (has_terminal, streams) = (exec.terminal.is_some(), [input.as_fd(), output.as_fd(), errors.as_fd()]);
-    connection.send(&Request::Exec(exec), if has_terminal { &[] } else { &streams }).await?;
+    let has_terminal = exec.terminal.is_some();
+    let given = match &streams {
+        Some(streams) => streams.each_ref().map(AsFd::as_fd),
+        None => [input.as_fd(), output.as_fd(), errors.as_fd()],
+    };
+    connection.send(&Request::Exec(exec), if has_terminal { &[] } else { &given }).await?;
+    // Held on here, they would never end for their other ends.
+    drop(streams);
     let mut master = None;
     loop {
         match connection.receive::<Reply>().await? {

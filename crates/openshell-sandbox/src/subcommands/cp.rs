@@ -1,0 +1,127 @@
+//! `openshell-sandbox cp`: files into a running sandbox and out of it. The half inside runs confined as any command.
+
+use std::ffi::OsString;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, anyhow, bail};
+use openshell_ssh::transfer::{self, LeftOut, Links, Options, TransferError};
+
+use crate::cli::CpArgs;
+use crate::control::client::Places;
+use crate::control::wire::Exec;
+use crate::logging::print_stderr;
+use crate::subcommands::exec::run_with;
+
+/// One end of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Here(PathBuf),
+    In { sandbox: String, path: OsString },
+}
+
+/// Copies what `args` say.
+///
+/// # Errors
+/// The ends are not one here and one in a sandbox, or the copy breaks off.
+pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
+    match (end(&args.from), end(&args.to)) {
+        (End::In { sandbox, path }, End::Here(to)) => copy_out(args, &sandbox, path, &to),
+        (End::Here(from), End::In { sandbox, path }) => copy_in(args, &sandbox, &from, path),
+        _ => {
+            bail!("one end is in a sandbox, NAME:PATH, and the other one is not (a path with a colon is written ./a:b)")
+        }
+    }
+}
+
+/// Parses `NAME:PATH`, or a path.
+fn end(text: &OsString) -> End {
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().position(|byte| *byte == b':').filter(|at| *at > 0);
+    let named = colon.and_then(|at| bytes.split_at_checked(at)).and_then(|(name, path)| {
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.contains('/'))?;
+        Some((name.to_owned(), path.get(1..).unwrap_or_default().to_vec()))
+    });
+    match named {
+        Some((sandbox, path)) if path.is_empty() => End::In { sandbox, path: OsString::from(".") },
+        Some((sandbox, path)) => End::In { sandbox, path: OsString::from_vec(path) },
+        None => End::Here(PathBuf::from(text)),
+    }
+}
+
+fn copy_out(args: &CpArgs, sandbox: &str, path: OsString, to: &Path) -> anyhow::Result<ExitCode> {
+    let (reader, writer) = io::pipe()?;
+    let options = Options { links: Links::Within, git_hooks: args.git_hooks };
+    let to = to.to_owned();
+    let unpack = move || transfer::unpack(reader, &to, options);
+    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(unpack)?;
+    let code = run_inside(args, sandbox, ["send".into(), path], null()?, writer)?;
+    finish(code, half)
+}
+
+fn copy_in(args: &CpArgs, sandbox: &str, from: &Path, path: OsString) -> anyhow::Result<ExitCode> {
+    // Said before anything is started.
+    std::fs::symlink_metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let (reader, writer) = io::pipe()?;
+    let from = from.to_owned();
+    let pack = move || transfer::pack(&from, writer);
+    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(pack)?;
+    let (nothing, output) = io::pipe()?;
+    let code = run_inside(args, sandbox, ["receive".into(), path], reader, output)?;
+    drop(nothing);
+    finish(code, half)
+}
+
+/// An input that is at its end.
+fn null() -> anyhow::Result<PipeReader> {
+    let (reader, writer) = io::pipe()?;
+    drop(writer);
+    Ok(reader)
+}
+
+/// Runs the half of a copy inside; returns its exit code.
+fn run_inside(
+    args: &CpArgs,
+    sandbox: &str,
+    words: [OsString; 2],
+    input: PipeReader,
+    output: PipeWriter,
+) -> anyhow::Result<u8> {
+    let socket = Places::new(args.run_dir.as_deref())?.connect(sandbox)?;
+    let arguments = ["/proc/self/exe", "--internal"].map(OsString::from).into_iter().chain(words).collect();
+    let exec = Exec { arguments, variables: Vec::new(), directory: None, terminal: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let errors = io::stderr().as_fd().try_clone_to_owned()?;
+    runtime.block_on(run_with(socket, exec, Some([input.into(), output.into(), errors])))
+}
+
+/// Waits for the half outside, and prints what was left out.
+fn finish(code: u8, half: JoinHandle<Result<LeftOut, TransferError>>) -> anyhow::Result<ExitCode> {
+    let done = half.join().map_err(|_| anyhow!("the copy failed"))?;
+    // The half inside has said why it ended, and the other one only sees that.
+    let left_out = match done {
+        Err(TransferError::Stream { .. }) if code != 0 => return Ok(ExitCode::from(code)),
+        done => done?,
+    };
+    left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: {line}")));
+    Ok(ExitCode::from(if code == 0 { u8::from(left_out.has_failures) } else { code }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{End, end};
+
+    #[test]
+    fn an_end_with_a_colon_in_its_first_component_is_in_a_sandbox() {
+        let inside = |sandbox: &str, path: &str| End::In { sandbox: sandbox.to_owned(), path: path.into() };
+        assert_eq!(end(&"web:/a:b".into()), inside("web", "/a:b"));
+        assert_eq!(end(&"web:".into()), inside("web", "."));
+        for here in ["./web:x", "/a/web:x", ":x", "plain", ""] {
+            assert_eq!(end(&here.into()), End::Here(here.into()));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The sending half of a copy.
+
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use tar::{Builder, EntryType, Header};
+
+use super::{DEPTH, LeftOut, TransferError};
+
+/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and FIFOs are left out.
+///
+/// # Errors
+/// There is nothing at `path`, or `output` takes no more.
+pub fn pack(path: &Path, output: impl Write) -> Result<LeftOut, TransferError> {
+    let failed = |source| TransferError::Read { path: path.to_owned(), source };
+    // The last component decides the name; of `.` and the like, the directory behind them.
+    let path = &match path.file_name() {
+        Some(_) => path.to_owned(),
+        None => std::fs::canonicalize(path).map_err(failed)?,
+    };
+    let name = path.file_name().ok_or_else(|| TransferError::NoName(path.clone()))?;
+    let mut packer = Packer { builder: Builder::new(output), left_out: LeftOut::default() };
+    let data = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno.into()))?;
+    let place = Place { folder: CWD, name: path.as_os_str() };
+    packer.entry(&place, Path::new(name), &data, 0).map_err(|source| match source {
+        // The first entry is the copy.
+        Failure::Entry(source) => failed(source),
+        Failure::Output(source) => TransferError::Stream { source },
+    })?;
+    let finished = packer.builder.into_inner().and_then(|mut output| output.flush());
+    finished.map_err(|source| TransferError::Stream { source })?;
+    Ok(packer.left_out)
+}
+
+/// A file by its folder and its name there.
+struct Place<'p> {
+    folder: BorrowedFd<'p>,
+    name: &'p OsStr,
+}
+
+enum Failure {
+    /// The entry cannot be read.
+    Entry(io::Error),
+    Output(io::Error),
+}
+
+struct Packer<W: Write> {
+    builder: Builder<W>,
+    left_out: LeftOut,
+}
+
+impl<W: Write> Packer<W> {
+    fn entry(&mut self, place: &Place<'_>, path: &Path, data: &Stat, depth: usize) -> Result<(), Failure> {
+        let mut header = Header::new_gnu();
+        header.set_mode(data.st_mode & 0o7777);
+        header.set_mtime(u64::try_from(data.st_mtime).unwrap_or_default());
+        header.set_size(0);
+        match FileType::from_raw_mode(data.st_mode) {
+            FileType::RegularFile => self.file(place, path, header),
+            FileType::Directory => self.folder(place, path, header, depth),
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(place.folder, place.name, Vec::new());
+                let target = target.map_err(|errno| Failure::Entry(errno.into()))?;
+                header.set_entry_type(EntryType::Symlink);
+                let target = OsStr::from_bytes(target.as_bytes());
+                self.builder.append_link(&mut header, path, target).map_err(Failure::Output)
+            }
+            kind => {
+                self.left_out.add(path, format_args!("it is a {}", name_of(kind)));
+                Ok(())
+            }
+        }
+    }
+
+    fn file(&mut self, place: &Place<'_>, path: &Path, mut header: Header) -> Result<(), Failure> {
+        // What was a file a moment ago may be a FIFO by now.
+        let file = File::from(open(place, OFlags::NONBLOCK)?);
+        let data = file.metadata().map_err(Failure::Entry)?;
+        if !data.is_file() {
+            self.left_out.fail(path, "it changed meanwhile");
+            return Ok(());
+        }
+        header.set_entry_type(EntryType::Regular);
+        header.set_size(data.len());
+        let mut exact = Exactly { file, left: data.len() };
+        self.builder.append_data(&mut header, path, &mut exact).map_err(Failure::Output)
+    }
+
+    fn folder(&mut self, place: &Place<'_>, path: &Path, mut header: Header, depth: usize) -> Result<(), Failure> {
+        let folder = open(place, OFlags::DIRECTORY)?;
+        header.set_entry_type(EntryType::Directory);
+        self.builder.append_data(&mut header, path, io::empty()).map_err(Failure::Output)?;
+        if depth >= DEPTH {
+            self.left_out.fail(path, "its content is too deep");
+            return Ok(());
+        }
+        let names = match names(folder.as_fd()) {
+            Ok(names) => names,
+            Err(error) => {
+                self.left_out.fail(path, error);
+                return Ok(());
+            }
+        };
+        for name in names {
+            let path: PathBuf = path.join(OsStr::from_bytes(name.to_bytes()));
+            let sent = match rustix::fs::statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(data) => {
+                    let place = Place { folder: folder.as_fd(), name: OsStr::from_bytes(name.to_bytes()) };
+                    self.entry(&place, &path, &data, depth + 1)
+                }
+                Err(errno) => Err(Failure::Entry(errno.into())),
+            };
+            match sent {
+                Err(Failure::Entry(error)) => self.left_out.fail(&path, error),
+                sent => sent?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(place: &Place<'_>, flags: OFlags) -> Result<OwnedFd, Failure> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::openat(place.folder, place.name, flags, Mode::empty()).map_err(|errno| Failure::Entry(errno.into()))
+}
+
+/// Returns the entries of a folder in the order of their names.
+fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<Box<CStr>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().into());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::BlockDevice | FileType::CharacterDevice => "device",
+        _ => "file of another kind",
+    }
+}
+
+/// A file of the size that its header tells: one that shrinks meanwhile is filled up with zeros.
+struct Exactly {
+    file: File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let Some(part) = buffer.get_mut(..most).filter(|part| !part.is_empty()) else { return Ok(0) };
+        let count = match self.file.read(part)? {
+            0 => {
+                part.fill(0);
+                part.len()
+            }
+            count => count,
+        };
+        self.left -= count as u64;
+        Ok(count)
+    }
+}

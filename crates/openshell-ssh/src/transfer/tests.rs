@@ -1,0 +1,145 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use super::unpack::is_within;
+use super::{LeftOut, Links, Options, TransferError, pack, unpack};
+
+const CAREFUL: Options = Options { links: Links::Within, git_hooks: false };
+
+fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferError> {
+    let mut stream = Vec::new();
+    pack(from, &mut stream)?;
+    unpack(&stream[..], to, options)
+}
+
+/// A stream with one entry.
+fn stream(kind: tar::EntryType, path: &[u8], target: &str, content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.as_old_mut().name[..path.len()].copy_from_slice(path);
+    header.set_entry_type(kind);
+    header.set_mode(0o6755);
+    header.set_size(content.len() as u64);
+    header.set_mtime(1_700_000_000);
+    if !target.is_empty() {
+        header.set_link_name(target).unwrap();
+    }
+    header.set_cksum();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append(&header, content).unwrap();
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn a_tree_arrives_with_its_modes_times_links_and_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    let long = "n".repeat(200);
+    fs::create_dir_all(tree.join("a").join(&long)).unwrap();
+    fs::write(tree.join("a").join(&long).join(&long), "deep").unwrap();
+    fs::write(tree.join("run"), "#!/bin/sh").unwrap();
+    fs::set_permissions(tree.join("run"), fs::Permissions::from_mode(0o4750)).unwrap();
+    fs::set_permissions(tree.join("a"), fs::Permissions::from_mode(0o550)).unwrap();
+    symlink("run", tree.join("link")).unwrap();
+    symlink("../run", tree.join("a").join(&long).join("out")).unwrap_or_default();
+    let left_out = copy(&tree, &folder.path().join("copy"), CAREFUL).unwrap();
+    assert_eq!(left_out.lines().count(), 0, "{left_out:?}");
+    let copied = folder.path().join("copy");
+    assert_eq!(fs::read_to_string(copied.join("a").join(&long).join(&long)).unwrap(), "deep");
+    assert_eq!(fs::metadata(copied.join("run")).unwrap().mode() & 0o7777, 0o750, "without set-user-id");
+    assert_eq!(fs::metadata(copied.join("a")).unwrap().mode() & 0o7777, 0o550);
+    assert_eq!(fs::metadata(copied.join("run")).unwrap().mtime(), fs::metadata(tree.join("run")).unwrap().mtime());
+    assert_eq!(fs::read_link(copied.join("link")).unwrap(), Path::new("run"));
+    // Again, into the folder that is there now.
+    copy(&tree, &copied, CAREFUL).unwrap();
+    assert_eq!(fs::read_to_string(copied.join("tree/run")).unwrap(), "#!/bin/sh");
+    copy(&tree.join("run"), &folder.path().join("file"), CAREFUL).unwrap();
+    assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "#!/bin/sh");
+}
+
+#[test]
+fn links_within_the_tree_are_kept_and_those_that_could_leave_it_are_not() {
+    for (target, depth, is_kept) in [
+        ("x", 0, true),
+        ("./x/y", 0, true),
+        ("..", 1, true),
+        ("../x", 1, true),
+        ("..", 0, false),
+        ("../../x", 1, false),
+        ("/etc", 5, false),
+        // `s` may be a link to the root.
+        ("s/../x", 0, false),
+        ("../s/../..", 1, false),
+        ("", 0, true),
+    ] {
+        assert_eq!(is_within(target, depth), is_kept, "{target} at {depth}");
+    }
+}
+
+#[test]
+fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
+    use tar::EntryType as Kind;
+    let outer = tempfile::tempdir().unwrap();
+    let destination = outer.path().join("in");
+    fs::create_dir(&destination).unwrap();
+    fs::write(outer.path().join("victim"), "untouched").unwrap();
+    let hostile = [
+        stream(Kind::Regular, b"../victim", "", b"x"),
+        stream(Kind::Regular, b"/tmp/openshell-victim", "", b"x"),
+        stream(Kind::Regular, b"a/../../victim", "", b"x"),
+        stream(Kind::Symlink, b"a/link", "../../victim", b""),
+        stream(Kind::Symlink, b"link", "victim", b""),
+        stream(Kind::Link, b"a/hard", "../victim", b""),
+        stream(Kind::Char, b"a/device", "", b""),
+        stream(Kind::Fifo, b"a/fifo", "", b""),
+        stream(Kind::Regular, b"a/.git/hooks/post-checkout", "", b"x"),
+        stream(Kind::Regular, b"a/.GIT/Hooks/post-checkout", "", b"x"),
+    ];
+    for bytes in hostile {
+        let left_out = unpack(&bytes[..], &destination, CAREFUL).unwrap();
+        assert_eq!(left_out.lines().count(), 1);
+    }
+    assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
+    let names: Vec<_> = fs::read_dir(destination.join("a")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.is_empty(), "{names:?}");
+    assert!(!Path::new("/tmp/openshell-victim").exists());
+    // A link that is in the way is replaced, and one on the way is not followed.
+    symlink("../victim", destination.join("file")).unwrap();
+    symlink("..", destination.join("folder")).unwrap();
+    let file = stream(Kind::Regular, b"file", "", b"new");
+    assert_eq!(unpack(&file[..], &destination, CAREFUL).unwrap().lines().count(), 0);
+    assert_eq!(fs::read_to_string(destination.join("file")).unwrap(), "new");
+    assert_eq!(fs::metadata(destination.join("file")).unwrap().mode() & 0o7777, 0o755);
+    let through = stream(Kind::Regular, b"folder/victim", "", b"new");
+    assert!(unpack(&through[..], &destination, CAREFUL).unwrap().has_failures);
+    assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
+}
+
+#[test]
+fn streams_that_break_off_are_errors_and_leave_no_half_of_a_file() {
+    let outer = tempfile::tempdir().unwrap();
+    let whole = stream(tar::EntryType::Regular, b"file", "", &[7; 3000]);
+    for length in [0, 100, 512, 600, 3000] {
+        assert!(unpack(&whole[..length], outer.path(), CAREFUL).is_err(), "{length}");
+    }
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn fuzzed_streams_of_files_stay_in_their_folder() {
+    let outer = tempfile::tempdir().unwrap();
+    let destination = outer.path().join("in");
+    let samples = [
+        stream(tar::EntryType::Regular, b"a/file", "", b"content"),
+        stream(tar::EntryType::Symlink, b"a/link", "file", b""),
+        stream(tar::EntryType::Directory, b"a/b", "", b""),
+    ];
+    let words: [&[u8]; 6] = [b"../", b"/", b"L", b"2", b"1", b"x"];
+    fuzz::fuzz("transfer", &samples.each_ref().map(Vec::as_slice), &words, |bytes| {
+        fs::create_dir_all(&destination).unwrap();
+        let _ = unpack(bytes, &destination, CAREFUL);
+        assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
+        // Modes of the stream may close folders.
+        let _ = fs::remove_dir_all(&destination);
+    });
+}

@@ -1,0 +1,316 @@
+//! The receiving half of a copy.
+//!
+//! Everything is created relative to an open folder, component by component, and no symlink is followed on the way; what is in
+//! the place of an entry is replaced, never written through.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RawMode, Timespec, Timestamps};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType};
+
+use super::{DEPTH, LeftOut, TransferError};
+
+/// Permission bits that are kept: none of set-user-id, set-group-id and sticky.
+const PERMISSIONS: u32 = 0o777;
+
+/// Treatment of symlinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Only those that lead to a place within the copied tree, whatever else is there.
+    Within,
+    /// All.
+    All,
+}
+
+/// What a receiver takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Symlinks.
+    pub links: Links,
+    /// True if hooks of git repositories are taken, which git runs.
+    pub git_hooks: bool,
+}
+
+/// Writes the file or tree of `input` into the folder at `destination`, or, if there is none, as `destination`.
+///
+/// # Errors
+/// `destination` cannot be written to, or `input` is no such stream.
+pub fn unpack(input: impl Read, destination: &Path, options: Options) -> Result<LeftOut, TransferError> {
+    let failed = |source: Errno| TransferError::Write { path: destination.to_owned(), source: source.into() };
+    let open = |path: &Path| {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
+    };
+    let (base, name) = match std::fs::metadata(destination) {
+        Ok(data) if data.is_dir() => (open(destination)?, None),
+        _ => {
+            let name = destination.file_name().ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
+            let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty());
+            (open(parent.unwrap_or(Path::new(".")))?, Some(name.to_owned()))
+        }
+    };
+    let mut unpacker = Unpacker { base, name, options, open: Vec::new(), left_out: LeftOut::default() };
+    let mut archive = Archive::new(input);
+    let stream = |source| TransferError::Stream { source };
+    let mut is_empty = true;
+    for entry in archive.entries().map_err(stream)? {
+        is_empty = false;
+        unpacker.take(&mut entry.map_err(stream)?)?;
+    }
+    unpacker.close_to(0);
+    // The other half has said why.
+    match is_empty {
+        true => Err(stream(io::ErrorKind::UnexpectedEof.into())),
+        false => Ok(unpacker.left_out),
+    }
+}
+
+/// A folder that entries go into.
+struct Folder {
+    name: OsString,
+    fd: OwnedFd,
+    /// Permissions and time of change to set at its end, if it is a new one.
+    at_end: Option<(u32, u64)>,
+}
+
+struct Unpacker {
+    base: OwnedFd,
+    /// Name of the first component, if it gets another one.
+    name: Option<OsString>,
+    options: Options,
+    /// The folders on the way to the last entry.
+    open: Vec<Folder>,
+    left_out: LeftOut,
+}
+
+impl Unpacker {
+    /// Takes an entry; one that cannot be written is left out.
+    ///
+    /// # Errors
+    /// The stream broke off.
+    fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), TransferError> {
+        let path = entry.path().map(|path| path.into_owned()).unwrap_or_default();
+        let Some(mut names) = components(&path) else {
+            self.left_out.fail(&path, "its path leads out of the copy");
+            return Ok(());
+        };
+        if let (Some(first), Some(name)) = (names.first_mut(), &self.name) {
+            first.clone_from(name);
+        }
+        if names.len() > DEPTH {
+            self.left_out.fail(&path, "it is too deep");
+            return Ok(());
+        }
+        if !self.options.git_hooks && is_hook(&names) {
+            // The folder itself does nothing.
+            if entry.header().entry_type() != EntryType::Directory {
+                self.left_out.add(&path, "git would run it; --git-hooks takes it");
+            }
+            return Ok(());
+        }
+        match self.write(&names, entry) {
+            Ok(()) => Ok(()),
+            Err(Failed::Stream(source)) => Err(TransferError::Stream { source }),
+            Err(Failed::LeftOut(reason)) => {
+                self.left_out.add(&path, reason);
+                Ok(())
+            }
+            Err(Failed::Write(error)) => {
+                self.left_out.fail(&path, error);
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&mut self, names: &[OsString], entry: &mut Entry<'_, impl Read>) -> Result<(), Failed> {
+        let Some((name, folders)) = names.split_last() else { return Ok(()) };
+        let mode = entry.header().mode().unwrap_or(0o600) & PERMISSIONS;
+        let time = entry.header().mtime().unwrap_or_default();
+        self.enter(folders)?;
+        match entry.header().entry_type() {
+            EntryType::Directory => self.push(name, Some((mode, time))),
+            EntryType::Regular => write_file(self.folder(), name, entry, mode, time),
+            EntryType::Symlink => {
+                let target = entry.link_name().ok().flatten().ok_or(Failed::LeftOut("a link without a target"))?;
+                // The copied tree is below its first component.
+                let depth = folders.len().saturating_sub(1);
+                if self.options.links == Links::Within && (folders.is_empty() || !stays_within(&target, depth)) {
+                    return Err(Failed::LeftOut("the link leads out of the copy"));
+                }
+                replace(self.folder(), name, |temporary| rustix::fs::symlinkat(&*target, self.folder(), temporary))
+            }
+            _ => Err(Failed::LeftOut("it is neither a file nor a folder nor a symlink")),
+        }
+    }
+
+    /// The folder of the next entry.
+    fn folder(&self) -> BorrowedFd<'_> {
+        self.open.last().map_or(self.base.as_fd(), |folder| folder.fd.as_fd())
+    }
+
+    /// Opens the folders `names`, and closes others.
+    fn enter(&mut self, names: &[OsString]) -> Result<(), Failed> {
+        let shared = self.open.iter().zip(names).take_while(|(folder, name)| folder.name == **name).count();
+        self.close_to(shared);
+        names.iter().skip(shared).try_for_each(|name| self.push(name, None))
+    }
+
+    /// Opens a folder in the last one; makes it if it is not there.
+    fn push(&mut self, name: &OsStr, at_end: Option<(u32, u64)>) -> Result<(), Failed> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = match rustix::fs::mkdirat(self.folder(), name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(errno.into()),
+        };
+        let fd = match rustix::fs::openat(self.folder(), name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(Failed::Write(io::Error::other("something else than a folder is in its place")));
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        // One without an entry of its own gets what new folders get.
+        let at_end = made.then(|| at_end.unwrap_or((0o755, 0)));
+        self.open.push(Folder { name: name.to_owned(), fd, at_end });
+        Ok(())
+    }
+
+    /// Closes all folders but the first `count`.
+    fn close_to(&mut self, count: usize) {
+        while self.open.len() > count {
+            let Some(Folder { name, fd, at_end }) = self.open.pop() else { return };
+            let Some((mode, time)) = at_end else { continue };
+            let done = rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode as RawMode)).and_then(|()| {
+                // Without a time of its own it keeps today's.
+                if time == 0 { Ok(()) } else { rustix::fs::futimens(&fd, &times(time)) }
+            });
+            if let Err(errno) = done {
+                self.left_out.fail(Path::new(&name), io::Error::from(errno));
+            }
+        }
+    }
+}
+
+enum Failed {
+    /// The entry is not wanted, for this reason.
+    LeftOut(&'static str),
+    Write(io::Error),
+    Stream(io::Error),
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Write(errno.into())
+    }
+}
+
+/// Writes a file beside its place, and then moves it there.
+fn write_file(
+    folder: BorrowedFd<'_>,
+    name: &OsStr,
+    content: &mut Entry<'_, impl Read>,
+    mode: u32,
+    time: u64,
+) -> Result<(), Failed> {
+    let mut broken = None;
+    let size = content.size();
+    let written = replace(folder, name, |temporary| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(folder, temporary, flags, Mode::RUSR | Mode::WUSR)?);
+        if let Err(error) = copy(content, size, &mut file) {
+            return match error {
+                Copying::Read(error) => {
+                    broken = Some(error);
+                    Err(Errno::IO)
+                }
+                Copying::Write(errno) => Err(errno),
+            };
+        }
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode as RawMode))?;
+        rustix::fs::futimens(&file, &times(time))
+    });
+    match broken {
+        Some(error) => Err(Failed::Stream(error)),
+        None => written,
+    }
+}
+
+enum Copying {
+    Read(io::Error),
+    Write(Errno),
+}
+
+/// Copies `left` bytes, and tells errors of both sides apart.
+fn copy(from: &mut impl Read, mut left: u64, to: &mut File) -> Result<(), Copying> {
+    let mut buffer = vec![0; 256 * 1024];
+    while left > 0 {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => return Err(Copying::Read(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Copying::Read(error)),
+        };
+        let written = io::Write::write_all(to, buffer.get(..count).unwrap_or_default());
+        written.map_err(|error| Copying::Write(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        left = left.saturating_sub(count as u64);
+    }
+    Ok(())
+}
+
+/// Has `make` create an entry under a name of its own in `folder`, and moves it to `name`.
+fn replace(
+    folder: BorrowedFd<'_>,
+    name: &OsStr,
+    make: impl FnOnce(&str) -> rustix::io::Result<()>,
+) -> Result<(), Failed> {
+    let mut unique = [0; 8];
+    rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
+    let temporary = format!(".openshell-{:016x}", u64::from_ne_bytes(unique));
+    let made = make(&temporary).and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name));
+    if made.is_err() {
+        let _ = rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
+    }
+    Ok(made?)
+}
+
+fn times(seconds: u64) -> Timestamps {
+    let time = Timespec { tv_sec: i64::try_from(seconds).unwrap_or_default(), tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// Returns the names on the way to `path`; `None` if it leads elsewhere than down.
+fn components(path: &Path) -> Option<Vec<OsString>> {
+    let names = path.components().map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::CurDir | Component::ParentDir | Component::RootDir | Component::Prefix(_) => None,
+    });
+    names.collect::<Option<Vec<_>>>().filter(|names| !names.is_empty())
+}
+
+/// Returns true for everything in a folder `hooks` below a folder `.git`, where submodules have theirs too. Some file systems fold
+/// the case of names.
+fn is_hook(names: &[OsString]) -> bool {
+    let mut names = names.iter();
+    names.any(|name| name.eq_ignore_ascii_case(".git")) && names.any(|name| name.eq_ignore_ascii_case("hooks"))
+}
+
+/// Returns true if a symlink to `target`, `depth` folders below the root of the tree, leads to a place within it. Behind a name
+/// there is no `..`: the name may be a symlink itself.
+fn stays_within(target: &Path, depth: usize) -> bool {
+    let mut components = target.components().filter(|component| *component != Component::CurDir).peekable();
+    let mut up = 0;
+    while components.next_if_eq(&Component::ParentDir).is_some() {
+        up += 1;
+    }
+    up <= depth && components.all(|component| matches!(component, Component::Normal(_)))
+}
+
+#[cfg(test)]
+pub(super) fn is_within(target: &str, depth: usize) -> bool {
+    stays_within(Path::new(target), depth)
+}
