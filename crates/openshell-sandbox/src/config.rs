@@ -347,6 +347,12 @@ impl Config {
     }
 }
 
+/// Returns a variable of a client of running sandboxes, which has no other configuration.
+pub(crate) fn variable_of_client(name: &str) -> Option<OsString> {
+    #[expect(clippy::disallowed_methods, reason = "this is its reader")]
+    std::env::var_os(name)
+}
+
 /// Returns what the launcher of the sandbox at `place` has set.
 ///
 /// # Errors

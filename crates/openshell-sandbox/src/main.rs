@@ -7,6 +7,7 @@ mod background_reporter;
 mod cli;
 mod config;
 mod control;
+mod exit;
 mod gateway_reports;
 mod lints;
 mod logging;
@@ -94,7 +95,7 @@ fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> any
     match &ended {
         Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
         Err(error) => {
-            let (code, text) = (workload::exit::exit_code(error), format!("{error:#}"));
+            let (code, text) = (exit::exit_code(error), format!("{error:#}"));
             // The log has the first violation of an invalid policy; standard error has all.
             let reason = text.lines().next().unwrap_or_default();
             logging::lifecycle_event(
@@ -108,11 +109,7 @@ fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> any
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn run_in_sandbox(
-    config: &mut Config,
-    origin: Origin,
-    groundwork: Groundwork,
-) -> anyhow::Result<workload::exit::Ended> {
+fn run_in_sandbox(config: &mut Config, origin: Origin, groundwork: Groundwork) -> anyhow::Result<exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -128,5 +125,5 @@ fn run_in_sandbox(
 /// Prints the reason why nothing ran: one line, or for a policy one line per violation.
 fn failed(error: &anyhow::Error) -> ExitCode {
     logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
-    ExitCode::from(workload::exit::exit_code(error))
+    ExitCode::from(exit::exit_code(error))
 }

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::{gateway, http2, names};
+use super::{gateway, http2, names, ssh};
 
 /// Addresses of the benchmark's servers: plain, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
@@ -223,6 +223,7 @@ pub(crate) fn run(words: &[String]) {
             start.elapsed().as_secs_f64()
         }
         Some("echo") => return gateway::echo(),
+        Some("connect") => return ssh::connect(&words[1]),
         Some("sink") => return gateway::sink(),
         Some("session") => return gateway::session(&words[1]),
         Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),

@@ -8,6 +8,7 @@ mod gateway;
 mod http2;
 mod names;
 mod server;
+mod ssh;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -100,6 +101,11 @@ const ROWS: &[Row] = &[
     ("gateway: CPU us a request, 5,000/s, pushed / not", gateway::cost),
     ("gateway: 100 relays of small messages, p99", gateway::small),
     ("gateway: 1 GiB by a relay, speed / loopback", gateway::relay),
+    ("ssh: host true / sshd", ssh::command),
+    ("ssh: 1 GiB of output, speed / sshd", ssh::bytes),
+    ("ssh: rsync of 20,000 files / sshd", ssh::files),
+    ("ssh: memory of an idle session, of 200", ssh::sessions),
+    ("exec: /bin/true / bwrap", ssh::exec),
 ];
 
 /// Measures both of a pair in turn, and prints the ratios of the second to the first.

@@ -3,16 +3,19 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use openshell_supervisor::run_dir::{control_socket, names};
 use openshell_supervisor::{packets, peer};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+use crate::config;
+
 use super::wire::{Description, Reply, Request};
 
 /// Longest wait for the description of one sandbox, whose supervisor may be stopped.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A place where run directories are.
 #[derive(Debug)]
@@ -34,8 +37,7 @@ impl Places {
     /// # Errors
     /// `run_dir` is relative, and there is no current directory.
     pub(crate) fn new(run_dir: Option<&Path>) -> anyhow::Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "a client has no configuration but this")]
-        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime_dir = config::variable_of_client("XDG_RUNTIME_DIR").map(PathBuf::from);
         let run_dir = run_dir.map(std::path::absolute).transpose().context("--run-dir")?;
         Ok(Self(names::parents(run_dir.as_deref(), runtime_dir.as_deref())))
     }

@@ -21,8 +21,8 @@ use tokio::time::timeout;
 
 use super::server::Control;
 use super::wire::{Exec, Reply, Request, TerminalSpec};
+use crate::exit::{code_of_killed, code_of_status, exit_code};
 use crate::signals::forward;
-use crate::workload::exit::{code_of_killed, code_of_status, exit_code};
 
 /// Time for a command to end after its client has gone.
 const HANG_UP: Duration = Duration::from_secs(5);

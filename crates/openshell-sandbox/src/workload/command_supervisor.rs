@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::CommandTerminal;
+use crate::exit::{self, EndCause};
 use crate::logging;
 use crate::signals::forward;
 use crate::terminal;
-use crate::workload::exit::{self, EndCause};
 use crate::workload::start_failure::StartContext;
 
 /// Reason in the log lines of a command that ran too long.

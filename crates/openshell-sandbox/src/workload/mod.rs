@@ -2,7 +2,6 @@
 
 mod command_supervisor;
 mod event_queue;
-pub(crate) mod exit;
 mod start_failure;
 
 use std::sync::Arc;
@@ -16,12 +15,12 @@ use openshell_supervisor::streams::Streams;
 use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
+use crate::exit::Ended;
 use crate::logging;
 use crate::startup::Sandbox;
 use crate::terminal::Terminal;
 use command_supervisor::CommandSupervisor;
 use event_queue::EventQueue;
-use exit::Ended;
 use start_failure::StartContext;
 
 /// Time by which init ends everything later than the supervisor at a time-out.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
-use super::names::NameClaim;
 use crate::privilege::is_caller_root;
 
 /// Prefix of every run directory's name; 16 hexadecimal digits follow.
@@ -68,6 +67,26 @@ impl Drop for RunDir {
         drop(self.name.take());
         // The next start removes what is left.
         let _ = remove(&self.path);
+    }
+}
+
+/// A name in use: a file with the name of the run directory, locked for as long as this value lives.
+#[derive(Debug)]
+pub(super) struct NameClaim {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl NameClaim {
+    pub(super) fn new(path: PathBuf, lock: File) -> Self {
+        Self { path, _lock: lock }
+    }
+}
+
+impl Drop for NameClaim {
+    fn drop(&mut self) {
+        // The next owner of the name takes a file that is left.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::lock::{PREFIX, RunDir, is_ours, open_regular};
+use super::lock::{NameClaim, PREFIX, RunDir, is_ours, open_regular};
 use super::{DEFAULT, FALLBACK};
 use crate::privilege::is_caller_root;
 
@@ -20,20 +20,6 @@ pub enum NameError {
     Taken(String),
     #[error("cannot take the name {name} in {path}")]
     File { name: String, path: PathBuf, source: io::Error },
-}
-
-/// A name in use: a file with the name of the run directory, locked for as long as this value lives.
-#[derive(Debug)]
-pub(super) struct NameClaim {
-    path: PathBuf,
-    _lock: File,
-}
-
-impl Drop for NameClaim {
-    fn drop(&mut self) {
-        // The next owner of the name takes a file that is left.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 impl RunDir {
@@ -50,7 +36,7 @@ impl RunDir {
             io::ErrorKind::WouldBlock => NameError::Taken(name.to_owned()),
             _ => NameError::File { name: name.to_owned(), path: parent.to_owned(), source },
         })?;
-        self.name = Some(NameClaim { path, _lock: lock });
+        self.name = Some(NameClaim::new(path, lock));
         Ok(())
     }
 }

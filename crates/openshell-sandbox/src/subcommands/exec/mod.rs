@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::cli::ExecArgs;
+use crate::config;
 use crate::control::client::Places;
 use crate::control::wire::{Exec, Reply, Request, TerminalSpec};
 use crate::logging::print_stderr;
@@ -49,8 +50,7 @@ fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
     if let Some((name, value)) = text.split_once('=') {
         return Ok((name.to_owned(), value.into()));
     }
-    #[expect(clippy::disallowed_methods, reason = "named on the command line")]
-    let value = std::env::var_os(text);
+    let value = config::variable_of_client(text);
     Ok((
         text.to_owned(),
         value.with_context(|| format!("-e {text}: there is no such variable; set one by NAME=VALUE"))?,
@@ -58,8 +58,7 @@ fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
 }
 
 fn terminal_type() -> Option<OsString> {
-    #[expect(clippy::disallowed_methods, reason = "the terminal is this process's")]
-    std::env::var_os("TERM").filter(|kind| !kind.is_empty())
+    config::variable_of_client("TERM").filter(|kind| !kind.is_empty())
 }
 
 /// Runs a command by the control socket `socket`, with `streams` or this process's own, until its end; returns its exit code.

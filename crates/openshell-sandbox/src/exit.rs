@@ -29,7 +29,7 @@ pub(crate) enum EndCause {
 
 impl EndCause {
     /// Returns the exit code of a command that had to be killed.
-    pub(super) fn code_of_kill(self) -> u8 {
+    pub(crate) fn code_of_kill(self) -> u8 {
         match self {
             Self::TimeOut => TIMED_OUT,
             Self::Signal => code_of_killed(),
@@ -61,7 +61,7 @@ fn code_of_signal(signal: i32) -> u8 {
 pub(crate) struct Ended {
     pub(crate) code: u8,
     /// Cause of an end that the supervisor asked for.
-    pub(super) cause: Option<EndCause>,
+    pub(crate) cause: Option<EndCause>,
 }
 
 impl Ended {
