@@ -18,15 +18,15 @@ use crate::input::{InputQueue, Pushed};
 use crate::limits::Limits;
 use crate::main_process::MainProcess;
 use crate::report::{Facts, Reporter};
-use crate::server::{Authenticated, Server};
 use crate::session::{SIGNALS, Session, What, permitted};
+use crate::shared::{Authenticated, Shared};
 use crate::streamlocal;
 use crate::terminal::{TerminalRequest, size};
 use crate::variables::Variables;
 
 /// The requests of one client.
 pub(crate) struct Connection {
-    pub(crate) server: Arc<Server>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) reporter: Reporter,
     pub(crate) channels: Channels,
     /// Set once the client is authenticated.
@@ -81,7 +81,7 @@ impl Connection {
         let Some((Idle { output, terminal, variables }, ends)) = self.begin(id, connected)? else { return Ok(()) };
         let Ends { input, signals, sizes } = ends;
         let session = Session {
-            workload: Arc::clone(&self.server.workload),
+            workload: Arc::clone(&self.shared.workload),
             reporter: self.reporter.clone(),
             what,
             terminal,
@@ -92,7 +92,7 @@ impl Connection {
             signals,
             sizes,
         };
-        self.server.spawn(session.run());
+        self.shared.spawn(session.run());
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Connection {
             signals,
             sizes,
         };
-        self.server.spawn(attachment.run());
+        self.shared.spawn(attachment.run());
         Ok(())
     }
 
@@ -131,9 +131,9 @@ impl Connection {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         }
-        let (workload, reporter) = (Arc::clone(&self.server.workload), self.reporter.clone());
+        let (workload, reporter) = (Arc::clone(&self.shared.workload), self.reporter.clone());
         let handle = connected.handle();
-        self.server.spawn(Inward { workload, reporter, target, server, reply, output, handle, input }.run());
+        self.shared.spawn(Inward { workload, reporter, target, server, reply, output, handle, input }.run());
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Connection {
     fn accept_for_client(&mut self, place: (String, u32), target: &str, accepting: Accepting, handle: Handle) {
         self.reporter.report(SshActivity::Forward, Facts { target: Some(target), ..Facts::default() });
         let (reporter, channels) = (self.reporter.clone(), self.channels.clone());
-        let task = self.server.spawn(Outward { accepting, reporter, channels, handle }.run());
+        let task = self.shared.spawn(Outward { accepting, reporter, channels, handle }.run());
         self.listeners.push((place.0, place.1, task));
     }
 
@@ -313,7 +313,7 @@ impl Handler for Connection {
         name: &str,
         session: &mut Connected,
     ) -> Result<(), Error> {
-        match (name, &self.server.workload.main_process) {
+        match (name, &self.shared.workload.main_process) {
             ("sftp", _) => self.start(channel, What::Sftp, session),
             (attach::NAME, Some(process)) => self.attach(channel, Arc::clone(process), session),
             _ => session.channel_failure(channel),
@@ -363,7 +363,7 @@ impl Handler for Connection {
             return Ok(false);
         }
         let listen = async {
-            let listener = self.server.workload.inside.listen(wanted).await?;
+            let listener = self.shared.workload.inside.listen(wanted).await?;
             std::io::Result::Ok((listener.local_addr()?.port(), listener))
         };
         let (chosen, listener) = match listen.await {
@@ -385,7 +385,7 @@ impl Handler for Connection {
         if !self.has_room_for_listener(path) {
             return Ok(false);
         }
-        match streamlocal::listen(&self.server.workload, path).await {
+        match streamlocal::listen(&self.shared.workload, path).await {
             Ok(helper) => {
                 let accepting = Accepting::Path { helper, path: path.to_owned() };
                 self.accept_for_client((path.to_owned(), 0), path, accepting, session.handle());

@@ -20,6 +20,7 @@ mod report;
 pub mod server;
 mod session;
 pub mod sftp;
+mod shared;
 pub mod streamlocal;
 mod terminal;
 pub mod transfer;

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openshell_policy::event::Audit;
@@ -13,8 +12,7 @@ use russh::keys::{Algorithm, PrivateKey};
 use russh::server::{Config, run_stream};
 use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, Semaphore};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::channels::Channels;
@@ -22,6 +20,7 @@ use crate::connection::Connection;
 use crate::limits::Limits;
 pub use crate::report::Client;
 use crate::report::{Facts, Reporter};
+use crate::shared::{Authenticated, Shared};
 use crate::workload::Workload;
 
 /// Failure to make a server.
@@ -35,17 +34,15 @@ pub enum ServerError {
 /// The SSH server of one sandbox.
 pub struct Server {
     config: Arc<Config>,
-    pub(crate) workload: Arc<Workload>,
+    shared: Arc<Shared>,
     audit: Arc<dyn Audit>,
     connections: Arc<Semaphore>,
     channels: Arc<Semaphore>,
-    /// Sessions and relays, which may outlive their connections for a while.
-    tasks: Mutex<JoinSet<()>>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("workload", &self.workload).finish_non_exhaustive()
+        f.debug_struct("Server").field("workload", &self.shared.workload).finish_non_exhaustive()
     }
 }
 
@@ -101,8 +98,8 @@ impl Server {
         };
         let connections = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let channels = Arc::new(Semaphore::new(Limits::CHANNELS));
-        let (config, workload) = (Arc::new(config), Arc::new(workload));
-        Ok(Arc::new(Self { config, workload, audit, connections, channels, tasks: Mutex::default() }))
+        let (config, shared) = (Arc::new(config), Arc::new(Shared::new(workload)));
+        Ok(Arc::new(Self { config, shared, audit, connections, channels }))
     }
 
     /// Serves a client until it has gone. It is let in by the door that it came by.
@@ -118,7 +115,7 @@ impl Server {
         reporter.report(SshActivity::Open, Facts::default());
         let authenticated = Authenticated::default();
         let connection = Connection {
-            server: Arc::clone(&self),
+            shared: Arc::clone(&self.shared),
             reporter: reporter.clone(),
             channels: Channels::new(Arc::clone(&self.channels)),
             authenticated: authenticated.clone(),
@@ -153,34 +150,5 @@ impl Server {
 
     pub(crate) fn reporter(&self, client: Client) -> Reporter {
         Reporter { client, audit: Arc::clone(&self.audit) }
-    }
-
-    /// Runs a task for as long as the server lives.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        // A panic elsewhere cannot leave the set half changed.
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task)
-    }
-}
-
-/// The fact that a client is authenticated.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Authenticated(Arc<(AtomicBool, Notify)>);
-
-impl Authenticated {
-    /// Returns true the first time.
-    pub(crate) fn set(&self) -> bool {
-        let is_first = !self.0.0.swap(true, Ordering::Relaxed);
-        self.0.1.notify_one();
-        is_first
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.0.load(Ordering::Relaxed)
-    }
-
-    async fn wait(&self) {
-        self.0.1.notified().await;
     }
 }

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_ssh::transfer::{self, LeftOut, Links, Options, TransferError};
+use openshell_ssh::transfer::outcome::{LeftOut, TransferError};
+use openshell_ssh::transfer::pack::pack;
+use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 
 use crate::cli::CpArgs;
 use crate::control::client::Places;
@@ -57,8 +59,8 @@ fn copy_out(args: &CpArgs, sandbox: &str, path: OsString, to: &Path) -> anyhow::
     let (reader, writer) = io::pipe()?;
     let options = Options { links: Links::Within, git_hooks: args.git_hooks };
     let to = to.to_owned();
-    let unpack = move || transfer::unpack(reader, &to, options);
-    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(unpack)?;
+    let receive = move || unpack(reader, &to, options);
+    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(receive)?;
     let code = run_inside(args, sandbox, ["send".into(), path], null()?, writer)?;
     finish(code, half)
 }
@@ -68,8 +70,8 @@ fn copy_in(args: &CpArgs, sandbox: &str, from: &Path, path: OsString) -> anyhow:
     std::fs::symlink_metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
     let (reader, writer) = io::pipe()?;
     let from = from.to_owned();
-    let pack = move || transfer::pack(&from, writer);
-    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(pack)?;
+    let send = move || pack(&from, writer);
+    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(send)?;
     let (nothing, output) = io::pipe()?;
     let code = run_inside(args, sandbox, ["receive".into(), path], reader, output)?;
     drop(nothing);

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use openshell_ssh::transfer::{self, LeftOut, Links, Options, TransferError};
+use openshell_ssh::transfer::outcome::{LeftOut, TransferError};
+use openshell_ssh::transfer::pack::pack;
+use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 use openshell_ssh::{sftp, streamlocal};
 
 use crate::logging::print_stderr;
@@ -21,11 +23,11 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
     let file = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
     match service {
         "sftp" => sftp::serve(file(io::stdin().as_fd())?, file(io::stdout().as_fd())?)?,
-        "send" => return transferred(transfer::pack(&path(words), file(io::stdout().as_fd())?)),
+        "send" => return transferred(pack(&path(words), file(io::stdout().as_fd())?)),
         // It is the kernel that decides here.
         "receive" => {
             let options = Options { links: Links::All, git_hooks: true };
-            return transferred(transfer::unpack(file(io::stdin().as_fd())?, &path(words), options));
+            return transferred(unpack(file(io::stdin().as_fd())?, &path(words), options));
         }
         "socket" => streamlocal::serve(io::stdin().as_fd(), words)?,
         _ => bail!("--internal is the sandbox's own: it serves sftp, sockets and copies"),

@@ -6,33 +6,33 @@ use std::path::Path;
 
 /// Types of packets.
 pub(super) mod kind {
-    pub(in crate::sftp) const INIT: u8 = 1;
-    pub(in crate::sftp) const VERSION: u8 = 2;
-    pub(in crate::sftp) const OPEN: u8 = 3;
-    pub(in crate::sftp) const CLOSE: u8 = 4;
-    pub(in crate::sftp) const READ: u8 = 5;
-    pub(in crate::sftp) const WRITE: u8 = 6;
-    pub(in crate::sftp) const LSTAT: u8 = 7;
-    pub(in crate::sftp) const FSTAT: u8 = 8;
-    pub(in crate::sftp) const SETSTAT: u8 = 9;
-    pub(in crate::sftp) const FSETSTAT: u8 = 10;
-    pub(in crate::sftp) const OPENDIR: u8 = 11;
-    pub(in crate::sftp) const READDIR: u8 = 12;
-    pub(in crate::sftp) const REMOVE: u8 = 13;
-    pub(in crate::sftp) const MKDIR: u8 = 14;
-    pub(in crate::sftp) const RMDIR: u8 = 15;
-    pub(in crate::sftp) const REALPATH: u8 = 16;
-    pub(in crate::sftp) const STAT: u8 = 17;
-    pub(in crate::sftp) const RENAME: u8 = 18;
-    pub(in crate::sftp) const READLINK: u8 = 19;
-    pub(in crate::sftp) const SYMLINK: u8 = 20;
-    pub(in crate::sftp) const STATUS: u8 = 101;
-    pub(in crate::sftp) const HANDLE: u8 = 102;
-    pub(in crate::sftp) const DATA: u8 = 103;
-    pub(in crate::sftp) const NAME: u8 = 104;
-    pub(in crate::sftp) const ATTRS: u8 = 105;
-    pub(in crate::sftp) const EXTENDED: u8 = 200;
-    pub(in crate::sftp) const EXTENDED_REPLY: u8 = 201;
+    pub(crate) const INIT: u8 = 1;
+    pub(crate) const VERSION: u8 = 2;
+    pub(crate) const OPEN: u8 = 3;
+    pub(crate) const CLOSE: u8 = 4;
+    pub(crate) const READ: u8 = 5;
+    pub(crate) const WRITE: u8 = 6;
+    pub(crate) const LSTAT: u8 = 7;
+    pub(crate) const FSTAT: u8 = 8;
+    pub(crate) const SETSTAT: u8 = 9;
+    pub(crate) const FSETSTAT: u8 = 10;
+    pub(crate) const OPENDIR: u8 = 11;
+    pub(crate) const READDIR: u8 = 12;
+    pub(crate) const REMOVE: u8 = 13;
+    pub(crate) const MKDIR: u8 = 14;
+    pub(crate) const RMDIR: u8 = 15;
+    pub(crate) const REALPATH: u8 = 16;
+    pub(crate) const STAT: u8 = 17;
+    pub(crate) const RENAME: u8 = 18;
+    pub(crate) const READLINK: u8 = 19;
+    pub(crate) const SYMLINK: u8 = 20;
+    pub(crate) const STATUS: u8 = 101;
+    pub(crate) const HANDLE: u8 = 102;
+    pub(crate) const DATA: u8 = 103;
+    pub(crate) const NAME: u8 = 104;
+    pub(crate) const ATTRS: u8 = 105;
+    pub(crate) const EXTENDED: u8 = 200;
+    pub(crate) const EXTENDED_REPLY: u8 = 201;
 }
 
 /// The fields of a request that are still to be read. Each method returns `None` where the packet is too short.

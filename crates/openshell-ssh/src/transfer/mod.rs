@@ -1,62 +1,9 @@
 //! Files on their way into a sandbox and out of it, as a tar stream (POSIX.1-2024, pax). One half of a copy runs inside, confined as
 //! any command; the other trusts nothing in the stream.
 
-mod pack;
-mod unpack;
-
-use std::path::PathBuf;
-
-pub use pack::pack;
-pub use unpack::{Links, Options, unpack};
-
-/// Depth of a tree that is copied: each level takes a descriptor.
-const DEPTH: usize = 400;
-
-/// Failure of a copy.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant's message is its documentation")]
-pub enum TransferError {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("cannot write {path}")]
-    Write { path: PathBuf, source: std::io::Error },
-    #[error("{0} names no file")]
-    NoName(PathBuf),
-    #[error("the stream of files broke off")]
-    Stream { source: std::io::Error },
-}
-
-/// Entries that were left out, each with its reason.
-#[derive(Debug, Default)]
-pub struct LeftOut {
-    first: Vec<String>,
-    count: usize,
-    /// True if one could not be copied, rather than not being wanted.
-    pub has_failures: bool,
-}
-
-impl LeftOut {
-    /// Reasons that are kept.
-    const KEPT: usize = 20;
-
-    fn add(&mut self, path: &std::path::Path, reason: impl std::fmt::Display) {
-        if self.count < Self::KEPT {
-            self.first.push(format!("left out {}: {reason}", path.display()));
-        }
-        self.count += 1;
-    }
-
-    fn fail(&mut self, path: &std::path::Path, reason: impl std::fmt::Display) {
-        self.add(path, reason);
-        self.has_failures = true;
-    }
-
-    /// Lines for people: the first entries, and the number of the rest.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
-        let rest = self.count - self.first.len();
-        self.first.iter().cloned().chain((rest > 0).then(|| format!("left out {rest} more")))
-    }
-}
+pub mod outcome;
+pub mod pack;
+pub mod unpack;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use tar::{Builder, EntryType, Header};
 
-use super::{DEPTH, LeftOut, TransferError};
+use super::outcome::{DEPTH, LeftOut, TransferError};
 
 /// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and FIFOs are left out.
 ///

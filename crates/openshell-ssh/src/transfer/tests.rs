@@ -2,8 +2,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use super::unpack::is_within;
-use super::{LeftOut, Links, Options, TransferError, pack, unpack};
+use super::outcome::{LeftOut, TransferError};
+use super::pack::pack;
+use super::unpack::{Links, Options, is_within, unpack};
 
 const CAREFUL: Options = Options { links: Links::Within, git_hooks: false };
 

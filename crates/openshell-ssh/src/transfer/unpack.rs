@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawMode, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
-use super::{DEPTH, LeftOut, TransferError};
+use super::outcome::{DEPTH, LeftOut, TransferError};
 
 /// Permission bits that are kept: none of set-user-id, set-group-id and sticky.
 const PERMISSIONS: u32 = 0o777;
