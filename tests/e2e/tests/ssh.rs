@@ -53,7 +53,7 @@ impl<'l> Box<'l> {
         let folder = self.folder.display();
         self.lab.shell(&format!(
             "cd {folder}; ssh() {{ command ssh -F {config} \"$@\"; }}; scp() {{ command scp -F {config} \"$@\"; }}; \
-             sftp() {{ command sftp -F {config} \"$@\"; }}; export RSYNC_RSH='/usr/bin/ssh -F {config}'; {script}"
+             sftp() {{ command sftp -F {config} \"$@\"; }}; export RSYNC_RSH='/usr/bin/ssh -F {config}' SSH_CONFIG={config}; {script}"
         ))
         .replace('\r', "")
     }
@@ -267,6 +267,70 @@ fn files_come_and_go_by_every_tool() {
     let expected =
         format!("{expected}by_sftp\ngot\nd/x\n640 {owner}\nx\n1\n1\nsubsystem request failed on channel 0\n255\n");
     assert_eq!(seen, expected);
+    drop(sandbox.end());
+}
+
+#[test]
+fn the_flow_of_a_runner_works_from_its_files_to_streamed_output_and_results() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    // Each line waits until the one before was read outside.
+    let agent = "#!/bin/sh\\ncd in\\nfor n in 1 2 3 4 5; do echo \"{\\\\\"n\\\\\": $n, \\\\\"dir\\\\\": \\\\\"$OUTPUT_DIR\\\\\"}\"; \
+                 until [ -e ack.$n ]; do sleep 0.02; done; done\\n";
+    let seen = sandbox.shell(&format!(
+        "mkdir host; printf '{agent}' > host/agent.sh; chmod 755 host/agent.sh; \
+         printf 'set -a\\nfor f in in/env.d/*.env; do . ./$f; done\\n' > host/env; echo OUTPUT_DIR=/out > host/extra.env; \
+         ssh box 'mkdir -p in/env.d in/repo/.git/hooks'; scp -q host/agent.sh box:in/; scp -q host/env box:in/.env; \
+         scp -q host/extra.env box:in/env.d/; \
+         ssh -n box '. in/.env && in/agent.sh' | while read -r line; do echo \"$line\"; n=$((n + 1)); : > in/ack.$n; done; \
+         ssh box 'cd in/repo; echo result > result; ln -s /etc/passwd stolen; ln -s result link; echo x > .git/hooks/post-checkout; echo c > .git/config'; \
+         rsync -a --no-links --exclude .git/hooks/ box:in/repo/ host/repo/ 2>&1 | grep -v skipping; cd host/repo; find . -type f | sort; cat result",
+    ));
+    let lines: String = (1..=5).map(|n| format!("{{\"n\": {n}, \"dir\": \"/out\"}}\n")).collect();
+    assert_eq!(seen, format!("{lines}./.git/config\n./result\nresult\n"));
+    drop(sandbox.end());
+}
+
+#[test]
+fn the_requests_of_an_editor_start_a_server_inside_and_reach_it() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    // A script on the input of a shell, which leaves a server at a port of its own choice and says it; then connections by SOCKS.
+    let script = "uname -sm > host; cat > server.py <<'PY'\nimport http.server, socketserver\n\
+                  s = socketserver.TCPServer((\"127.0.0.1\", 0), http.server.SimpleHTTPRequestHandler)\n\
+                  open(\"port\", \"w\").write(str(s.server_address[1]))\ns.serve_forever()\nPY\n\
+                  nohup python3 server.py > server.log 2>&1 < /dev/null &\n\
+                  until [ -s port ]; do sleep 0.02; done; echo \"listeningOn==$(cat port)==\"\n";
+    std::fs::write(sandbox.folder.join("script"), script).unwrap();
+    let seen = sandbox.shell(
+        "ssh -T -D 127.0.0.1:1091 box bash < script > said & client=$!; until grep -q listeningOn said 2>/dev/null; do sleep 0.05; done; \
+         sed 's/[0-9]/N/g; s/N*==$/N==/' said; wait $client; \
+         $RSYNC_RSH -N -D 127.0.0.1:1091 box & client=$!; port=$(cat port); \
+         until curl -s -m 10 --socks5-hostname 127.0.0.1:1091 http://localhost:$port/host -o got; do sleep 0.1; done; cmp got host && echo same; \
+         for i in 1 2 3 4 5 6 7 8 9 10; do curl -s -m 20 --socks5-hostname 127.0.0.1:1091 http://127.0.0.1:$port/server.py | cmp - server.py || echo differs; done; \
+         kill $client",
+    );
+    assert_eq!(seen.replace("Terminated\n", ""), "listeningOn==N==\nsame\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn raw_terminals_pass_every_byte_and_full_screen_programs_draw() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "python3 -c 'import sys; sys.stdout.buffer.write(bytes(range(256)) * 200)' > bytes; \
+         (until [ -e raw ]; do sleep 0.02; done; cat bytes) | ssh -tt box 'stty raw -echo; : > raw; head -c 51200' | cmp - bytes && echo clean; \
+         ssh box \"echo 'in vim' > text\"; tmux -S $PWD/tmux -f /dev/null new-session -d -x 90 -y 30; \
+         screen() { until tmux -S $PWD/tmux capture-pane -p | grep -q \"$1\"; do sleep 0.05; done; }; \
+         type() { tmux -S $PWD/tmux send-keys \"$@\"; }; \
+         type \"ssh -F $SSH_CONFIG -t box\" Enter; screen '\\$'; \
+         type 'vim -u NONE text' Enter; screen 'in vim'; type 'Ofrom outside' Escape ':wq' Enter; \
+         until grep -q 'from outside' text; do sleep 0.05; done; cat text; \
+         type 'top -d 0.5' Enter; screen 'PID USER'; type q; type 'tmux -f /dev/null' Enter; screen '\\[0'; type 'tty > inner' Enter; \
+         until [ -s inner ]; do sleep 0.05; done; grep -c pts inner; tmux -S $PWD/tmux kill-server",
+    );
+    assert_eq!(seen, "clean\nfrom outside\nin vim\n1\n");
     drop(sandbox.end());
 }
 
