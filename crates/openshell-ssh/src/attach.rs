@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use openshell_policy::words::SshActivity;
 use openshell_supervisor::pty::Size;
@@ -11,7 +12,9 @@ use russh::server::{Handle, Msg};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
+use crate::channels::Channels;
 use crate::input::InputQueue;
 use crate::main_process::{Attached, Happened, MainProcess};
 use crate::report::{Facts, Reporter};
@@ -26,6 +29,9 @@ pub(crate) const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";
 /// Keys that detach a client from a terminal: Ctrl-P, Ctrl-Q.
 const DETACH: [u8; 2] = [0x10, 0x11];
 
+/// Longest wait for a client that was told of the end.
+const LEAVING: Duration = Duration::from_millis(500);
+
 /// A client that is attached.
 pub(crate) struct Attachment {
     pub(crate) process: Arc<MainProcess>,
@@ -33,6 +39,8 @@ pub(crate) struct Attachment {
     pub(crate) is_read_only: bool,
     /// Size of the client's terminal, if it has one.
     pub(crate) size: Option<Size>,
+    /// Where the channel is entered until its end.
+    pub(crate) channels: Channels,
     pub(crate) output: ChannelWriteHalf<Msg>,
     pub(crate) handle: Handle,
     pub(crate) input: Arc<InputQueue>,
@@ -51,11 +59,14 @@ impl Attachment {
         let code = self.serve(&mut attached, &sent).await;
         self.input.close();
         if let Some(code) = code {
+            attached.release_keyboard();
             end_channel(&self.handle, self.output.id(), code.into()).await;
-            // Everything is on its way until the client closes the channel too; the end of the run waits for that.
-            while self.signals.recv().await.is_some() {}
+            // Everything is on its way until the client has gone; the end of the run waits for that, for a while.
+            let gone = async { while self.signals.recv().await.is_some() {} };
+            let _ = timeout(LEAVING, gone).await;
         }
         drop(attached);
+        self.channels.remove(self.output.id());
         let transferred = Some((self.input.total(), sent.into_inner()));
         let facts = Facts { command, exit: code.map(i32::from), transferred, ..Facts::default() };
         self.reporter.report(SshActivity::Close, facts);
@@ -73,10 +84,12 @@ impl Attachment {
                     Happened::Wrote(piece) => {
                         sent.fetch_add(piece.bytes.len() as u64, Ordering::Relaxed);
                         // A client that does not read holds up nobody: what it misses is dropped, and counted.
-                        let sending = send(&self.output, piece);
-                        tokio::select! {
-                            told = sending => told.ok()?,
-                            None = self.signals.recv() => return None,
+                        let mut sending = std::pin::pin!(send(&self.output, piece));
+                        loop {
+                            tokio::select! {
+                                told = &mut sending => break told.ok()?,
+                                signal = self.signals.recv() => attached.signal(signal?.as_raw()),
+                            }
                         }
                     }
                 },

@@ -8,12 +8,12 @@ use openshell_supervisor::pty::Size;
 use russh::server::{Auth, ChannelOpenHandle, Handle, Handler, Msg, Session as Connected, VerifiedPublicKey};
 use russh::{Channel as Opened, ChannelId, ChannelOpenFailure, Error, Pty, Sig};
 use rustix::process::Signal;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::attach::{self, Attachment};
 use crate::channels::{Channel, Channels, Idle};
-use crate::forward::{self, Accepting, Inward, Outward, ServerInside, is_inside, may_listen};
+use crate::forward::{self, Accepting, Inward, Outward, Place, ServerInside, is_inside, may_listen};
 use crate::input::{InputQueue, Pushed};
 use crate::limits::Limits;
 use crate::main_process::MainProcess;
@@ -31,8 +31,18 @@ pub(crate) struct Connection {
     pub(crate) channels: Channels,
     /// Set once the client is authenticated.
     pub(crate) authenticated: Authenticated,
-    /// Listeners inside, each with its address and port, or with its path and 0.
-    pub(crate) listeners: Vec<(String, u32, AbortHandle)>,
+    /// Listeners inside.
+    pub(crate) listeners: Vec<ClientListener>,
+    /// Counts the connection for as long as it lives.
+    pub(crate) _slot: OwnedSemaphorePermit,
+}
+
+/// A listener inside for the client.
+pub(crate) struct ClientListener {
+    place: Place,
+    /// Ends it when it is dropped, and none of its connections.
+    _cancel: oneshot::Sender<()>,
+    task: AbortHandle,
 }
 
 /// Ends of a running session channel: what its client sends.
@@ -45,18 +55,23 @@ struct Ends {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.channels.close();
-        for (.., listener) in &self.listeners {
-            listener.abort();
+        for listener in &self.listeners {
+            listener.task.abort();
         }
     }
 }
 
 impl Connection {
-    fn accept(&mut self, method: &'static str) -> Auth {
-        if self.authenticated.set() {
-            self.reporter.report(SshActivity::Auth, Facts { authentication: Some(method), ..Facts::default() });
+    /// Lets the client in, unless it is late.
+    fn accept(&mut self, method: &'static str) -> Result<Auth, Error> {
+        match self.authenticated.set() {
+            Some(true) => {
+                self.reporter.report(SshActivity::Auth, Facts { authentication: Some(method), ..Facts::default() });
+            }
+            Some(false) => {}
+            None => return Err(Error::Disconnect),
         }
-        Auth::Accept
+        Ok(Auth::Accept)
     }
 
     /// Makes a session channel a running one: one command a channel (RFC 4254 §6.5).
@@ -86,6 +101,7 @@ impl Connection {
             what,
             terminal,
             variables: variables.into_inner(),
+            channels: self.channels.clone(),
             output,
             handle: connected.handle(),
             input,
@@ -105,6 +121,7 @@ impl Connection {
             reporter: self.reporter.clone(),
             is_read_only: variables.is_read_only(),
             size: terminal.map(|terminal| terminal.size),
+            channels: self.channels.clone(),
             output,
             handle: connected.handle(),
             input,
@@ -132,14 +149,15 @@ impl Connection {
             return Ok(());
         }
         let (workload, reporter) = (Arc::clone(&self.shared.workload), self.reporter.clone());
-        let handle = connected.handle();
-        self.shared.spawn(Inward { workload, reporter, target, server, reply, output, handle, input }.run());
+        let (channels, handle) = (self.channels.clone(), connected.handle());
+        let inward = Inward { workload, reporter, target, server, reply, channels, output, handle, input };
+        self.shared.spawn(inward.run());
         Ok(())
     }
 
     /// Returns true if the client may have a further listener.
     fn has_room_for_listener(&mut self, target: &str) -> bool {
-        self.listeners.retain(|(.., listener)| !listener.is_finished());
+        self.listeners.retain(|listener| !listener.task.is_finished());
         let has_room = self.listeners.len() < Limits::LISTENERS;
         if !has_room {
             self.refuse_forward(target, "too many listeners");
@@ -147,12 +165,20 @@ impl Connection {
         has_room
     }
 
-    /// Carries connections inside to the client; `place` is the address or path of `accepting`.
-    fn accept_for_client(&mut self, place: (String, u32), target: &str, accepting: Accepting, handle: Handle) {
-        self.reporter.report(SshActivity::Forward, Facts { target: Some(target), ..Facts::default() });
+    /// Carries connections inside to the client.
+    fn accept_for_client(&mut self, place: Place, accepting: Accepting, handle: Handle) {
+        self.reporter.report(SshActivity::Forward, Facts { target: Some(&place.to_string()), ..Facts::default() });
+        let (cancel, cancelled) = oneshot::channel();
         let (reporter, channels) = (self.reporter.clone(), self.channels.clone());
-        let task = self.shared.spawn(Outward { accepting, reporter, channels, handle }.run());
-        self.listeners.push((place.0, place.1, task));
+        let outward = Outward { accepting, place: place.clone(), reporter, channels, handle, cancelled };
+        let task = self.shared.spawn(outward.run());
+        self.listeners.push(ClientListener { place, _cancel: cancel, task });
+    }
+
+    /// Ends the listener at `place`; returns true if there is one.
+    fn cancel(&mut self, place: &str) -> bool {
+        let index = self.listeners.iter().position(|listener| listener.place.to_string() == place);
+        index.map(|index| self.listeners.swap_remove(index)).is_some()
     }
 
     fn refuse_forward(&self, target: &str, reason: &str) {
@@ -165,11 +191,11 @@ impl Handler for Connection {
     type Error = Error;
 
     async fn auth_none(&mut self, _user: &str) -> Result<Auth, Error> {
-        Ok(self.accept("none"))
+        self.accept("none")
     }
 
     async fn auth_publickey(&mut self, _user: &str, _key: VerifiedPublicKey<'_>) -> Result<Auth, Error> {
-        Ok(self.accept("publickey"))
+        self.accept("publickey")
     }
 
     async fn channel_open_session(
@@ -374,10 +400,8 @@ impl Handler for Connection {
             }
         };
         *port = chosen.into();
-        let (address, handle) = (address.to_owned(), session.handle());
-        let target = format!("{address}:{port}");
-        let accepting = Accepting::Port { listener, address: address.clone(), port: *port };
-        self.accept_for_client((address, *port), &target, accepting, handle);
+        let place = Place::Port { address: address.to_owned(), port: *port };
+        self.accept_for_client(place, Accepting::Port(listener), session.handle());
         Ok(true)
     }
 
@@ -387,8 +411,7 @@ impl Handler for Connection {
         }
         match streamlocal::listen(&self.shared.workload, path).await {
             Ok(helper) => {
-                let accepting = Accepting::Path { helper, path: path.to_owned() };
-                self.accept_for_client((path.to_owned(), 0), path, accepting, session.handle());
+                self.accept_for_client(Place::Path(path.to_owned()), Accepting::Path(helper), session.handle());
                 Ok(true)
             }
             Err(error) => {
@@ -398,8 +421,8 @@ impl Handler for Connection {
         }
     }
 
-    async fn cancel_streamlocal_forward(&mut self, path: &str, session: &mut Connected) -> Result<bool, Error> {
-        self.cancel_tcpip_forward(path, 0, session).await
+    async fn cancel_streamlocal_forward(&mut self, path: &str, _session: &mut Connected) -> Result<bool, Error> {
+        Ok(self.cancel(path))
     }
 
     async fn x11_request(
@@ -426,10 +449,6 @@ impl Handler for Connection {
         port: u32,
         _session: &mut Connected,
     ) -> Result<bool, Error> {
-        let index = self.listeners.iter().position(|(known, bound, _)| (known.as_str(), *bound) == (address, port));
-        if let Some(index) = index {
-            self.listeners.swap_remove(index).2.abort();
-        }
-        Ok(index.is_some())
+        Ok(self.cancel(&format!("{address}:{port}")))
     }
 }

@@ -1,5 +1,6 @@
 //! Forwarding: connections of clients into the sandbox, and of its programs to clients.
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{Channel, ChannelOpenFailure, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::channels::{self, Channels};
 use crate::input::InputQueue;
@@ -49,6 +52,8 @@ pub(crate) struct Inward {
     pub(crate) target: String,
     pub(crate) server: ServerInside,
     pub(crate) reply: ChannelOpenHandle,
+    /// Where the channel is entered until its end.
+    pub(crate) channels: Channels,
     pub(crate) output: ChannelWriteHalf<Msg>,
     pub(crate) handle: Handle,
     pub(crate) input: Arc<InputQueue>,
@@ -57,7 +62,7 @@ pub(crate) struct Inward {
 impl Inward {
     /// Connects inside, and relays until both sides have ended.
     pub(crate) async fn run(self) {
-        let Self { workload, reporter, target, server, reply, output, handle, input } = self;
+        let Self { workload, reporter, target, server, reply, channels, output, handle, input } = self;
         let connected = match &server {
             ServerInside::Port(port) => workload.inside.dial(*port).await.map(Stream::Tcp),
             ServerInside::Path(path) => streamlocal::connect(&workload, path).await.map(Stream::Unix),
@@ -68,12 +73,14 @@ impl Inward {
                 let reason = format!("no server inside: {error}");
                 let facts = Facts { target: Some(&target), reason: &reason, is_refused: true, ..Facts::default() };
                 reporter.report(SshActivity::Forward, facts);
+                channels.remove(output.id());
                 return reply.reject(ChannelOpenFailure::ConnectFailed).await;
             }
         };
         reporter.report(SshActivity::Forward, Facts { target: Some(&target), ..Facts::default() });
         reply.accept().await;
         let transferred = Some(relay(stream, &output, &handle, &input).await);
+        channels.remove(output.id());
         reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
     }
 }
@@ -84,49 +91,56 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Place inside where connections for a client are accepted.
-pub(crate) enum Accepting {
-    /// A port; its address as the client named it.
-    Port {
-        listener: TcpListener,
-        address: String,
-        port: u32,
-    },
-    Path {
-        helper: Helper,
-        path: String,
-    },
+/// Place inside where connections for a client are accepted, as the client named it.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Port { address: String, port: u32 },
+    Path(String),
 }
 
-impl Accepting {
-    /// Waits for a connection; returns it with the address and port of its other end, for TCP.
-    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Port { listener, .. } => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Stream::Tcp(stream), Some(peer)))
-            }
-            Self::Path { helper, .. } => Ok((Stream::Unix(helper.next().await?), None)),
+            Self::Port { address, port } => write!(f, "{address}:{port}"),
+            Self::Path(path) => f.write_str(path),
         }
     }
+}
 
-    /// Opens the channel of a connection to the client.
+impl Place {
+    /// Opens the channel of a connection from `peer` to the client.
     async fn open(&self, handle: &Handle, peer: Option<SocketAddr>) -> Result<Channel<Msg>, russh::Error> {
         match (self, peer) {
-            (Self::Port { address, port, .. }, Some(peer)) => {
+            (Self::Port { address, port }, Some(peer)) => {
                 let (host, from) = (peer.ip().to_string(), u32::from(peer.port()));
                 handle.channel_open_forwarded_tcpip(address.clone(), *port, host, from).await
             }
-            (Self::Path { path, .. }, _) => handle.channel_open_forwarded_streamlocal(path.clone()).await,
+            (Self::Path(path), _) => handle.channel_open_forwarded_streamlocal(path.clone()).await,
             (Self::Port { .. }, None) => Err(russh::Error::WrongChannel),
         }
     }
+}
 
-    /// The place as text.
-    fn target(&self) -> String {
+/// Source of connections inside.
+pub(crate) enum Accepting {
+    Port(TcpListener),
+    Path(Helper),
+}
+
+impl Accepting {
+    /// Waits for a connection; returns it with its other end, for TCP.
+    ///
+    /// # Errors
+    /// There will be none.
+    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
         match self {
-            Self::Port { address, port, .. } => format!("{address}:{port}"),
-            Self::Path { path, .. } => path.clone(),
+            Self::Port(listener) => loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => return Ok((Stream::Tcp(stream), Some(peer))),
+                    Err(_) => breathe().await,
+                }
+            },
+            Self::Path(helper) => Ok((Stream::Unix(helper.next().await?), None)),
         }
     }
 }
@@ -134,55 +148,57 @@ impl Accepting {
 /// A listener inside for a client.
 pub(crate) struct Outward {
     pub(crate) accepting: Accepting,
+    pub(crate) place: Place,
     pub(crate) reporter: Reporter,
     pub(crate) channels: Channels,
     pub(crate) handle: Handle,
+    /// Ends the listener, and none of its connections.
+    pub(crate) cancelled: oneshot::Receiver<()>,
 }
 
 impl Outward {
-    /// Carries connections to the client for as long as it is polled, or until there will be none.
+    /// Carries connections to the client until it cancels the listener, then until the last of them has ended.
     pub(crate) async fn run(self) {
-        let Self { accepting, reporter, channels, handle } = self;
-        let accepting = Arc::new(accepting);
-        let mut relays = tokio::task::JoinSet::new();
+        let Self { accepting, place, reporter, channels, handle, mut cancelled } = self;
+        let mut relays = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 accepted = accepting.accept() => accepted,
+                _ = &mut cancelled => break,
                 Some(_) = relays.join_next() => continue,
             };
-            let (stream, peer) = match (accepted, &*accepting) {
-                (Ok(accepted), _) => accepted,
-                (Err(_), Accepting::Port { .. }) => {
-                    breathe().await;
-                    continue;
-                }
-                // The helper has ended.
-                (Err(_), Accepting::Path { .. }) => {
-                    while relays.join_next().await.is_some() {}
-                    return;
-                }
-            };
-            if relays.len() >= Limits::CHANNELS_PER_CONNECTION {
-                continue;
+            let Ok((stream, peer)) = accepted else { break };
+            if relays.len() < Limits::CHANNELS_PER_CONNECTION {
+                let (place, reporter) = (place.clone(), reporter.clone());
+                relays.spawn(outward(stream, peer, place, reporter, channels.clone(), handle.clone()));
             }
-            let (channels, handle, accepting) = (channels.clone(), handle.clone(), Arc::clone(&accepting));
-            let reporter = reporter.clone();
-            relays.spawn(async move {
-                let Ok(channel) = accepting.open(&handle, peer).await else { return };
-                let (_, output) = channel.split();
-                let id = output.id();
-                // Entered when the client confirmed the channel.
-                let Some(input) = channels.input(id) else {
-                    let _ = handle.close(id).await;
-                    return;
-                };
-                let transferred = Some(relay(stream, &output, &handle, &input).await);
-                channels.remove(id);
-                let target = accepting.target();
-                reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
-            });
         }
+        drop(accepting);
+        while relays.join_next().await.is_some() {}
     }
+}
+
+/// Carries one connection to the client.
+async fn outward(
+    stream: Stream,
+    peer: Option<SocketAddr>,
+    place: Place,
+    reporter: Reporter,
+    channels: Channels,
+    handle: Handle,
+) {
+    let Ok(channel) = place.open(&handle, peer).await else { return };
+    let (_, output) = channel.split();
+    let id = output.id();
+    // Entered when the client confirmed the channel.
+    let Some(input) = channels.input(id) else {
+        let _ = handle.close(id).await;
+        return;
+    };
+    let transferred = Some(relay(stream, &output, &handle, &input).await);
+    channels.remove(id);
+    let target = place.to_string();
+    reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
 }
 
 /// Enters a channel that the client has confirmed.
@@ -238,7 +254,10 @@ async fn copy(
         handle.eof(id).await.map_err(|()| io::ErrorKind::BrokenPipe.into())
     };
     // Either side may break off; there is no one to tell.
-    let _ = tokio::try_join!(inward, outward);
+    tokio::select! {
+        _ = async { tokio::try_join!(inward, outward) } => {}
+        () = input.closed() => {}
+    }
     input.close();
     let _ = handle.close(id).await;
     (input.total(), sent.into_inner())

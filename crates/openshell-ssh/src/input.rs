@@ -30,6 +30,7 @@ pub(crate) struct InputQueue {
     state: Mutex<State>,
     arrived: Notify,
     taken: Notify,
+    closed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +115,20 @@ impl InputQueue {
         state.bytes = 0;
         drop(state);
         self.taken.notify_one();
+        self.arrived.notify_one();
+        self.closed.notify_waiters();
+    }
+
+    /// Waits until nothing more is read: the channel is closed, which is more than the end of its data.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let mut closed = std::pin::pin!(self.closed.notified());
+            closed.as_mut().enable();
+            if self.lock().is_closed {
+                return;
+            }
+            closed.await;
+        }
     }
 
     /// Waits for the next data; `None` at their end.
@@ -166,6 +181,7 @@ mod tests {
         }
         assert_eq!(pushed, Limits::MOST_INPUT);
         queue.close();
+        queue.closed().await;
         assert_eq!((queue.push(packet).await, queue.next().await), (Pushed::Taken, None));
     }
 

@@ -157,11 +157,18 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if self.has_keyboard {
+impl Attached {
+    /// Leaves the keyboard to the next client.
+    pub(crate) fn release_keyboard(&mut self) {
+        if std::mem::take(&mut self.has_keyboard) {
             self.process.has_keyboard_owner.store(false, Ordering::Release);
         }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.release_keyboard();
         self.process.attached.send_modify(|count| *count -= 1);
     }
 }

@@ -46,6 +46,9 @@ impl fmt::Debug for Server {
     }
 }
 
+/// Reason of the end of a client that does not authenticate.
+const LATE: &str = "not authenticated in time";
+
 /// Key exchanges (RFC 8731, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key exchange as OpenSSH defines it.
 const KEX: &[kex::Name] = &[
     kex::MLKEM768X25519_SHA256,
@@ -108,7 +111,7 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let reporter = self.reporter(client);
-        let Ok(_slot) = Arc::clone(&self.connections).try_acquire_owned() else {
+        let Ok(slot) = Arc::clone(&self.connections).try_acquire_owned() else {
             let facts = Facts { reason: "too many connections", is_refused: true, ..Facts::default() };
             return reporter.report(SshActivity::Open, facts);
         };
@@ -120,24 +123,37 @@ impl Server {
             channels: Channels::new(Arc::clone(&self.channels)),
             authenticated: authenticated.clone(),
             listeners: Vec::new(),
+            _slot: slot,
         };
         let early = |reason: &str| {
             reporter.report(SshActivity::Auth, Facts { reason, is_refused: true, ..Facts::default() });
         };
-        let serve = async {
-            // Neither a client that breaks off nor one that is no SSH client is worth more than a line.
-            match run_stream(Arc::clone(&self.config), stream, connection).await {
-                Ok(session) => session.await,
-                Err(error) => Err(error),
+        // Neither a client that breaks off nor one that is no SSH client is worth more than a line.
+        let greeted =
+            match timeout(Limits::AUTHENTICATION, run_stream(Arc::clone(&self.config), stream, connection)).await {
+                Ok(greeted) => greeted,
+                Err(_) => return early(LATE),
+            };
+        let ended = match greeted {
+            Ok(session) => {
+                let handle = session.handle();
+                let mut session = std::pin::pin!(session);
+                tokio::select! {
+                    ended = &mut session => ended,
+                    waited = timeout(Limits::AUTHENTICATION, authenticated.wait()) => {
+                        if waited.is_err() && authenticated.give_up() {
+                            early(LATE);
+                            // The library goes on with a session that nobody waits for.
+                            let reason = russh::Disconnect::ByApplication;
+                            let _ = handle.disconnect(reason, LATE.to_owned(), String::new()).await;
+                            let _ = timeout(Limits::LINGER, session).await;
+                            return;
+                        }
+                        session.await
+                    }
+                }
             }
-        };
-        let mut serve = std::pin::pin!(serve);
-        let ended = tokio::select! {
-            ended = &mut serve => ended,
-            late = timeout(Limits::AUTHENTICATION, authenticated.wait()) => match late {
-                Ok(()) => serve.await,
-                Err(_) => return early("not authenticated in time"),
-            },
+            Err(error) => Err(error),
         };
         if let Err(error) = ended {
             if authenticated.is_set() {
@@ -146,6 +162,11 @@ impl Server {
                 early(&error.to_string());
             }
         }
+    }
+
+    /// Waits until the sessions of a sandbox that has ended have told their clients, for `patience` at most.
+    pub async fn finish(&self, patience: Duration) {
+        let _ = timeout(patience, self.shared.finish()).await;
     }
 
     pub(crate) fn reporter(&self, client: Client) -> Reporter {

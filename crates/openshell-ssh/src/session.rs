@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use openshell_policy::words::SshActivity;
@@ -21,6 +21,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::channels::Channels;
 use crate::command_line::{self, Parsed};
 use crate::input::InputQueue;
 use crate::limits::Limits;
@@ -59,6 +60,8 @@ pub(crate) struct Session {
     pub(crate) what: What,
     pub(crate) terminal: Option<TerminalRequest>,
     pub(crate) variables: Vec<(OsString, OsString)>,
+    /// Where the channel is entered until its end.
+    pub(crate) channels: Channels,
     /// Sends data within the client's window.
     pub(crate) output: ChannelWriteHalf<Msg>,
     /// Sends what is not data, in order with it.
@@ -96,7 +99,7 @@ impl Session {
             What::Sftp => "sftp".to_owned(),
         };
         self.reporter.report(SshActivity::Exec, Facts { command: Some(&command), ..Facts::default() });
-        let sent = AtomicU64::new(0);
+        let sent = Sent::default();
         let exit = match self.command() {
             Ok((parsed, is_helper)) => match self.execute(parsed, is_helper, &sent).await {
                 Ok(Outcome::Ended(Status::Exited(code))) => {
@@ -112,8 +115,10 @@ impl Session {
                 self.finish(Exit::Code(NOT_FOUND)).await
             }
         };
+        // The library tells nothing of a channel that this side has closed.
+        self.channels.remove(self.output.id());
         self.input.close();
-        let transferred = Some((self.input.total(), sent.into_inner()));
+        let transferred = Some((self.input.total(), sent.bytes.into_inner()));
         let facts = Facts { command: Some(&command), exit: Some(exit), transferred, ..Facts::default() };
         self.reporter.report(SshActivity::Close, facts);
     }
@@ -166,7 +171,7 @@ impl Session {
     }
 
     /// Starts the command, and relays its streams until its end.
-    async fn execute(&mut self, parsed: Parsed, is_helper: bool, sent: &AtomicU64) -> Result<Outcome, LaunchError> {
+    async fn execute(&mut self, parsed: Parsed, is_helper: bool, sent: &Sent) -> Result<Outcome, LaunchError> {
         let request = self.terminal.take().filter(|_| !is_helper);
         let (ends, theirs) = match &request {
             Some(request) => self.open_terminal(request).await?,
@@ -196,7 +201,7 @@ impl Session {
         running: Running,
         ends: Ends,
         mut events: mpsc::Receiver<Event>,
-        sent: &AtomicU64,
+        sent: &Sent,
     ) -> Outcome {
         let Ends { input, output, errors, master } = ends;
         let has_terminal = master.is_some();
@@ -252,8 +257,8 @@ impl Session {
                     (Some(_), true) => {}
                     (Some(_), false) => {
                         // Silent since the last look, and not waiting for the client.
-                        let now_sent = sent.load(Ordering::Relaxed);
-                        is_relayed |= now_sent == last_sent;
+                        let now_sent = sent.bytes.load(Ordering::Relaxed);
+                        is_relayed |= now_sent == last_sent && !sent.is_waiting.load(Ordering::Relaxed);
                         last_sent = now_sent;
                         deadline = Some(Instant::now() + Limits::SILENCE);
                     }
@@ -368,7 +373,7 @@ async fn relay(
     client: &ChannelWriteHalf<Msg>,
     mut output: pipe::Receiver,
     mut errors: Option<pipe::Receiver>,
-    sent: &AtomicU64,
+    sent: &Sent,
 ) {
     let (mut is_open, mut buffer, mut error_buffer) = (true, BytesMut::new(), BytesMut::new());
     while is_open || errors.is_some() {
@@ -384,20 +389,37 @@ async fn relay(
         let told = tokio::select! {
             read = output.read_buf(&mut buffer), if is_open => {
                 is_open = matches!(read, Ok(1..));
-                sent.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+                sent.count(buffer.len());
                 client.data_bytes(buffer.split().freeze()).await
             }
             read = from_errors => {
                 if !matches!(read, Ok(1..)) {
                     errors = None;
                 }
-                sent.fetch_add(error_buffer.len() as u64, Ordering::Relaxed);
+                sent.count(error_buffer.len());
                 client.extended_data_bytes(STANDARD_ERROR, error_buffer.split().freeze()).await
             }
         };
+        sent.is_waiting.store(false, Ordering::Relaxed);
         if told.is_err() {
             return;
         }
+    }
+}
+
+/// Output on its way to the client.
+#[derive(Default)]
+struct Sent {
+    bytes: AtomicU64,
+    /// True while the client's window has no room.
+    is_waiting: AtomicBool,
+}
+
+impl Sent {
+    /// Counts bytes that are about to be sent.
+    fn count(&self, bytes: usize) {
+        self.is_waiting.store(true, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Everything that all connections share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
@@ -27,22 +27,44 @@ impl Shared {
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task)
     }
+
+    /// Waits until all tasks have ended.
+    pub(crate) async fn finish(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        while tasks.join_next().await.is_some() {}
+    }
 }
 
-/// The fact that a client is authenticated.
+/// The state of a client's authentication.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Authenticated(Arc<(AtomicBool, Notify)>);
+pub(crate) struct Authenticated(Arc<(AtomicU8, Notify)>);
+
+/// States of [`Authenticated`].
+const PENDING: u8 = 0;
+const DONE: u8 = 1;
+const LATE: u8 = 2;
 
 impl Authenticated {
-    /// Returns true the first time.
-    pub(crate) fn set(&self) -> bool {
-        let is_first = !self.0.0.swap(true, Ordering::Relaxed);
-        self.0.1.notify_one();
-        is_first
+    /// Notes that the client is authenticated; returns true the first time, and `None` if it is too late.
+    pub(crate) fn set(&self) -> Option<bool> {
+        let (state, set) = &*self.0;
+        match state.compare_exchange(PENDING, DONE, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => {
+                set.notify_one();
+                Some(true)
+            }
+            Err(DONE) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    /// Keeps the client from being authenticated any more; returns false if it is.
+    pub(crate) fn give_up(&self) -> bool {
+        self.0.0.compare_exchange(PENDING, LATE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.0.load(Ordering::Relaxed)
+        self.0.0.load(Ordering::Relaxed) == DONE
     }
 
     pub(crate) async fn wait(&self) {

@@ -9,15 +9,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::path::Path;
+use std::time::Duration;
 
 use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::packets;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::packet_socket::PacketSocket;
 use crate::workload::Workload;
@@ -37,6 +39,9 @@ enum Message {
 const CONNECT: &str = "connect";
 const LISTEN: &str = "listen";
 
+/// Longest wait for a helper, which the workload may have stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A helper inside. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Helper(PacketSocket);
@@ -46,7 +51,8 @@ pub(crate) struct Helper(PacketSocket);
 /// # Errors
 /// The workload's user may not, or nobody listens there.
 pub(crate) async fn connect(workload: &Workload, path: &str) -> io::Result<UnixStream> {
-    Helper::start(workload, CONNECT, path)?.next().await
+    let helper = Helper::start(workload, CONNECT, path)?;
+    timeout(PATIENCE, helper.next()).await?
 }
 
 /// Listens at `path` inside.
@@ -55,7 +61,7 @@ pub(crate) async fn connect(workload: &Workload, path: &str) -> io::Result<UnixS
 /// The workload's user may not make a socket there, or something is there already.
 pub(crate) async fn listen(workload: &Workload, path: &str) -> io::Result<Helper> {
     let helper = Helper::start(workload, LISTEN, path)?;
-    match helper.message().await? {
+    match timeout(PATIENCE, helper.message()).await?? {
         (Message::Listening, _) => Ok(helper),
         (Message::Failed(reason), _) => Err(io::Error::other(reason)),
         (Message::Connected, _) => Err(io::ErrorKind::InvalidData.into()),
@@ -117,13 +123,21 @@ pub fn serve(socket: BorrowedFd<'_>, words: &[OsString]) -> io::Result<()> {
     let path = Path::new(path);
     let done = match act.as_bytes() {
         act if act == CONNECT.as_bytes() => {
-            StdStream::connect(path).and_then(|stream| packets::send(socket, &Message::Connected, &[stream.as_fd()]))
+            connect_without_wait(path).and_then(|stream| packets::send(socket, &Message::Connected, &[stream.as_fd()]))
         }
         act if act == LISTEN.as_bytes() => serve_listener(socket, path),
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     // A supervisor that has gone hears nothing.
     done.or_else(|error| packets::send(socket, &Message::Failed(error.to_string()), &[]))
+}
+
+/// Connects to a socket; one whose queue is full fails at once, as nobody could end the wait.
+fn connect_without_wait(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
+    Ok(stream)
 }
 
 /// Hands out connections until the supervisor has gone; then removes the socket.

@@ -201,6 +201,17 @@ impl Launcher {
         })
     }
 
+    /// Has `listener` hear of the end of the sandbox, and of nothing else.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn on_end(&self, listener: Listener) -> Result<(), LaunchError> {
+        let mut registry = lock(&self.registry);
+        let id = registry.next_id()?;
+        registry.listeners.insert(id, (String::new(), Arc::new(Mutex::new(listener))));
+        Ok(())
+    }
+
     /// Opens a terminal of `size` in the sandbox, for a command with [`crate::init::Session::Terminal`].
     ///
     /// # Errors

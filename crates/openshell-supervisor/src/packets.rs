@@ -36,6 +36,9 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[Bo
     if text.len() <= PACKET_BYTES {
         return send_packet(socket, &text, descriptors);
     }
+    if text.len() as u64 > FILE_BYTES {
+        return Err(io::ErrorKind::ArgumentListTooLong.into());
+    }
     let mut file = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
     file.write_all(&text)?;
     let all: Vec<_> = std::iter::once(file.as_fd()).chain(descriptors.iter().copied()).collect();
@@ -140,9 +143,9 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut file = File::from(descriptors.remove(0));
-    // Reading a file of another kind could wait.
+    // Reading any other file could wait; only memory files have seals.
     let data = file.metadata()?;
-    if !data.is_file() || data.len() > FILE_BYTES {
+    if rustix::fs::fcntl_get_seals(&file).is_err() || data.len() > FILE_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
     file.rewind()?;

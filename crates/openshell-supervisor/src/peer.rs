@@ -33,9 +33,12 @@ pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
     for _ in 0..ANCESTORS {
         match above {
             Some(pid) if pid.as_raw_nonzero().get() == init => return Err("it is a process of this sandbox".to_owned()),
-            Some(pid) => above = parent_of(pid),
+            Some(pid) => above = parent_of(pid).ok_or("the processes above it cannot be looked at")?,
             None => break,
         }
+    }
+    if above.is_some() {
+        return Err(format!("more than {ANCESTORS} processes are above it"));
     }
     // Everything that was read is that of the process: it still has its number.
     numbers(&pidfd)?;
@@ -55,10 +58,11 @@ fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
     }
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
+/// Returns the parent of a process: none for the first of a PID namespace; `None` if it cannot be looked at.
+fn parent_of(pid: Pid) -> Option<Option<Pid>> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // proc_pid_stat(5): the name, in parentheses, holds anything.
-    Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?)
+    Some(Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 #[cfg(test)]

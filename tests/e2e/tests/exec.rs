@@ -204,6 +204,18 @@ fn names_are_unique_and_listed_and_a_kept_sandbox_stays_after_its_command() {
 }
 
 #[test]
+fn a_kept_sandbox_outlives_its_commands_time_out_and_ends_with_its_init() {
+    let lab = Lab::with_web();
+    let started = lab.sandbox(&super::policy("{}")).args(&["--keep", "--timeout", "60"]).start(&["true"]);
+    wait_for(&lab, "PROC:TERMINATE");
+    let line = wait_for(&lab, "init is process");
+    let init = line.split("init is process ").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(shell(&lab, &format!("kill -9 {init}")), "");
+    let finished = started.wait();
+    assert!(finished.code() != 0 && finished.stderr.contains("init ended"), "{finished:?}");
+}
+
+#[test]
 fn a_program_inside_enters_by_no_control_socket_and_poses_as_none() {
     let lab = Lab::with_web();
     let folder = lab.folder("run");

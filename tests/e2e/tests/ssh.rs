@@ -407,6 +407,32 @@ fn long_streams_are_whole_both_ways_at_once_also_for_a_reader_that_pauses() {
 }
 
 #[test]
+fn one_connection_runs_any_number_of_commands_and_forwards_one_after_the_other() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen = sandbox.shell(
+        "ssh -M -S control -f -N box; for i in $(seq 100); do ssh -S control box true < /dev/null || echo $i failed; done; \
+         for i in $(seq 70); do ssh -S control -W localhost:1 box < /dev/null 2> /dev/null; done; \
+         ssh box '(python3 -m http.server --bind 127.0.0.1 8055 > /dev/null 2>&1 &); until curl -s -o /dev/null 127.0.0.1:8055; do sleep 0.05; done'; \
+         for i in $(seq 70); do printf 'HEAD / HTTP/1.0\\r\\n\\r\\n' | ssh -S control -W localhost:8055 box | head -1 | grep -vq ' 200 ' && echo $i failed; done; \
+         ssh -S control box 'echo still in'; ssh -S control -O exit box",
+    );
+    assert_eq!(seen, "still in\nExit request sent.\n");
+    drop(sandbox.end());
+}
+
+#[test]
+fn a_terminals_output_is_whole_for_a_client_that_pauses() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let seen =
+        sandbox.shell("ssh -tt box 'stty -opost; seq 900000' < /dev/null | (sleep 2; md5sum); seq 900000 | md5sum");
+    let sums: Vec<_> = seen.lines().collect();
+    assert!(sums.len() == 2 && sums[0] == sums[1], "{seen}");
+    drop(sandbox.end());
+}
+
+#[test]
 fn only_processes_outside_enter_by_the_socket_and_it_is_gone_after_the_run() {
     let lab = Lab::with_web();
     let folder = lab.folder("door");

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use openshell_gateway::session::{self, Dialing, RelayTarget};
@@ -27,6 +28,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::{SshDoors, SshOverTcp};
 use crate::logging;
 use crate::startup::inside::InsideNetwork;
+
+/// Longest wait for sessions to tell their clients of the end of the sandbox.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Relays that wait to be taken by the server.
 const RELAYS: usize = 64;
@@ -182,6 +186,7 @@ impl SshServer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let SshSockets { tcp, socket } = sockets;
         let listener = socket.as_ref().map(|socket| socket.listener.try_clone()).transpose()?;
+        let sessions = Arc::clone(&server);
         let serve = async move {
             if let Some((listener, prefaces)) = tcp
                 && let Ok(listener) = tokio::net::TcpListener::from_std(listener)
@@ -208,6 +213,9 @@ impl SshServer {
                 () = relays => {}
                 _ = stopped => {}
             }
+            sessions.finish(ENDING).await;
+            // The last messages are on their way to the clients.
+            tokio::task::yield_now().await;
         };
         let run = move || {
             runtime.block_on(serve);

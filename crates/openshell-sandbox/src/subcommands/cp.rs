@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_ssh::transfer::outcome::{LeftOut, TransferError};
@@ -58,24 +59,25 @@ fn end(text: &OsString) -> End {
 fn copy_out(args: &CpArgs, sandbox: &str, path: OsString, to: &Path) -> anyhow::Result<ExitCode> {
     let (reader, writer) = io::pipe()?;
     let options = Options { links: Links::Within, git_hooks: args.git_hooks };
+    // The sandbox has no say in the name; what has none of its own gets the sandbox's.
+    let name = Path::new(&path).file_name().unwrap_or(sandbox.as_ref()).to_owned();
     let to = to.to_owned();
-    let receive = move || unpack(reader, &to, options);
-    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(receive)?;
-    let code = run_inside(args, sandbox, ["send".into(), path], null()?, writer)?;
-    finish(code, half)
+    let half = Half::start(move || unpack(reader, &to, &name, options))?;
+    half.finish(run_inside(args, sandbox, &["send".into(), path], null()?, writer))
 }
 
 fn copy_in(args: &CpArgs, sandbox: &str, from: &Path, path: OsString) -> anyhow::Result<ExitCode> {
     // Said before anything is started.
     std::fs::symlink_metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let name = match from.file_name() {
+        Some(name) => name.to_owned(),
+        None => std::fs::canonicalize(from)?.file_name().context("the root of the host has no name")?.to_owned(),
+    };
     let (reader, writer) = io::pipe()?;
     let from = from.to_owned();
-    let send = move || pack(&from, writer);
-    let half = std::thread::Builder::new().name("copy".to_owned()).spawn(send)?;
-    let (nothing, output) = io::pipe()?;
-    let code = run_inside(args, sandbox, ["receive".into(), path], reader, output)?;
-    drop(nothing);
-    finish(code, half)
+    let half = Half::start(move || pack(&from, writer))?;
+    let (_nothing, output) = io::pipe()?;
+    half.finish(run_inside(args, sandbox, &["receive".into(), path, name], reader, output))
 }
 
 /// An input that is at its end.
@@ -89,28 +91,46 @@ fn null() -> anyhow::Result<PipeReader> {
 fn run_inside(
     args: &CpArgs,
     sandbox: &str,
-    words: [OsString; 2],
+    words: &[OsString],
     input: PipeReader,
     output: PipeWriter,
 ) -> anyhow::Result<u8> {
     let socket = Places::new(args.run_dir.as_deref())?.connect(sandbox)?;
-    let arguments = ["/proc/self/exe", "--internal"].map(OsString::from).into_iter().chain(words).collect();
+    let arguments =
+        ["/proc/self/exe", "--internal"].map(OsString::from).into_iter().chain(words.iter().cloned()).collect();
     let exec = Exec { arguments, variables: Vec::new(), directory: None, terminal: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let errors = io::stderr().as_fd().try_clone_to_owned()?;
     runtime.block_on(run_with(socket, exec, Some([input.into(), output.into(), errors])))
 }
 
-/// Waits for the half outside, and prints what was left out.
-fn finish(code: u8, half: JoinHandle<Result<LeftOut, TransferError>>) -> anyhow::Result<ExitCode> {
-    let done = half.join().map_err(|_| anyhow!("the copy failed"))?;
-    // The half inside has said why it ended, and the other one only sees that.
-    let left_out = match done {
-        Err(TransferError::Stream { .. }) if code != 0 => return Ok(ExitCode::from(code)),
-        done => done?,
-    };
-    left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: {line}")));
-    Ok(ExitCode::from(if code == 0 { u8::from(left_out.has_failures) } else { code }))
+/// Longest wait for the half outside after the end of the one inside: a program there may hold the stream open.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The half of a copy outside.
+struct Half(Receiver<Result<LeftOut, TransferError>>);
+
+impl Half {
+    fn start(half: impl FnOnce() -> Result<LeftOut, TransferError> + Send + 'static) -> anyhow::Result<Self> {
+        let (done, result) = mpsc::sync_channel(1);
+        // It ends with the process at the latest.
+        std::thread::Builder::new().name("copy".to_owned()).spawn(move || drop(done.send(half())))?;
+        Ok(Self(result))
+    }
+
+    /// Waits for it after `inside`, the end of the other one; prints what was left out.
+    fn finish(self, inside: anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
+        let done = self.0.recv_timeout(PATIENCE);
+        let code = inside?;
+        let done = done.map_err(|_| anyhow!("the copy did not end: something in the sandbox holds its stream open"))?;
+        // The half inside has said why it ended, and this one only sees that.
+        let left_out = match done {
+            Err(TransferError::Stream { .. }) if code != 0 => return Ok(ExitCode::from(code)),
+            done => done?,
+        };
+        left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: {line}")));
+        Ok(ExitCode::from(if code == 0 { u8::from(left_out.has_failures) } else { code }))
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
         // It is the kernel that decides here.
         "receive" => {
             let options = Options { links: Links::All, git_hooks: true };
-            return transferred(unpack(file(io::stdin().as_fd())?, &path(words), options));
+            let name = words.get(1).cloned().unwrap_or_default();
+            return transferred(unpack(file(io::stdin().as_fd())?, &path(words), &name, options));
         }
         "socket" => streamlocal::serve(io::stdin().as_fd(), words)?,
         _ => bail!("--internal is the sandbox's own: it serves sftp, sockets and copies"),

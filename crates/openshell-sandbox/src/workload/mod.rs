@@ -4,7 +4,7 @@ mod command_supervisor;
 mod event_queue;
 mod start_failure;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -12,6 +12,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::signals::{self, SignalAction};
 use openshell_supervisor::streams::Streams;
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
@@ -65,6 +66,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 /// Longest wait for relayed outputs after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
 
+/// The longest time that init takes.
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
 /// Time for the last output of a command to arrive while its sandbox stays.
 const SETTLING: Duration = Duration::from_millis(100);
 
@@ -115,13 +119,22 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
     command.log_end(Severity::Info, Some(code.into()));
     let ended = Ended { code, cause: command.cause() };
     if config.keep && ended.cause.is_none() {
-        keep(sandbox, ended.code).await?;
+        keep(sandbox, ended.code, config.timeout.is_some()).await?;
     }
     Ok(ended)
 }
 
 /// Keeps the sandbox for clients until a signal ends it.
-async fn keep(sandbox: &mut Sandbox, code: u8) -> anyhow::Result<()> {
+async fn keep(sandbox: &mut Sandbox, code: u8, has_time_out: bool) -> anyhow::Result<()> {
+    let (ended, end) = oneshot::channel::<()>();
+    let ended = Mutex::new(Some(ended));
+    // Dropped with the event, it tells of it.
+    sandbox.launcher.on_end(Box::new(move |_| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take())))?;
+    if has_time_out {
+        // It was the command's.
+        sandbox.launcher.end_after(NEVER)?;
+    }
+    let mut end = std::pin::pin!(end);
     if let Some(process) = sandbox.main_process.clone() {
         // Its last output is on its way; other processes may hold the streams for good.
         tokio::time::sleep(SETTLING).await;
@@ -135,6 +148,7 @@ async fn keep(sandbox: &mut Sandbox, code: u8) -> anyhow::Result<()> {
                 _ => {}
             },
             ended = sandbox.tasks.ended() => return Err(ended.into()),
+            _ = &mut end => bail!("the sandbox's init ended, and every process with it"),
         }
     }
 }

@@ -11,7 +11,12 @@ const CAREFUL: Options = Options { links: Links::Within, git_hooks: false };
 fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferError> {
     let mut stream = Vec::new();
     pack(from, &mut stream)?;
-    unpack(&stream[..], to, options)
+    unpack(&stream[..], to, from.file_name().unwrap(), options)
+}
+
+/// Receives a stream as `name`.
+fn receive(stream: &[u8], to: &Path, name: &str) -> Result<LeftOut, TransferError> {
+    unpack(stream, to, name.as_ref(), CAREFUL)
 }
 
 /// A stream with one entry.
@@ -97,7 +102,7 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
         stream(Kind::Regular, b"a/.GIT/Hooks/post-checkout", "", b"x"),
     ];
     for bytes in hostile {
-        let left_out = unpack(&bytes[..], &destination, CAREFUL).unwrap();
+        let left_out = receive(&bytes, &destination, "a").unwrap();
         assert_eq!(left_out.lines().count(), 1);
     }
     assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
@@ -108,12 +113,34 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
     symlink("../victim", destination.join("file")).unwrap();
     symlink("..", destination.join("folder")).unwrap();
     let file = stream(Kind::Regular, b"file", "", b"new");
-    assert_eq!(unpack(&file[..], &destination, CAREFUL).unwrap().lines().count(), 0);
+    assert_eq!(receive(&file, &destination, "file").unwrap().lines().count(), 0);
     assert_eq!(fs::read_to_string(destination.join("file")).unwrap(), "new");
     assert_eq!(fs::metadata(destination.join("file")).unwrap().mode() & 0o7777, 0o755);
     let through = stream(Kind::Regular, b"folder/victim", "", b"new");
-    assert!(unpack(&through[..], &destination, CAREFUL).unwrap().has_failures);
+    assert!(receive(&through, &destination, "folder").unwrap().has_failures);
     assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
+}
+
+#[test]
+fn the_receiver_names_the_tree_and_takes_one_alone() {
+    let outer = tempfile::tempdir().unwrap();
+    let mut chosen = stream(tar::EntryType::Regular, b".bashrc", "", b"x");
+    assert_eq!(receive(&chosen, outer.path(), "results").unwrap().lines().count(), 0);
+    chosen.truncate(1024);
+    chosen.extend(stream(tar::EntryType::Regular, b".profile", "", b"x"));
+    assert!(receive(&chosen, outer.path(), "results").unwrap().has_failures);
+    let names: Vec<_> = fs::read_dir(outer.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["results"]);
+    for name in ["", ".", "..", "a/b", "/"] {
+        assert!(receive(&chosen, outer.path(), name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_name_without_end_is_no_memory_without_end() {
+    let outer = tempfile::tempdir().unwrap();
+    let long = stream(tar::EntryType::GNULongName, b"x", "", &vec![b'n'; 1 << 20]);
+    assert!(receive(&long, outer.path(), "x").is_err());
 }
 
 #[test]
@@ -121,7 +148,7 @@ fn streams_that_break_off_are_errors_and_leave_no_half_of_a_file() {
     let outer = tempfile::tempdir().unwrap();
     let whole = stream(tar::EntryType::Regular, b"file", "", &[7; 3000]);
     for length in [0, 100, 512, 600, 3000] {
-        assert!(unpack(&whole[..length], outer.path(), CAREFUL).is_err(), "{length}");
+        assert!(receive(&whole[..length], outer.path(), "file").is_err(), "{length}");
     }
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 0);
 }
@@ -138,7 +165,7 @@ fn fuzzed_streams_of_files_stay_in_their_folder() {
     let words: [&[u8]; 6] = [b"../", b"/", b"L", b"2", b"1", b"x"];
     fuzz::fuzz("transfer", &samples.each_ref().map(Vec::as_slice), &words, |bytes| {
         fs::create_dir_all(&destination).unwrap();
-        let _ = unpack(bytes, &destination, CAREFUL);
+        let _ = receive(bytes, &destination, "a");
         assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
         // Modes of the stream may close folders.
         let _ = fs::remove_dir_all(&destination);

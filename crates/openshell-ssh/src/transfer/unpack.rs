@@ -3,11 +3,12 @@
 //! Everything is created relative to an open folder, component by component, and no symlink is followed on the way; what is in
 //! the place of an entry is replaced, never written through.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RawMode, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -36,36 +37,67 @@ pub struct Options {
     pub git_hooks: bool,
 }
 
-/// Writes the file or tree of `input` into the folder at `destination`, or, if there is none, as `destination`.
+/// Writes the file or tree of `input` into the folder at `destination` as `name`, or, if there is none, as `destination`. The name
+/// that the stream gives to the tree counts for nothing.
 ///
 /// # Errors
 /// `destination` cannot be written to, or `input` is no such stream.
-pub fn unpack(input: impl Read, destination: &Path, options: Options) -> Result<LeftOut, TransferError> {
+pub fn unpack(input: impl Read, destination: &Path, name: &OsStr, options: Options) -> Result<LeftOut, TransferError> {
     let failed = |source: Errno| TransferError::Write { path: destination.to_owned(), source: source.into() };
     let open = |path: &Path| {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
     };
     let (base, name) = match std::fs::metadata(destination) {
-        Ok(data) if data.is_dir() => (open(destination)?, None),
+        Ok(data) if data.is_dir() => (open(destination)?, name.to_owned()),
         _ => {
             let name = destination.file_name().ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty());
-            (open(parent.unwrap_or(Path::new(".")))?, Some(name.to_owned()))
+            (open(parent.unwrap_or(Path::new(".")))?, name.to_owned())
         }
     };
-    let mut unpacker = Unpacker { base, name, options, open: Vec::new(), left_out: LeftOut::default() };
-    let mut archive = Archive::new(input);
+    if components(Path::new(&name)).is_none_or(|names| names.len() != 1) {
+        return Err(TransferError::NoName(PathBuf::from(name)));
+    }
+    let mut unpacker = Unpacker { base, name, root: None, options, open: Vec::new(), left_out: LeftOut::default() };
+    // Names have no bound of their own.
+    let budget = Cell::new(HEAD_BYTES);
+    let mut archive = Archive::new(Metered { input, left: &budget });
     let stream = |source| TransferError::Stream { source };
     let mut is_empty = true;
     for entry in archive.entries().map_err(stream)? {
         is_empty = false;
-        unpacker.take(&mut entry.map_err(stream)?)?;
+        let mut entry = entry.map_err(stream)?;
+        budget.set(u64::MAX);
+        unpacker.take(&mut entry)?;
+        // What was left out is still in the stream.
+        io::copy(&mut entry, &mut io::sink()).map_err(stream)?;
+        budget.set(HEAD_BYTES);
     }
     unpacker.close_to(0);
     // The other half has said why.
     match is_empty {
         true => Err(stream(io::ErrorKind::UnexpectedEof.into())),
         false => Ok(unpacker.left_out),
+    }
+}
+
+/// Bytes of a stream between the contents of two files: headers, long names, padding.
+const HEAD_BYTES: u64 = 256 * 1024;
+
+/// A stream of which a bounded number of bytes may be read.
+struct Metered<'m, R> {
+    input: R,
+    left: &'m Cell<u64>,
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        match self.left.get().checked_sub(count as u64) {
+            Some(left) => self.left.set(left),
+            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "the name of a file is too long")),
+        }
+        Ok(count)
     }
 }
 
@@ -79,8 +111,10 @@ struct Folder {
 
 struct Unpacker {
     base: OwnedFd,
-    /// Name of the first component, if it gets another one.
-    name: Option<OsString>,
+    /// Name of the tree.
+    name: OsString,
+    /// Its name in the stream, once there was an entry.
+    root: Option<OsString>,
     options: Options,
     /// The folders on the way to the last entry.
     open: Vec<Folder>,
@@ -98,8 +132,12 @@ impl Unpacker {
             self.left_out.fail(&path, "its path leads out of the copy");
             return Ok(());
         };
-        if let (Some(first), Some(name)) = (names.first_mut(), &self.name) {
-            first.clone_from(name);
+        if let Some(first) = names.first_mut() {
+            if *self.root.get_or_insert_with(|| first.clone()) != *first {
+                self.left_out.fail(&path, "it is no part of the tree");
+                return Ok(());
+            }
+            first.clone_from(&self.name);
         }
         if names.len() > DEPTH {
             self.left_out.fail(&path, "it is too deep");
