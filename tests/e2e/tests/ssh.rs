@@ -327,7 +327,8 @@ fn raw_terminals_pass_every_byte_and_full_screen_programs_draw() {
          type \"ssh -F $SSH_CONFIG -t box\" Enter; screen '\\$'; \
          type 'vim -u NONE text' Enter; screen 'in vim'; type 'Ofrom outside' Escape ':wq' Enter; \
          until grep -q 'from outside' text; do sleep 0.05; done; cat text; \
-         type 'top -d 0.5' Enter; screen 'PID USER'; type q; type 'tmux -f /dev/null' Enter; screen '\\[0'; type 'tty > inner' Enter; \
+         type 'top -d 0.5' Enter; screen 'PID USER'; type q; \
+         until tmux -S $PWD/tmux capture-pane -p | grep -v '^$' | tail -1 | grep -q '[$] *$'; do sleep 0.05; done; type 'tmux -S ./own -f /dev/null' Enter; screen '\\[0'; type 'tty > inner' Enter; \
          until [ -s inner ]; do sleep 0.05; done; grep -c pts inner; tmux -S $PWD/tmux kill-server",
     );
     assert_eq!(seen, "clean\nfrom outside\nin vim\n1\n");
