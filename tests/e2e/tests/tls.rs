@@ -34,6 +34,16 @@ fn requests_inside_tls_are_judged_and_answered_inside_tls() {
     );
 }
 
+/// Returns the folder of a CA file: /etc/openshell-tls, or, where a user without rights finds none there and can make none, the
+/// run folder's.
+fn ca_folder(file: &str) -> String {
+    let folder = std::path::Path::new(file).parent().unwrap().display().to_string();
+    let is_in_run_folder = folder.starts_with(&format!("/run/user/{}/openshell/", lab::host::UID));
+    let is_rootless = lab::host::tier() == lab::host::Tier::Rootless;
+    assert!(folder == "/etc/openshell-tls" || is_rootless && is_in_run_folder && folder.ends_with("/tls"), "{folder}");
+    folder
+}
+
 // Conformance: TLS-01, TLS-02, TLS-03.
 #[test]
 fn the_files_are_there_for_every_program_and_hold_no_key() {
@@ -41,19 +51,20 @@ fn the_files_are_there_for_every_program_and_hold_no_key() {
     let origin = Origin::start(&lab);
     let script = "
         for name in SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS; do eval echo \\$$name; done
-        ls -ld /etc/openshell-tls/* | cut -d' ' -f1,3
+        ls -ld ${SSL_CERT_FILE%/*}/* | cut -d' ' -f1,3
         cmp $SSL_CERT_FILE /etc/ssl/certs/ca-certificates.crt && echo same
         openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -subject
         openssl verify -CAfile $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS | sed 's/.*: //'
         openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -fingerprint
-        grep -rl 'PRIVATE KEY' /etc/openshell-tls
-        touch /etc/openshell-tls/x; rm -f $SSL_CERT_FILE; true";
+        grep -rl 'PRIVATE KEY' ${SSL_CERT_FILE%/*}
+        touch ${SSL_CERT_FILE%/*}/x; rm -f $SSL_CERT_FILE; true";
     let host = std::fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap();
     let runs: Vec<_> = (0..2).map(|_| sandbox(&lab, &origin, FULL).sh(script)).collect();
     let owner = if lab::host::caller() == 0 { "root".to_owned() } else { lab::host::UID.to_string() };
     let lines: Vec<_> = runs[0].ok().lines().collect();
-    assert_eq!(&lines[..3], ["/etc/openshell-tls/ca-bundle.pem"; 3]);
-    assert_eq!(lines[3], "/etc/openshell-tls/openshell-ca.pem");
+    let folder = ca_folder(lines[0]);
+    assert_eq!(&lines[..3], [format!("{folder}/ca-bundle.pem").as_str(); 3]);
+    assert_eq!(lines[3], format!("{folder}/openshell-ca.pem"));
     assert!(
         lines[4..].iter().filter(|line| line.starts_with(&format!("-rw-r--r-- {owner}"))).count() >= 2,
         "{lines:?}"
@@ -271,7 +282,8 @@ fn the_callers_own_certificates_are_trusted_inside_and_its_keys_stay_outside() {
         .env("SSL_CERT_FILE", &format!("{path}/two.pem"))
         .env("PIP_CERT", "/nowhere.pem")
         .sh(&script);
-    let (besides, all) = ("/etc/openshell-tls/openshell-ca.pem one\n0\n", "/etc/openshell-tls/ca-bundle.pem");
+    let folder = ca_folder(finished.stdout.split(' ').next().unwrap());
+    let (besides, all) = (format!("{folder}/openshell-ca.pem one\n0\n"), format!("{folder}/ca-bundle.pem"));
     assert_eq!(finished.stdout, format!("{besides}{besides}{all} one\n{all} two\n0\n"), "{finished:?}");
     let said = finished.logged("programs inside do not trust what PIP_CERT names, /nowhere.pem: ");
     assert_eq!(said.len(), 1, "{}", finished.log);
