@@ -23,9 +23,6 @@ use crate::session::{STANDARD_ERROR, end_channel};
 /// Name of the subsystem.
 pub(crate) const NAME: &str = "openshell-main";
 
-/// Variable by which a client asks for output alone, with the value 1.
-pub(crate) const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";
-
 /// Keys that detach a client from a terminal: Ctrl-P, Ctrl-Q.
 const DETACH: [u8; 2] = [0x10, 0x11];
 

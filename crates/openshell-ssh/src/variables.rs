@@ -4,8 +4,10 @@ use std::ffi::OsString;
 
 use openshell_policy::variable;
 
-use crate::attach::READ_ONLY;
 use crate::limits::Limits;
+
+/// Variable by which a client asks for the main process's output alone, with the value 1.
+const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";
 
 /// Whole names.
 const NAMES: &[&str] = &["LANG", "COLORTERM", "NO_COLOR", "TZ"];
