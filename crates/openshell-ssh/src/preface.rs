@@ -216,11 +216,10 @@ mod tests {
         fuzz::fuzz("preface", &[good.as_bytes(), b"NSSH1 a 1 b 00"], &words, |bytes| {
             if let Ok(text) = std::str::from_utf8(bytes) {
                 let prefaces = prefaces();
-                assert_eq!(
-                    verify(&prefaces, text).is_ok(),
-                    text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..17]),
-                    "{text}"
-                );
+                // Only the digits of the HMAC have a case of their own.
+                let signed = good.rfind(' ').unwrap();
+                let is_good = text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..signed]);
+                assert_eq!(verify(&prefaces, text).is_ok(), is_good, "{text}");
             }
         });
     }
