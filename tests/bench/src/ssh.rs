@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lab::Lab;
 use lab::host::UID;
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::{MILLI, pairs, policy};
@@ -46,8 +47,18 @@ impl Servers {
              PidFile none\nPermitRootLogin yes\nMaxStartups 1000\nMaxSessions 100\nSubsystem sftp /usr/lib/openssh/sftp-server\n"
         );
         let server = lab.file("sshd_config", server).display().to_string();
-        let mut command = Command::new("/usr/sbin/sshd");
-        command.args(["-D", "-f", &server]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Its user's shell reads the profile of an empty home, as that of the sandbox does.
+        let passwd = lab
+            .file("passwd", format!("root:x:0:0::{keys}:/bin/bash\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"));
+        let script = "mount --bind \"$1\" /etc/passwd && exec /usr/sbin/sshd -D -f \"$2\"";
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(passwd)
+            .arg(&server)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let sshd = lab.inside(move || command.spawn().unwrap());
         let config = format!(
             "Host *\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n ProxyUseFdpass yes\n User root\n \
@@ -79,7 +90,7 @@ impl Servers {
     fn time(&self, host: &str, script: &str) -> f64 {
         let start = Instant::now();
         let printed = self.shell(&format!("host={host}; {script}"));
-        assert_eq!(printed, "", "{script}");
+        assert_eq!(printed, "", "{host}: {script}");
         start.elapsed().as_secs_f64()
     }
 
@@ -104,6 +115,9 @@ pub(crate) fn connect(place: &str) {
         Some(_) => UnixStream::connect(place).unwrap().into(),
         None => TcpStream::connect(place).unwrap().into(),
     };
+    // The server looks at the process that connected: it is there until it has been admitted.
+    let mut readable = [PollFd::new(&connection, PollFlags::IN)];
+    rustix::event::poll(&mut readable, None).unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [connection.as_fd()];
@@ -146,9 +160,13 @@ pub(crate) fn sessions(name: &str) {
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap()
     };
     let before = resident();
-    let clients = "for i in $(seq 200); do ssh box \"touch in.$i; sleep 600\" & done; \
-                   until [ $(ls | grep -c ^in) = 200 ]; do sleep 0.1; done";
-    let _ = servers.shell(&format!("({clients}) > /dev/null 2>&1"));
+    // As programs of their own: a function's subshell keeps the shell's standard streams.
+    let clients = format!(
+        "for i in $(seq 200); do /usr/bin/ssh -F {} box \"touch in.$i; sleep 600\" > /dev/null 2>&1 & done; \
+         until [ $(ls | grep -c ^in) = 200 ]; do sleep 0.1; done",
+        servers.config
+    );
+    assert_eq!(servers.shell(&clients), "");
     println!("{name:<44} {:>9.0} KB", (resident() - before) / 200.0);
     assert_eq!(servers.shell("ssh box 'pkill -f ^sleep.600'; true"), "");
 }
