@@ -171,6 +171,19 @@ pub(crate) fn redacted(text: &[u8]) -> String {
     }
 }
 
+/// Returns the words of a command for logs, separated by spaces: values of variables, as those of `env NAME=value`, are replaced
+/// by `…`.
+pub fn redacted_words(words: &[OsString]) -> String {
+    let shown = words.iter().map(|word| {
+        let word = word.to_string_lossy();
+        match word.split_once('=') {
+            Some((name, _)) if is_name(name.as_bytes()) => format!("{name}=…"),
+            _ => word.into_owned(),
+        }
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
 /// Length of the shell word at the start of `text`.
 fn word_length(text: &str) -> usize {
     let mut quote = None;

@@ -7,7 +7,7 @@
 
 mod attach;
 mod channels;
-mod command_line;
+pub mod command_line;
 mod connection;
 pub mod doors;
 mod forward;

@@ -51,7 +51,7 @@ fn a_further_command_has_the_clients_streams_and_its_exit_code() {
         "echo in | sandbox exec box -- sh -c 'cat; id -u; pwd; echo err >&2; exit 7'; echo $?; \
          sandbox exec box -e A='b c' -w / sh -c 'echo $A; pwd'; sandbox exec box nosuchprogram; echo $?; \
          sandbox exec box /etc/passwd; echo $?; sandbox exec box sh -c 'kill -9 $$'; echo $?; \
-         sandbox exec box -w /root true; echo $?; echo x > file; sandbox exec box cat < file > out; cat out; \
+         sandbox exec box -w /root true; echo $?; sandbox exec box env TOKEN=hush true; echo x > file; sandbox exec box cat < file > out; cat out; \
          A=given sandbox exec -e A box env | grep ^A=; head -c 30000000 /dev/urandom > big; \
          sandbox exec box cat < big | cmp - big && echo same",
     );
@@ -67,6 +67,7 @@ fn a_further_command_has_the_clients_streams_and_its_exit_code() {
         )
     );
     let finished = sandbox.end();
+    assert!(finished.log.contains("[cmd:env TOKEN=… true]") && !finished.log.contains("hush"), "{}", finished.log);
     let lines = finished.logged("SSH:");
     assert!(lines.iter().any(|line| line.contains("SSH:EXEC [INFO] ALLOWED pid:")), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains("[door:exec] [cmd:sh -c cat; id")), "{lines:#?}");

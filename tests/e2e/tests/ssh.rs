@@ -271,6 +271,23 @@ fn files_come_and_go_by_every_tool() {
 }
 
 #[test]
+fn the_older_protocol_of_scp_works_for_a_user_with_a_name() {
+    // scp looks its user up; only root can choose one that has a name.
+    if tier() == Tier::Rootless {
+        return;
+    }
+    let lab = Lab::with_web();
+    let policy = "process: {run_as_user: nobody}\nfilesystem_policy: {read_write: [/tmp]}\nnetwork_policies: {}\n";
+    let sandbox = Box::of(&lab, lab.sandbox(policy), &["sleep", "600"]);
+    let seen = sandbox.shell(
+        "head -c 3000000 /dev/urandom > sent; ssh box 'mkdir /tmp/scp.$PPID; echo /tmp/scp.$PPID' > folder; read folder < folder; \
+         scp -q -O sent box:$folder/x; scp -q -O -r box:$folder copy; cmp sent copy/x && echo same; ssh box rm -r $folder",
+    );
+    assert_eq!(seen, "same\n");
+    drop(sandbox.end());
+}
+
+#[test]
 fn the_flow_of_a_runner_works_from_its_files_to_streamed_output_and_results() {
     let lab = Lab::with_web();
     let sandbox = Box::start(&lab);
@@ -327,8 +344,9 @@ fn raw_terminals_pass_every_byte_and_full_screen_programs_draw() {
          type \"ssh -F $SSH_CONFIG -t box\" Enter; screen '\\$'; \
          type 'vim -u NONE text' Enter; screen 'in vim'; type 'Ofrom outside' Escape ':wq' Enter; \
          until grep -q 'from outside' text; do sleep 0.05; done; cat text; \
-         type 'top -d 0.5' Enter; screen 'PID USER'; type q; \
-         until tmux -S $PWD/tmux capture-pane -p | grep -v '^$' | tail -1 | grep -q '[$] *$'; do sleep 0.05; done; type 'tmux -S ./own -f /dev/null' Enter; screen '\\[0'; type 'tty > inner' Enter; \
+         prompt() { until tmux -S $PWD/tmux capture-pane -p | grep -v '^$' | tail -1 | grep -q '[$] *$'; do sleep 0.05; done; }; \
+         type 'top -d 0.5' Enter; screen 'PID USER'; type q; prompt; type htop Enter; screen 'F10Quit'; type F10; prompt; \
+         type 'tmux -S ./own -f /dev/null' Enter; screen '\\[0'; type 'tty > inner' Enter; \
          until [ -s inner ]; do sleep 0.05; done; grep -c pts inner; tmux -S $PWD/tmux kill-server",
     );
     assert_eq!(seen, "clean\nfrom outside\nin vim\n1\n");
@@ -470,24 +488,73 @@ fn only_processes_outside_enter_by_the_socket_and_it_is_gone_after_the_run() {
     assert_eq!(finished.logged("SSH:OPEN [INFO] ALLOWED pid:").len(), 1, "{}", finished.log);
 }
 
-#[test]
-fn clients_that_are_no_ssh_or_never_authenticate_hold_nobody_up() {
+/// Runs a client that asks for too much, on the host, and returns what it saw; the supervisor stays below 200 MB.
+fn abuse(name: &str) -> String {
     let lab = Lab::with_web();
     let sandbox = Box::start(&lab);
-    let proxy = lab.folder("work").parent().unwrap().join("nssh1.py");
-    let client = format!(
-        "import subprocess, os, random\nclients = []\nfor number in range(100):\n    \
-         client = subprocess.Popen(['python3', '{}', '127.0.0.1', '{}', '{SECRET}'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n    \
-         random.seed(number)\n    client.stdin.write([b'', b'SSH-2.0-x\\r\\n', b'SSH-2.0-x\\r\\n' + random.randbytes(5000), random.randbytes(500)][number % 4])\n    \
-         client.stdin.flush()\n    clients.append(client)\n\
-         print(subprocess.run(['ssh', '-F', '{}', 'box', 'echo in'], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout)\n\
-         for client in clients: client.kill()\n",
-        proxy.display(),
-        sandbox.port,
-        sandbox.config.display()
-    );
-    let client = lab.file("many.py", client);
-    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", client.display())), "in\n\n");
+    let client = lab.file("abuse.py", include_str!("data/ssh_abuse.py"));
+    let seen = lab.shell(&format!(
+        "timeout 100 /usr/bin/python3 {} {} '{SECRET}' {name} 2>&1",
+        client.display(),
+        sandbox.port
+    ));
+    assert_eq!(sandbox.shell("ssh box 'echo still in'"), "still in\n", "{seen}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.started.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
+    assert!(peak.parse::<u64>().unwrap() < 200_000, "{peak}");
+    drop(sandbox.end());
+    seen
+}
+
+#[test]
+fn a_thousand_clients_that_never_authenticate_hold_nobody_up() {
+    assert_eq!(abuse("unauthenticated"), "(0, 'in\\n')\n");
+}
+
+#[test]
+fn channels_of_a_connection_are_bounded() {
+    assert_eq!(abuse("channels"), "64 136\n(0, 'in\\n')\n(0, 'in\\n')\n");
+}
+
+#[test]
+fn variables_of_a_session_are_bounded() {
+    assert_eq!(abuse("variables"), "0 True\n");
+}
+
+#[test]
+fn command_lines_that_are_too_long_are_refused() {
+    let too_long = "openshell-sandbox: command cannot be executed: /bin/bash: Argument list too long (os error 7)";
+    assert_eq!(abuse("commands"), format!("(0, 'in\\n')\n(126, '{too_long}\\n')\ndisconnected\n"));
+}
+
+#[test]
+fn windows_that_clients_break_bound_what_is_kept_for_them() {
+    assert_eq!(abuse("windows"), "0 10000\n(0, 'in\\n')\n(0, 'gone\\n')\n");
+}
+
+#[test]
+fn requests_that_do_not_exist_end_their_own_connection_at_most() {
+    assert_eq!(abuse("unknown"), "None\nrefused\n(0, 'in\\n')\n(0, 'in\\n')\n");
+}
+
+#[test]
+fn paths_and_handles_that_no_file_has_are_answered() {
+    let paths = "b'pppppppppp' None\nb'd/d/d/d/d/' None\nb'a\\x00b' None\nb'folder/fil' 2\n13\nTrue\n";
+    assert_eq!(abuse("paths"), format!("{paths}2\n2\n2\n2\nb''\nb'xt'\n"));
+}
+
+#[test]
+fn large_folders_deep_trees_and_large_files_go_by_sftp() {
+    let lab = Lab::with_web();
+    let sandbox = Box::start(&lab);
+    let long = "d".repeat(200);
+    let seen = sandbox.shell(&format!(
+        "ssh box 'mkdir many; cd many; seq 100000 | xargs touch'; echo 'ls -1 many' | sftp -q -b - box | grep -c ^many/; \
+         ssh box 'for i in $(seq 18); do mkdir {long}; cd {long}; done; echo deep > file'; \
+         echo 'get -r {long} out' | sftp -q -b - box > /dev/null; find out -name file | xargs cat; \
+         truncate -s 1G up; printf end >> up; printf 'put up up2\\nget up2 down\\n' | sftp -q -b - box > /dev/null; cmp up down && echo same",
+    ));
+    assert_eq!(seen, "100000\ndeep\nsame\n");
     drop(sandbox.end());
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use openshell_policy::event::{Event as AuditEvent, Ssh};
 use openshell_policy::variable;
 use openshell_policy::words::{Action, Severity, SshActivity, SshDoor};
+use openshell_ssh::command_line;
 use openshell_ssh::packet_socket::PacketSocket;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::init::{Command, Session};
@@ -77,8 +78,7 @@ impl Control {
         exec: Exec,
         streams: Vec<OwnedFd>,
     ) -> io::Result<()> {
-        let words: Vec<_> = exec.arguments.iter().map(|word| word.display().to_string()).collect();
-        let (words, name) = (words.join(" "), format!("pid:{pid}"));
+        let (words, name) = (command_line::redacted_words(&exec.arguments), format!("pid:{pid}"));
         let report = |activity, exit, reason: &str| {
             let is_refused = !reason.is_empty();
             self.audit.event(&AuditEvent::Ssh(Ssh {
