@@ -1,5 +1,6 @@
 //! Events for operators and auditors: decisions on connections and requests, findings, and the sandbox's own state.
 
+use core::time::Duration;
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -86,6 +87,15 @@ pub struct Way {
     pub dialed: Option<SocketAddr>,
 }
 
+/// Durations of the steps to a decision's effect, of those that were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// Of the decision itself.
+    pub decision: Option<Duration>,
+    /// Of the connection to the upstream.
+    pub connect: Option<Duration>,
+}
+
 /// The processes behind a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lineage<'e> {
@@ -106,6 +116,8 @@ pub struct ConnectionDecided<'e> {
     pub lineage: Lineage<'e>,
     /// Its way.
     pub way: Way,
+    /// Durations of its steps.
+    pub took: Took,
     /// The decision.
     pub decided: Decided<'e>,
     /// The denial to count.
@@ -125,6 +137,8 @@ pub struct RequestDecided<'e> {
     pub number: Option<u64>,
     /// Both ends.
     pub ends: Ends<'e>,
+    /// Durations of its steps.
+    pub took: Took,
     /// The decision.
     pub decided: Decided<'e>,
     /// The names of the credentials that it carries, with commas between; empty if there are none.

@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use openshell_policy::reason::ReasonCode;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::decide::permit::Permit;
-use crate::denial::refusal::Refusal;
+use crate::denial::refusal::{AddressFault, Refusal};
 use crate::limits::Limits;
 use crate::quota::{Quota, QuotaGuard};
 use crate::resolve::guard::Destination;
@@ -29,6 +30,8 @@ pub struct Egress {
     quota: Arc<Quota>,
     /// Trusted roots for upstream certificates.
     pub roots: UpstreamRoots,
+    /// Port of the supervisor's own server on this host, which the workload never reaches.
+    own_port: Option<u16>,
 }
 
 /// A connection to an upstream.
@@ -46,7 +49,13 @@ impl Egress {
     /// Creates the egress over `resolver` and `roots`.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, roots: UpstreamRoots) -> Self {
-        Self { resolver, quota: Arc::default(), roots }
+        Self { resolver, quota: Arc::default(), roots, own_port: None }
+    }
+
+    /// Refuses connections to `port` of this host's own addresses.
+    #[must_use]
+    pub fn without_own(self, port: Option<u16>) -> Self {
+        Self { own_port: port, ..self }
     }
 
     /// Resolves the host of `permit` and checks its addresses.
@@ -75,6 +84,11 @@ impl Egress {
     pub async fn connect(&self, destination: &Destination, program: &str) -> Result<Dialed, Refusal> {
         let quota = self.reserve(program)?;
         let (stream, address) = dial(destination).await?;
+        // A connection to an address of its own host comes from that address.
+        if self.own_port == Some(address.port()) && stream.local_addr().is_ok_and(|own| own.ip() == address.ip()) {
+            let reason = format!("port {} of this host is the supervisor's, connection rejected", address.port());
+            return Err(Refusal::address(ReasonCode::ControlPlanePort, reason, AddressFault::Other, None));
+        }
         Ok(Dialed { stream, address, quota })
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, debug_span};
 
@@ -131,6 +131,19 @@ impl NamedDoors {
     }
 }
 
+/// Waits until `value` is true, for good if it never is.
+async fn is_true(value: &mut watch::Receiver<bool>) {
+    if value.wait_for(|value| *value).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Has the kernel refuse further connections at a listening socket (listen(2) is undone by shutdown(2)).
+fn refuse_more(listener: impl AsFd) {
+    // A socket that is closed already refuses them too.
+    let _ = rustix::net::shutdown(listener, Shutdown::Read);
+}
+
 /// Descriptors that a supervisor opens after its listener: some, and three for each worker.
 const OTHER_DESCRIPTORS: u32 = 8 + 3 * Limits::WORKERS as u32;
 
@@ -145,6 +158,8 @@ pub struct Listener {
     descriptors: Option<u32>,
     /// Descriptors without connections.
     begin: u32,
+    /// Becomes true once no more connections are accepted.
+    closed: watch::Receiver<bool>,
 }
 
 impl Listener {
@@ -166,7 +181,13 @@ impl Listener {
             TcpListener::from_std(socket)?
         };
         let begin = socket.as_raw_fd().cast_unsigned().saturating_add(OTHER_DESCRIPTORS);
-        Ok(Self { socket, workers, accepting, descriptors, begin })
+        Ok(Self { socket, workers, accepting, descriptors, begin, closed: watch::channel(false).1 })
+    }
+
+    /// Refuses further connections once `closed` is true; those that are open go on.
+    #[must_use]
+    pub fn closing_with(self, closed: watch::Receiver<bool>) -> Self {
+        Self { closed, ..self }
     }
 
     /// As [`Self::new`], for connections of the workload.
@@ -201,6 +222,8 @@ impl Listener {
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
         let (mut unanswered, mut last) = (0, u32::MAX);
+        let mut closed = self.closed.clone();
+        let mut is_open = true;
         loop {
             while let Some(ended) = connections.try_join_next() {
                 note_failure(ended);
@@ -208,7 +231,12 @@ impl Listener {
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
-                accepted = self.accept(last, connections.len().max(slots.taken())) => accepted,
+                accepted = self.accept(last, connections.len().max(slots.taken())), if is_open => accepted,
+                () = is_true(&mut closed), if is_open => {
+                    is_open = false;
+                    refuse_more(&self.socket);
+                    continue;
+                }
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {

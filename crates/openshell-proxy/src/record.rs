@@ -1,10 +1,11 @@
 //! The record of one decision, and the only place that reports its outcome.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{
-    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage, Way,
+    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage, Took, Way,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
@@ -27,6 +28,7 @@ pub struct Record {
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
     way: Way,
+    took: Took,
     /// The model call, if the request is for a model.
     inference: Option<Inference>,
     /// Comma-separated names of the credentials in the request.
@@ -98,6 +100,7 @@ impl Record {
             judged: None,
             observed: None,
             way: Way::default(),
+            took: Took::default(),
             credentials: String::new(),
             inference: None,
             finished: false,
@@ -147,6 +150,16 @@ impl Record {
     /// Notes the way of the connection, as far as it is known.
     pub fn came_by(&mut self, way: Way) {
         self.way = way;
+    }
+
+    /// Notes a decision that began at `began` and has been made just now; adds to those before.
+    pub fn decided_since(&mut self, began: Instant) {
+        self.took.decision = Some(self.took.decision.unwrap_or_default() + began.elapsed());
+    }
+
+    /// Notes that the upstream, dialled since `began`, is connected.
+    pub fn connected_since(&mut self, began: Instant) {
+        self.took.connect = Some(began.elapsed());
     }
 
     /// Notes the caller.
@@ -362,6 +375,7 @@ impl Record {
                 scheme: scheme.as_str(),
                 number: *number,
                 ends,
+                took: self.took,
                 decided,
                 credentials: &self.credentials,
                 model: self.model(),
@@ -372,6 +386,7 @@ impl Record {
                 ends,
                 lineage: self.subject.caller.as_ref().map(Caller::lineage).unwrap_or_default(),
                 way: self.way,
+                took: self.took,
                 decided,
                 denial,
             }),

@@ -54,6 +54,21 @@ impl Workers {
         Ok((worker.runtime.clone(), WorkerId(Arc::downgrade(&worker.connections))))
     }
 
+    /// Waits until every worker that runs has taken a task; returns false if one takes none any more.
+    pub async fn respond(&self) -> bool {
+        let runtimes: Vec<_> = {
+            let workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = workers.iter().filter(|worker| !worker.running.is_closed());
+            running.map(|worker| worker.runtime.clone()).collect()
+        };
+        for runtime in runtimes {
+            if runtime.spawn(async {}).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and a slot to be held by the
     /// next one.
     ///

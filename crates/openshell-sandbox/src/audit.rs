@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
+use openshell_monitoring::metrics::Metrics;
 use openshell_policy::event::{Audit, Event};
 
 use crate::logging::AuditLog;
 use crate::refusals::Refusals;
 
-/// All receivers of events: the log, the count of refusals, and the reports to a gateway.
-pub(crate) fn receivers(refusals: &Arc<Refusals>, gateway: Option<Arc<dyn Audit>>) -> Arc<dyn Audit> {
+/// All receivers of events: the log, the count of refusals, metrics, and the reports to a gateway.
+pub(crate) fn receivers(
+    refusals: &Arc<Refusals>,
+    metrics: Option<&Arc<Metrics>>,
+    gateway: Option<Arc<dyn Audit>>,
+) -> Arc<dyn Audit> {
     let own: [Arc<dyn Audit>; 2] = [Arc::new(AuditLog), Arc::clone(refusals) as _];
-    Arc::new(FanOut(own.into_iter().chain(gateway).collect()))
+    Arc::new(FanOut(own.into_iter().chain(metrics.map(|metrics| Arc::clone(metrics) as _)).chain(gateway).collect()))
 }
 
 /// Hands every event to every receiver.

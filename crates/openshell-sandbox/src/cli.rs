@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
+use crate::logging::Label;
+
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network, every connection
 /// authorized by its calling program.
 #[derive(Debug, Parser)]
@@ -51,6 +53,11 @@ pub(crate) struct Args {
     /// Time between asking the command to end and killing it
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
     pub(crate) grace: Duration,
+
+    /// Time between a signal to end and asking the command to: the sandbox is not ready any more (--health-port), and lets no more
+    /// clients in from outside
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
+    pub(crate) drain: Duration,
 
     /// Give the command the terminal [default: when standard input is one]
     #[arg(short, long, conflicts_with = "no_interactive")]
@@ -105,6 +112,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
 
+    /// Label of the run, in every log line and record, such as session=7f3a or user=kim; may be repeated [also
+    /// OPENSHELL_LABELS: KEY=VALUE,…]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) label: Vec<Label>,
+
     /// Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it
     #[arg(long)]
     pub(crate) keep: bool,
@@ -147,6 +159,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     pub(crate) ssh_socket_path: Option<PathBuf>,
 
+    /// Port of health and metrics (/healthz, /readyz, /metrics), at every address of the host or container
+    #[arg(long, value_name = "PORT", value_parser = port)]
+    pub(crate) health_port: Option<u16>,
+
+    /// Unix socket of the same, for this user and root
+    #[arg(long, value_name = "PATH")]
+    pub(crate) health_socket: Option<PathBuf>,
+
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -162,6 +182,20 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
         return Err(format!("a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"));
     }
     Ok(text.to_owned())
+}
+
+/// Parses a label that is one word of a log line.
+pub(crate) fn label(text: &str) -> Result<Label, String> {
+    const FORM: &str = "a label is KEY=VALUE: a key of up to 63 characters a-z 0-9 _ . -, which begins with a letter and is not \
+                        `sandbox`, and a value of 1 to 128 characters of A-Z a-z 0-9 _ . - / : @ +";
+    let (key, value) = text.split_once('=').ok_or(FORM)?;
+    let is_key = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    let is_value = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/:@+".contains(&byte);
+    let is_named = key.starts_with(|first: char| first.is_ascii_lowercase()) && key.len() <= 63 && key != "sandbox";
+    if !is_named || !key.bytes().all(is_key) || !(1..=128).contains(&value.len()) || !value.bytes().all(is_value) {
+        return Err(FORM.to_owned());
+    }
+    Ok(Label { key: key.to_owned(), value: value.to_owned() })
 }
 
 /// Longest duration: a year, short enough to be added to a clock.

@@ -14,6 +14,7 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::cli::{self, Args, NetworkMode, Published};
+use crate::logging::Label;
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
@@ -42,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) current_dir: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
+    /// Time between a signal to end and passing it on.
+    pub(crate) drain: Duration,
     pub(crate) terminal: CommandTerminal,
     /// True if a gateway's launcher started the supervisor.
     pub(crate) is_launched: bool,
@@ -53,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) is_named: bool,
     /// Variables from which the workload's environment is made.
     pub(crate) environment: Environment,
+    /// Labels of the run; taken by the log.
+    pub(crate) labels: Vec<Label>,
     /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
     pub(crate) log_level: Level,
@@ -72,6 +77,9 @@ pub(crate) struct Config {
     pub(crate) observe_merge: bool,
     /// Doors of the SSH server.
     pub(crate) ssh: SshDoors,
+    /// Places of health and metrics.
+    pub(crate) health_port: Option<u16>,
+    pub(crate) health_socket: Option<PathBuf>,
 }
 
 /// Doors of the SSH server.
@@ -132,6 +140,29 @@ impl SshDoors {
         }
         Ok(Self { tcp, socket: socket.map(std::path::absolute).transpose().context("--ssh-socket-path")? })
     }
+}
+
+/// Labels of a run, at most.
+const LABELS: usize = 32;
+
+/// Takes the labels of `OPENSHELL_LABELS` and of `flags`, which replace those of the same key.
+///
+/// # Errors
+/// A label is invalid, or there are too many.
+fn labels(environment: &mut Environment, flags: Vec<Label>) -> anyhow::Result<Vec<Label>> {
+    let text = environment.take("OPENSHELL_LABELS").unwrap_or_default();
+    let text = text.into_string().map_err(|_| anyhow!("OPENSHELL_LABELS is not UTF-8"))?;
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let named = words.map(cli::label).collect::<Result<Vec<_>, _>>();
+    let mut labels: Vec<Label> = Vec::new();
+    for label in named.map_err(|error| anyhow!("OPENSHELL_LABELS: {error}"))?.into_iter().chain(flags) {
+        labels.retain(|other| other.key != label.key);
+        labels.push(label);
+    }
+    if labels.len() > LABELS {
+        bail!("{} labels; a run has at most {LABELS}", labels.len());
+    }
+    Ok(labels)
 }
 
 /// Default directory of the log.
@@ -223,6 +254,7 @@ impl Config {
             refuse_beside_gateway(&args)?;
         }
         let mut warnings = Vec::new();
+        let labels = labels(&mut environment, std::mem::take(&mut args.label))?;
         let ssh = SshDoors::read(&mut args, &mut environment, &mut warnings)?;
         let launchers = launcher::secret_files(&environment);
         let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
@@ -310,6 +342,7 @@ impl Config {
             current_dir: std::env::current_dir().ok(),
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
+            drain: args.drain,
             terminal: match interactive {
                 true => CommandTerminal::Callers,
                 false if wants_terminal => CommandTerminal::Own,
@@ -330,7 +363,10 @@ impl Config {
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,
+            labels,
             ssh,
+            health_port: args.health_port,
+            health_socket: args.health_socket.map(std::path::absolute).transpose().context("--health-socket")?,
             environment,
         })
     }

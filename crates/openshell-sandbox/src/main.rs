@@ -4,6 +4,7 @@
 
 mod audit;
 mod background_reporter;
+mod bound_socket;
 mod cli;
 mod config;
 mod control;
@@ -78,9 +79,9 @@ fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> any
     // The network takes as long as everything until it is needed.
     let groundwork = Groundwork { network: PendingNetwork::start(&args)?, privilege, init };
     let mut config = Config::read(args, &origin)?;
-    let (directories, level, sandbox) = (config.log_dirs.as_slice(), config.log_level, config.sandbox.as_str());
-    let push = config.push_level;
-    let started = logging::start(&logging::Options { directories, level, sandbox, push })?;
+    let (directories, level, push) = (config.log_dirs.as_slice(), config.log_level, config.push_level);
+    let identity = &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
+    let started = logging::start(&logging::Options { directories, level, identity, push })?;
     (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(

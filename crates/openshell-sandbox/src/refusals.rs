@@ -40,6 +40,11 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial, now_ms());
     }
 
+    /// Returns how many refusals were counted without being kept.
+    pub(crate) fn beyond_kept(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).others()
+    }
+
     /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);

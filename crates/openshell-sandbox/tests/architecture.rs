@@ -16,9 +16,17 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
         &["openshell-policy", "openshell-supervisor"],
         &["clone_process", "setns", "unshare", "landlock::", "prost", "std::env", "std::process", "openshell_proxy"],
     ),
+    ("openshell-monitoring", &["openshell-policy"], &["std::env", "std::process", "openshell_proxy", "rustix"]),
     (
         "openshell-sandbox",
-        &["openshell-gateway", "openshell-policy", "openshell-proxy", "openshell-ssh", "openshell-supervisor"],
+        &[
+            "openshell-gateway",
+            "openshell-monitoring",
+            "openshell-policy",
+            "openshell-proxy",
+            "openshell-ssh",
+            "openshell-supervisor",
+        ],
         &["libc::", "hyper::", "regorus", "tonic::", "prost::"],
     ),
 ];

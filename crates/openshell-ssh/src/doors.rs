@@ -1,10 +1,12 @@
 //! Doors: where clients come from, and who of them is let in.
 
-use std::os::fd::BorrowedFd;
+use std::future::pending;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use openshell_policy::words::{Severity, SshActivity, SshDoor};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::limits::Limits;
@@ -12,22 +14,25 @@ use crate::preface::{Prefaces, Refusal};
 use crate::report::{Client, Facts};
 use crate::server::Server;
 use crate::session::breathe;
-use std::os::fd::AsFd as _;
 
 /// Returns the name of the process at the other end of a connection, or why it is not let in.
 pub type Peer = Arc<dyn Fn(BorrowedFd<'_>) -> Result<String, String> + Send + Sync>;
 
+/// Becomes true once no more clients are let in.
+pub type Closed = watch::Receiver<bool>;
+
 /// Clients that are at the door of TCP at once.
 const AT_DOOR: usize = 256;
 
-/// Lets clients in that send a preface, for as long as it is polled.
-pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>) {
+/// Lets clients in that send a preface, for as long as it is polled; once `closed` is true, no more of them.
+pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>, mut closed: Closed) {
     let prefaces = Arc::new(prefaces);
     let mut clients = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = clients.join_next() => continue,
+            () = until(&mut closed) => break,
         };
         let Ok((mut stream, address)) = accepted else {
             breathe().await;
@@ -65,15 +70,19 @@ pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>)
             }
         });
     }
+    refuse_more(&listener);
+    serve_on(clients).await;
 }
 
-/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long as it is polled.
-pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>) {
+/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long as it is polled; once `closed` is
+/// true, no more of them.
+pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>, mut closed: Closed) {
     let mut clients = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = clients.join_next() => continue,
+            () = until(&mut closed) => break,
         };
         let Ok((stream, _)) = accepted else {
             breathe().await;
@@ -90,4 +99,25 @@ pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>) {
             }
         }
     }
+    refuse_more(&listener);
+    serve_on(clients).await;
+}
+
+/// Waits until `closed` is true, for good if it never is.
+pub async fn until(closed: &mut Closed) {
+    if closed.wait_for(|closed| *closed).await.is_err() {
+        pending::<()>().await;
+    }
+}
+
+/// Has the kernel refuse further connections (listen(2) is undone by shutdown(2)).
+fn refuse_more(listener: impl AsFd) {
+    // A socket that is closed already refuses them too.
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
+}
+
+/// Serves the clients that are in, for as long as it is polled.
+async fn serve_on(mut clients: JoinSet<()>) {
+    while clients.join_next().await.is_some() {}
+    pending().await
 }

@@ -19,6 +19,7 @@ mod inference;
 mod lacking;
 mod leftovers;
 mod logs;
+mod monitoring;
 mod names;
 mod network;
 mod origin;

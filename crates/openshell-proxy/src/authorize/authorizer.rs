@@ -1,6 +1,7 @@
 //! Authorization of connections and messages: identity, policy and mode put together.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{Semaphore, watch};
 use tracing::debug;
@@ -90,13 +91,14 @@ impl Authorizer {
         target: &Target,
         record: &mut Record,
     ) -> Result<Authorization, Refusal> {
-        let (generations, watch) = (self.policy.subscribe(), Stopwatch::start());
+        let (generations, watch, began) = (self.policy.subscribe(), Stopwatch::start(), Instant::now());
         let identified = identity.as_ref().map_err(Clone::clone)?;
         let (caller, permit) = match self.judge_at_once(identified, target) {
             Some(permit) => (identified.caller().clone(), Ok(permit)),
             None => self.judge(identified.clone(), target.clone()).await?,
         };
         record.called_by(caller.clone());
+        record.decided_since(began);
         let us = watch.micros();
         let permit = Arc::new(permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?);
         debug!(policy = permit.policy(), generation = permit.generation(), inspection = %permit.inspection(), us, "authorized");

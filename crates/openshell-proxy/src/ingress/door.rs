@@ -1,6 +1,7 @@
 //! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use bytes::Bytes;
 use openshell_policy::event::Way;
@@ -140,7 +141,9 @@ impl<'p> Ingress<'p> {
                 Inspection::Unjudged | Inspection::Judged(_) => drop(self.proxy.interceptor.authority()?),
             }
             let program = &authorization.caller.program.executable;
+            let began = Instant::now();
             let dialed = services.egress.connect(&destination, program).await?;
+            record.connected_since(began);
             // The policy may have changed while the target was dialled.
             if !authorization.is_stale() {
                 break (authorization, dialed);

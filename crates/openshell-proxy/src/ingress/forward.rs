@@ -1,6 +1,7 @@
 //! Forwarded requests (RFC 9112 §3.2.2): in absolute form, each authorized by itself.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
@@ -114,7 +115,9 @@ impl UpstreamSource for ForwardSource<'_> {
                 None => {
                     // Released first, or a program at its quota could not change its upstream.
                     self.kept.quota = None;
+                    let began = Instant::now();
                     let dialed = services.egress.connect(&destination, &caller.program.executable).await?;
+                    record.connected_since(began);
                     let roots = &services.egress.roots;
                     self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
                     self.kept.quota = Some(dialed.quota);

@@ -1,5 +1,7 @@
 //! Inspection of requests: the checks of their heads, and the judgement that the connection's permit demands.
 
+use std::time::Instant;
+
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use openshell_policy::network::endpoint::Protocol;
@@ -90,7 +92,10 @@ pub async fn authorize_request(
     let action = permit.action(&inspector.message(request)?)?;
     let Action::Http(http) = &action;
     record.asks_for(http.target.path());
-    let message_permit = authorizer.authorize_message(permit, caller, &action).await?;
+    let began = Instant::now();
+    let message_permit = authorizer.authorize_message(permit, caller, &action).await;
+    record.decided_since(began);
+    let message_permit = message_permit?;
     record.request_permitted_by(message_permit.policy(), message_permit.judged());
     let Action::Http(HttpRequest { target, .. }) = action;
     Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })

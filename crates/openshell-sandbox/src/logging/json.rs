@@ -53,7 +53,7 @@ impl Sink for JsonSink {
     fn take(&self, event: &LogEvent<'_>) {
         let Some(queue) = self.queue.get().filter(|_| self.is_enabled.load(Ordering::Relaxed)) else { return };
         if let Content::Audit(facts) = event.content() {
-            let text = ocsf::record(event.made(), facts, &event.message(), event.sandbox());
+            let text = ocsf::record(event.made(), facts, &event.message(), event.identity());
             queue.push(Line { text, ..event.line() });
         }
     }

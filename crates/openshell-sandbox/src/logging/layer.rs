@@ -9,6 +9,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::fields::Fields;
+use super::identity::RunIdentity;
 use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 use super::spans::{self, SpanFields};
@@ -19,13 +20,13 @@ pub(super) struct LogLayer {
     /// The most verbose level of which a sink may take events.
     max_level: Level,
     /// Ends every line.
-    sandbox: String,
+    identity: RunIdentity,
 }
 
 impl LogLayer {
-    pub(super) fn new(sinks: Vec<Arc<dyn Sink>>, sandbox: String) -> Self {
+    pub(super) fn new(sinks: Vec<Arc<dyn Sink>>, identity: RunIdentity) -> Self {
         let max_level = sinks.iter().map(|sink| sink.max_level()).max().unwrap_or(Level::ERROR);
-        Self { sinks, max_level, sandbox }
+        Self { sinks, max_level, identity }
     }
 }
 
@@ -77,7 +78,7 @@ where
             false => (String::new(), ""),
         };
         let content = Content::Diagnostic { level, target, spans: &spans, message: &fields.message, fields: others };
-        let event = LogEvent::new(content, &self.sandbox);
+        let event = LogEvent::new(content, &self.identity);
         self.sinks.iter().for_each(|sink| sink.take(&event));
     }
 }
@@ -93,6 +94,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::LogLayer;
+    use crate::logging::RunIdentity;
     use crate::logging::sink::{LogEvent, Sink};
 
     /// Collects the lines of events up to a level, without their time.
@@ -118,7 +120,10 @@ mod tests {
     fn lines(levels: &[Level], trace: impl FnOnce()) -> Vec<String> {
         let sinks: Vec<_> =
             levels.iter().map(|level| Arc::new(Lines { level: *level, lines: Mutex::default() })).collect();
-        let layer = LogLayer::new(sinks.iter().map(|sink| Arc::clone(sink) as _).collect(), "box-1".to_owned());
+        let layer = LogLayer::new(
+            sinks.iter().map(|sink| Arc::clone(sink) as _).collect(),
+            RunIdentity::new("box-1".to_owned(), Vec::new()),
+        );
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), trace);
         sinks.last().unwrap().lines.lock().unwrap().clone()
     }

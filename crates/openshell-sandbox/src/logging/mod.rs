@@ -2,6 +2,7 @@
 
 mod fields;
 mod file;
+mod identity;
 mod json;
 mod layer;
 mod ocsf;
@@ -28,6 +29,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::text::printable;
 use file::{Form, LogFile};
+pub(crate) use identity::{Label, RunIdentity};
 use json::JsonSink;
 use layer::LogLayer;
 use push::PushSink;
@@ -41,8 +43,8 @@ pub(crate) struct Options<'o> {
     pub(crate) directories: &'o [PathBuf],
     /// The most verbose level that standard error shows.
     pub(crate) level: Level,
-    /// Name of the sandbox, the last word of every line.
-    pub(crate) sandbox: &'o str,
+    /// The end of every line.
+    pub(crate) identity: &'o RunIdentity,
     /// The most verbose level that a gateway gets; `None` without a gateway.
     pub(crate) push: Option<Level>,
 }
@@ -68,7 +70,7 @@ struct Log {
     /// Records for a gateway's operator; `None` without a gateway, or without a log file.
     json: Option<Arc<JsonSink>>,
     /// Ends every line.
-    sandbox: String,
+    identity: RunIdentity,
 }
 
 /// Sends all events and diagnostics from now on to the log file, to standard error, and into the queue for a gateway.
@@ -91,8 +93,8 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
     let json = folder.clone().filter(|_| lines.is_some()).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
     sinks.extend(json.clone().map(|json| json as Arc<dyn Sink>));
-    let layer = LogLayer::new(sinks.clone(), options.sandbox.to_owned());
-    LOG.set(Log { sinks, stderr, json, sandbox: options.sandbox.to_owned() })
+    let layer = LogLayer::new(sinks.clone(), options.identity.clone());
+    LOG.set(Log { sinks, stderr, json, identity: options.identity.clone() })
         .map_err(|_| anyhow!("logging was started before"))?;
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
@@ -153,6 +155,11 @@ pub(crate) fn enable_json(is_enabled: bool) {
     }
 }
 
+/// Returns how many lines no output took so far.
+pub(crate) fn lines_left_out() -> u64 {
+    queue::left_out()
+}
+
 /// Waits until all lines are written, as far as the sinks take them.
 pub(crate) fn finish() {
     if let Some(log) = LOG.get() {
@@ -163,7 +170,7 @@ pub(crate) fn finish() {
 /// Logs `event`, once logging has started.
 fn report(event: &Event<'_>) {
     if let Some(log) = LOG.get() {
-        let event = LogEvent::new(Content::Audit(event), &log.sandbox);
+        let event = LogEvent::new(Content::Audit(event), &log.identity);
         log.sinks.iter().for_each(|sink| sink.take(&event));
     }
 }

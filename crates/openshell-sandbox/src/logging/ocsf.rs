@@ -12,6 +12,8 @@ use openshell_policy::words::{
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
+use super::identity::{Label, RunIdentity};
+
 /// Classes of records (OCSF 1.8 "Classes").
 #[derive(Clone, Copy)]
 enum Class {
@@ -29,7 +31,7 @@ enum Class {
 const OTHER: u32 = 99;
 
 /// Returns the record of `event`, made at `now`, whose line is `message`.
-pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, sandbox: &str) -> String {
+pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, identity: &RunIdentity) -> String {
     let mut record = match event {
         Event::Connection(event) => connection(event),
         Event::Closed(event) => closed(event),
@@ -45,10 +47,15 @@ pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, sand
     };
     record.put("time", i64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or_default());
     record.put("message", message);
-    record.unmapped("sandbox", sandbox);
+    record.unmapped("sandbox", identity.sandbox());
     let product =
         json!({ "name": "openshell-sandbox", "vendor_name": "OpenShell", "version": env!("CARGO_PKG_VERSION") });
-    record.put("metadata", json!({ "version": "1.8.0", "product": product, "uid": sandbox }));
+    let labels: Vec<_> = identity.labels().iter().map(|Label { key, value }| format!("{key}={value}")).collect();
+    let mut metadata = json!({ "version": "1.8.0", "product": product, "uid": identity.sandbox() });
+    if !labels.is_empty() {
+        metadata["labels"] = json!(labels);
+    }
+    record.put("metadata", metadata);
     record.finish()
 }
 
@@ -292,6 +299,7 @@ mod tests {
     use openshell_policy::words::{ConfigState, Severity};
     use time::macros::datetime;
 
+    use super::super::identity::{Label, RunIdentity};
     use super::record;
 
     #[test]
@@ -299,10 +307,16 @@ mod tests {
         let message = "loaded \"x\"\n\u{1b}[1m";
         let event =
             Event::Configuration(Configuration { state: ConfigState::Loaded, severity: Severity::Low, message });
-        let text = record(datetime!(2026-01-02 03:04:05.006 UTC), &event, message, "box-1");
+        let label = Label { key: "tenant".to_owned(), value: "acme".to_owned() };
+        let identity = RunIdentity::new("box-1".to_owned(), vec![label]);
+        let text = record(datetime!(2026-01-02 03:04:05.006 UTC), &event, message, &identity);
         assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["type_uid"], 501_901);
+        assert_eq!(
+            (&value["metadata"]["labels"][0], &value["metadata"]["uid"]),
+            (&"tenant=acme".into(), &"box-1".into())
+        );
         assert_eq!(value["time"], 1_767_323_045_006_i64);
         assert_eq!((&value["severity_id"], &value["unmapped"]["state"]), (&2.into(), &"LOADED".into()));
     }

@@ -12,6 +12,7 @@ use openshell_policy::words::{Action, Decision, Engine};
 use tokio::sync::mpsc;
 use tracing::Level;
 
+use super::queue;
 use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 
@@ -48,6 +49,7 @@ impl Sink for PushSink {
         // Without room nothing is written.
         let Ok(room) = self.lines.try_reserve() else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            queue::count_left_out();
             return;
         };
         let (target, fields) = match event.content() {
@@ -56,7 +58,10 @@ impl Sink for PushSink {
         };
         let time = i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
         let level = event.attention_level().as_str();
-        let line = LogLine::new(time, level, target, &event.message(), &fields.sorted());
+        let mut fields = fields.sorted();
+        fields.extend(event.identity().labels().iter().map(|label| (label.key.as_str(), label.value.as_str())));
+        fields.sort_by_key(|(name, _)| *name);
+        let line = LogLine::new(time, level, target, &event.message(), &fields);
         room.send(line);
     }
 
@@ -92,7 +97,7 @@ impl Fields {
     }
 
     /// The fields in the order of their names.
-    fn sorted(&self) -> Vec<(&'static str, &str)> {
+    fn sorted(&self) -> Vec<(&str, &str)> {
         let mut start = 0;
         let value = |(name, end): &(&'static str, usize)| {
             let value = self.text.get(std::mem::replace(&mut start, *end)..*end).unwrap_or_default();

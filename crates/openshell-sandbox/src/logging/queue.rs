@@ -16,6 +16,19 @@ const STATE_LINES: usize = 1_024;
 /// Longest wait for a place in a full queue, before lines are left out.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Lines that no output took, of all queues.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a line that is lost.
+pub(super) fn count_left_out() {
+    LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns how many lines were lost so far.
+pub(super) fn left_out() -> u64 {
+    LEFT_OUT.load(Ordering::Relaxed)
+}
+
 /// Lines that come one by one, each within [`PAUSE`] of the one before, until the thread waits for several.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -176,6 +189,7 @@ impl Queue {
         let priority = line.priority;
         if !self.send(Message::Line(line), priority) {
             self.left_out.fetch_add(1, Ordering::Relaxed);
+            count_left_out();
         }
     }
 

@@ -33,13 +33,12 @@ pub(super) enum Content<'e> {
 }
 
 /// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, `<time> LEVEL target: message` otherwise.
-/// Text from the workload cannot end a line or colour it. The last word is `sandbox=<id>`, behind anything that others choose.
-pub(super) fn line(now: OffsetDateTime, content: Content<'_>, sandbox: &str) -> String {
+/// Text from the workload cannot end a line or colour it. `end` is behind anything that others choose.
+pub(super) fn line(now: OffsetDateTime, content: Content<'_>, end: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
     let _ = write_line(&mut line, now, content);
-    line.push_str(" sandbox=");
-    line.push_str(sandbox);
+    line.push_str(end);
     match printable(&line) {
         Cow::Borrowed(_) => line,
         Cow::Owned(printable) => printable,
@@ -337,7 +336,7 @@ impl fmt::Display for Cut<'_> {
 mod tests {
     use openshell_policy::event::{
         BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
-        Lineage, ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage, Way,
+        Lineage, ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage, Took, Way,
     };
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::{
@@ -380,6 +379,7 @@ mod tests {
         scheme: "http",
         number: None,
         ends: ENDS,
+        took: Took { decision: None, connect: None },
         decided: ALLOWED,
         credentials: "",
         model: None,
@@ -392,13 +392,14 @@ mod tests {
         ends: ENDS,
         lineage: Lineage { ancestors: &[], cmdline_paths: &[] },
         way: Way { door: None, source: None, dialed: None },
+        took: Took { decision: None, connect: None },
         decided: ALLOWED,
         denial: None,
     };
 
     #[track_caller]
     fn check(event: Event<'_>, expected: &str) {
-        let line = line(NOW, Content::Audit(&event), "box-1");
+        let line = line(NOW, Content::Audit(&event), " sandbox=box-1");
         assert_eq!(line, format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1"));
     }
 
@@ -603,7 +604,7 @@ mod tests {
         let (level, target, message) = (Level::INFO, "openshell::x", "hello");
         let content = Content::Diagnostic { level, target, spans: "", message, fields: "" };
         let expected = "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1";
-        assert_eq!(line(NOW, content, "box-1"), expected);
+        assert_eq!(line(NOW, content, " sandbox=box-1"), expected);
     }
 
     #[test]
@@ -645,7 +646,7 @@ mod tests {
     #[test]
     fn a_path_of_anything_is_one_word_with_what_stands_for_a_credential() {
         let path = |path: &str| {
-            let line = line(NOW, Content::Audit(&Event::Request(RequestDecided { path, ..REQUEST })), "box-1");
+            let line = line(NOW, Content::Audit(&Event::Request(RequestDecided { path, ..REQUEST })), " sandbox=box-1");
             line.split_once(":8080").unwrap().1.rsplit_once(" [policy").unwrap().0.to_owned()
         };
         assert_eq!(path("/bot[CREDENTIAL]/a[b] é"), r"/bot[CREDENTIAL]/a\u{5b}b\u{5d}\u{20}é");

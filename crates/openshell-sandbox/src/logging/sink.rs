@@ -9,6 +9,7 @@ use openshell_policy::words::{Action, Severity};
 use time::OffsetDateTime;
 use tracing::Level;
 
+use super::identity::RunIdentity;
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
 use crate::text::printable;
@@ -29,15 +30,15 @@ pub(super) trait Sink: Send + Sync {
 pub(super) struct LogEvent<'e> {
     made: OffsetDateTime,
     content: Content<'e>,
-    sandbox: &'e str,
+    identity: &'e RunIdentity,
     /// The line in shorthand, made for the first sink that wants it.
     text: OnceCell<String>,
 }
 
 impl<'e> LogEvent<'e> {
-    /// Creates the event of this moment; `sandbox` ends its line.
-    pub(super) fn new(content: Content<'e>, sandbox: &'e str) -> Self {
-        Self { made: OffsetDateTime::now_utc(), content, sandbox, text: OnceCell::new() }
+    /// Creates the event of this moment; `identity` ends its line.
+    pub(super) fn new(content: Content<'e>, identity: &'e RunIdentity) -> Self {
+        Self { made: OffsetDateTime::now_utc(), content, identity, text: OnceCell::new() }
     }
 
     /// The level of the event. Audit events are informational.
@@ -64,9 +65,9 @@ impl<'e> LogEvent<'e> {
         self.content
     }
 
-    /// The sandbox.
-    pub(super) fn sandbox(&self) -> &'e str {
-        self.sandbox
+    /// The sandbox and its labels.
+    pub(super) fn identity(&self) -> &'e RunIdentity {
+        self.identity
     }
 
     /// Its time.
@@ -74,7 +75,7 @@ impl<'e> LogEvent<'e> {
         self.made
     }
 
-    /// Returns the line without its time, its prefix and the sandbox.
+    /// Returns the line without its time, its prefix and its end.
     pub(super) fn message(&self) -> Cow<'_, str> {
         if let Content::Diagnostic { spans, message, fields, .. } = self.content {
             return Cow::Owned(printable(&format!("{spans}{message}{fields}")).into_owned());
@@ -82,11 +83,11 @@ impl<'e> LogEvent<'e> {
         let line = self.text();
         let message = line.split_once(' ').map_or(line, |(_, message)| message);
         let message = message.strip_prefix("OCSF ").unwrap_or(message);
-        Cow::Borrowed(message.rsplit_once(" sandbox=").map_or(message, |(message, _)| message))
+        Cow::Borrowed(message.strip_suffix(self.identity.end()).unwrap_or(message))
     }
 
     fn text(&self) -> &str {
-        self.text.get_or_init(|| shorthand::line(self.made, self.content, self.sandbox))
+        self.text.get_or_init(|| shorthand::line(self.made, self.content, self.identity.end()))
     }
 
     /// Returns the event as a line in shorthand.

@@ -1,6 +1,7 @@
 //! The policy, credentials and routes in force, and the one task that replaces them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
@@ -12,7 +13,7 @@ use openshell_proxy::inference::route::Inference;
 use tokio::sync::mpsc;
 
 use crate::logging;
-use crate::sources::update::{Answer, Initial, Request, Update};
+use crate::sources::update::{Answer, Initial, Reloads, Request, Update};
 
 /// Everything in force that an update replaces. Only [`Self::run`] replaces it.
 #[derive(Clone)]
@@ -21,12 +22,13 @@ pub(crate) struct InForce {
     pub(crate) vault: Arc<CurrentVault>,
     /// `None` if the sandbox was started without routes.
     pub(crate) inference: Option<Arc<Inference>>,
+    pub(crate) reloads: Arc<Reloads>,
 }
 
 impl InForce {
     /// Puts the parts that a sandbox starts with in force, and logs the credentials.
     pub(crate) fn new(initial: Initial) -> Self {
-        let Initial { policy, credentials, routes } = initial;
+        let Initial { policy, credentials, routes, reloads } = initial;
         let vault = Arc::new(CurrentVault::default());
         if let Some(credentials) = credentials {
             vault.replace(credentials.vault);
@@ -35,7 +37,7 @@ impl InForce {
         // A gateway may give routes later.
         let routes = routes.filter(|routes| routes.may_come_later || !routes.table.is_empty());
         let inference = routes.map(|routes| Arc::new(Inference::new(routes.table)));
-        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference }
+        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference, reloads }
     }
 
     /// Applies each request and answers it, until no source is left.
@@ -56,12 +58,17 @@ impl InForce {
     /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox was started with.
     fn apply(&self, update: Update, started: &Snapshot) -> Answer {
         let before = self.policy.load().generation();
+        let is_reload = update.policy.is_some();
+        let count = |number: &AtomicU64| {
+            number.fetch_add(u64::from(is_reload), Ordering::Relaxed);
+        };
         let policy = match update.policy.map(|policy| policy.compile(before + 1)).transpose() {
             Ok(policy) => policy,
             Err(error) => {
                 if update.refuses_if_invalid {
                     self.refuse_everything(before + 1, started, &error);
                 }
+                count(&self.reloads.failed);
                 return Answer::Rejected(error);
             }
         };
@@ -89,6 +96,7 @@ impl InForce {
         // No connection has to wait for it.
         policy.snapshot.prepare();
         self.policy.replace(policy.snapshot);
+        count(&self.reloads.applied);
         policy.report.log("Policy reloaded successfully");
         Answer::Applied { generation: before + 1 }
     }

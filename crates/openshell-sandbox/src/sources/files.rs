@@ -1,5 +1,6 @@
 //! The input files as the first source: read at the start, and again for each SIGHUP.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
@@ -12,7 +13,7 @@ use crate::sources::credential_file::{CredentialFile, OpenedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::RouteSet;
-use crate::sources::update::{Answer, Initial, Source, Update};
+use crate::sources::update::{Answer, Initial, Reloads, Source, Update};
 
 /// The files that are read again. Routes are read at the start alone.
 pub(crate) struct Files {
@@ -20,6 +21,7 @@ pub(crate) struct Files {
     /// The protection of the files from the workload, once it runs.
     protection: Arc<OnceLock<Protection>>,
     wanted: Arc<Notify>,
+    reloads: Arc<Reloads>,
     /// The generation in force.
     generation: u64,
 }
@@ -54,9 +56,11 @@ impl Files {
             paths,
             protection: Arc::default(),
             wanted: Arc::default(),
+            reloads: Arc::default(),
             generation: version.snapshot.generation(),
         };
-        Ok((files, Initial { policy: version, credentials, routes }))
+        let reloads = Arc::clone(&files.reloads);
+        Ok((files, Initial { policy: version, credentials, routes, reloads }))
     }
 
     /// Has files read again only as long as `protection` keeps the workload from changing them.
@@ -97,7 +101,10 @@ impl Source for Files {
             // Reading takes time, for which no connection has to wait.
             match tokio::task::spawn_blocking(move || paths.read(protection.get())).await {
                 Ok(Ok(update)) => return update,
-                Ok(Err(error)) => self.log_failure(&error),
+                Ok(Err(error)) => {
+                    self.reloads.failed.fetch_add(1, Ordering::Relaxed);
+                    self.log_failure(&error);
+                }
                 Err(error) => tracing::error!("reading the policy again failed: {error}"),
             }
         }

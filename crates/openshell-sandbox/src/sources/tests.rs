@@ -79,10 +79,10 @@ impl Owner {
     fn start(folder: &Folder, inference: Option<Arc<Inference>>) -> Self {
         let policy = Arc::new(PolicyStore::new(folder.document(VALID).compile(1).unwrap().snapshot));
         let vault = Arc::new(CurrentVault::default());
-        let in_force = InForce { policy: Arc::clone(&policy), vault: Arc::clone(&vault), inference };
+        let in_force = InForce { policy, vault, inference, reloads: Arc::default() };
         let (requests, updates) = mpsc::channel(1);
-        tokio::spawn(in_force.run(updates));
-        Self { policy, vault, requests }
+        tokio::spawn(in_force.clone().run(updates));
+        Self { policy: in_force.policy, vault: in_force.vault, requests }
     }
 
     async fn answer(&self, update: Update) -> Answer {

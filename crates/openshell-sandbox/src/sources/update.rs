@@ -1,5 +1,8 @@
 //! Changes of the policy, credentials and routes: made by a source, put in force by their owner, answered to the source.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use tokio::sync::{mpsc, oneshot};
 
 use crate::sources::credential_file::CredentialSet;
@@ -11,6 +14,16 @@ pub(crate) struct Initial {
     pub(crate) policy: PolicyVersion,
     pub(crate) credentials: Option<CredentialSet>,
     pub(crate) routes: Option<RouteSet>,
+    /// Counts the reloads after it.
+    pub(crate) reloads: Arc<Reloads>,
+}
+
+/// Updates of the policy so far.
+#[derive(Debug, Default)]
+pub(crate) struct Reloads {
+    pub(crate) applied: AtomicU64,
+    /// Invalid ones, and files that could not be read.
+    pub(crate) failed: AtomicU64,
 }
 
 /// A change while the sandbox runs, put in force as a whole or not at all. An absent part stays as it is.

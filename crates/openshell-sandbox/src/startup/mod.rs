@@ -5,6 +5,7 @@ mod confine;
 mod host;
 mod inside;
 mod main_output;
+mod monitoring;
 mod names;
 pub(crate) mod network;
 mod plan;
@@ -23,6 +24,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use openshell_gateway::session::Sessions;
+use openshell_monitoring::health::Phase;
 use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::harden;
@@ -36,7 +38,7 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::signals::{Received, SignalAction, action};
 use openshell_supervisor::streams::{self, Streams};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
@@ -52,6 +54,7 @@ use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;
 use inside::InsideNetwork;
+use monitoring::Monitoring;
 use network::{Attached, Network, PendingNetwork};
 use plan::Plan;
 use serve::RunServices;
@@ -89,8 +92,27 @@ pub(crate) struct Sandbox {
     pub(crate) sessions: Option<Sessions>,
     /// Tasks that must not end before the sandbox does.
     pub(crate) tasks: Tasks,
+    /// Once it is true, no more clients are let in from outside.
+    pub(crate) closed: watch::Sender<bool>,
+    /// Health and metrics, if they are wanted.
+    pub(crate) monitoring: Option<Monitoring>,
     /// Held for as long as the sandbox lives.
     _resources: Resources,
+}
+
+impl Sandbox {
+    /// Tells probes of a phase.
+    pub(crate) fn enter(&self, phase: Phase) {
+        if let Some(monitoring) = &self.monitoring {
+            monitoring.health.enter(phase);
+        }
+    }
+
+    /// Lets no more clients in from outside; probes hear that the sandbox ends.
+    pub(crate) fn close(&self) {
+        self.enter(Phase::Draining);
+        self.closed.send_replace(true);
+    }
 }
 
 /// Resources of the host, in the order in which they are released.
@@ -121,6 +143,7 @@ pub(crate) async fn start(
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
+    let monitoring = Monitoring::start(config, init.pid())?;
     let mut secrets = secrets;
     let lines = secrets.lines.take();
     // A gateway may not answer for a while, and process 1 ends by a signal only where it is received.
@@ -155,7 +178,8 @@ pub(crate) async fn start(
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, tap.as_ref(), &host.proof)?;
     confinement.enter(&network);
     let refusals: Arc<Refusals> = Arc::default();
-    let audit = audit::receivers(&refusals, gateway.as_ref().map(GatewayReports::audit));
+    let metrics = monitoring.as_ref().map(|monitoring| &monitoring.metrics);
+    let audit = audit::receivers(&refusals, metrics, gateway.as_ref().map(GatewayReports::audit));
     let prepared = RunServices::prepare(
         config,
         run_reports,
@@ -193,7 +217,7 @@ pub(crate) async fn start(
             let (launcher, directories) = (Arc::clone(&confined.launcher), directories.clone());
             let (environment, process) = (environment.clone(), main_process.clone());
             let workload = ssh::workload(launcher, environment, directories, process, Arc::clone(&inside));
-            SshServer::start(workload, Arc::clone(&audit), ssh_sockets)
+            SshServer::start(workload, Arc::clone(&audit), ssh_sockets, services.closed.subscribe())
         }
         false => None,
     };
@@ -216,6 +240,10 @@ pub(crate) async fn start(
     let clients =
         packets::listen(&run_dir.control_socket()).context("cannot listen in the run directory (--run-dir)")?;
     tasks.spawn("control socket", control.serve(clients));
+    if let Some(Monitoring { health, metrics, .. }) = &monitoring {
+        metrics.read_with(services.reader(&in_force, &refusals));
+        services.test().into_iter().for_each(|test| health.test_with(test));
+    }
     services.serve(in_force, tls, resolver_files.local, confined.connects.take(), &network, &mut tasks)?;
     Ok(Sandbox {
         ssh,
@@ -234,6 +262,8 @@ pub(crate) async fn start(
         sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
         gateway,
         tasks,
+        monitoring,
+        closed: services.closed,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
     })
 }

@@ -6,9 +6,12 @@ use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use openshell_monitoring::health::Respond;
+use openshell_monitoring::metrics::{Read, Readings};
 use openshell_policy::event::Audit;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
@@ -34,12 +37,13 @@ use openshell_supervisor::witness::Connects;
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
 use crate::config::Config;
 use crate::logging;
+use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::Request;
@@ -62,6 +66,10 @@ pub(super) struct RunServices {
     pub(super) reporters: Vec<BackgroundReporter>,
     /// Connections at the proxy, at once.
     pub(super) slots: Slots,
+    /// Port of health and metrics.
+    health_port: Option<u16>,
+    /// Once it is true, no more clients are let in from outside.
+    pub(super) closed: watch::Sender<bool>,
 }
 
 /// The parts of the proxy that are there before its witness.
@@ -92,17 +100,51 @@ impl RunServices {
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
         let (published, reporters, slots) = (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
-        let mut services = Self { proxy: None, published, resolver, audit, run_reports, reporters, slots };
+        let mut services = Self {
+            proxy: None,
+            published,
+            resolver,
+            audit,
+            run_reports,
+            reporters,
+            slots,
+            closed: watch::Sender::new(false),
+            health_port: config.health_port,
+        };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
-                services.published.push(publish(published, network, &services.audit, &workers)?);
+                let (listener, port) = publish(published, network, &services.audit, &workers)?;
+                services.published.push((listener.closing_with(services.closed.subscribe()), port));
             }
             let identifier = Arc::new(identifier(init, landlock)?);
             services.proxy = Some(ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log });
         }
         Ok(services)
+    }
+
+    /// Returns the reader of the numbers that the parts of the sandbox keep.
+    pub(super) fn reader(&self, in_force: &InForce, refusals: &Arc<Refusals>) -> Read {
+        let (policy, reloads) = (Arc::clone(&in_force.policy), Arc::clone(&in_force.reloads));
+        let (slots, refusals) = (self.slots.clone(), Arc::clone(refusals));
+        Box::new(move || Readings {
+            connections_open: u64::try_from(slots.taken()).unwrap_or(u64::MAX),
+            policy_generation: policy.load().generation(),
+            reloads_applied: reloads.applied.load(Ordering::Relaxed),
+            reloads_failed: reloads.failed.load(Ordering::Relaxed),
+            denials_dropped: refusals.beyond_kept(),
+            log_lines_dropped: logging::lines_left_out(),
+        })
+    }
+
+    /// Returns the test of the threads of connections, if there is a proxy.
+    pub(super) fn test(&self) -> Option<Respond> {
+        let workers = Arc::clone(&self.proxy.as_ref()?.workers);
+        Some(Box::new(move || {
+            let workers = Arc::clone(&workers);
+            Box::pin(async move { workers.respond().await })
+        }))
     }
 
     /// Answers `connects`, serves connections and answers questions for names, if there is a proxy; starts to report refused packets.
@@ -132,7 +174,7 @@ impl RunServices {
         let generations = in_force.policy.subscribe();
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
-            egress: Egress::new(Arc::clone(&self.resolver), tls.roots),
+            egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.health_port),
             vault: in_force.vault,
             memory: Default::default(),
             audit: Arc::clone(&self.audit),

@@ -3,18 +3,16 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
 use openshell_gateway::session::{self, Dialing, RelayTarget};
 use openshell_policy::event::Audit;
 use openshell_policy::words::{ConfigState, Severity, SshDoor};
-use openshell_ssh::doors;
+use openshell_ssh::doors::{self, Closed};
 use openshell_ssh::main_process::MainProcess;
 use openshell_ssh::preface::Prefaces;
 use openshell_ssh::server::{Client, Server};
@@ -22,9 +20,9 @@ use openshell_ssh::workload::{Inside as _, Workload};
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::launch::Launcher;
 use openshell_supervisor::peer;
-use rustix::fs::Mode;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::bound_socket::BoundSocket;
 use crate::config::{SshDoors, SshOverTcp};
 use crate::logging;
 use crate::startup::inside::InsideNetwork;
@@ -40,23 +38,6 @@ const RELAYS: usize = 64;
 pub(super) struct SshSockets {
     tcp: Option<(TcpListener, Prefaces)>,
     socket: Option<BoundSocket>,
-}
-
-/// A socket at a path, removed when this value is dropped.
-struct BoundSocket {
-    listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of what is to be removed.
-    identity: (u64, u64),
-}
-
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
-        // Another server may have taken its place.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|data| (data.dev(), data.ino()) == self.identity) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl SshSockets {
@@ -78,7 +59,7 @@ impl SshSockets {
             }
         }
         if let Some(path) = &doors.socket {
-            match bind(path) {
+            match BoundSocket::bind(path) {
                 Ok(socket) => {
                     log_enabled(&format!("{}, for this user and root", path.display()));
                     sockets.socket = Some(socket);
@@ -101,35 +82,6 @@ fn log_enabled(place: &str) {
 
 fn log_failed(what: &str) {
     logging::config_event(ConfigState::Failed, Severity::High, &format!("no SSH {what}"));
-}
-
-/// Listens at `path`, for this user and root alone: missing folders are made for them alone, and one that is there must not be open to
-/// others. Replaces the socket of a server that is gone.
-fn bind(path: &Path) -> anyhow::Result<BoundSocket> {
-    let folder = path.parent().context("it names no file")?;
-    if !folder.exists() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).context("its folder cannot be made")?;
-    }
-    let data = std::fs::metadata(folder).context("its folder cannot be looked at")?;
-    let own = rustix::process::geteuid().as_raw();
-    if data.uid() != own && data.uid() != 0 || data.mode() & 0o022 != 0 && data.mode() & 0o1000 == 0 {
-        bail!("others may write to its folder");
-    }
-    match std::fs::symlink_metadata(path) {
-        Ok(data) if data.file_type().is_socket() && UnixStream::connect(path).is_err() => {
-            std::fs::remove_file(path).context("the socket of an ended server is in its place")?;
-        }
-        Ok(_) => bail!("something else is in its place"),
-        Err(_) => {}
-    }
-    // Between binding and a change of permissions others could connect.
-    let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(path);
-    rustix::process::umask(mask);
-    let listener = bound?;
-    listener.set_nonblocking(true)?;
-    let data = std::fs::symlink_metadata(path)?;
-    Ok(BoundSocket { listener, path: path.to_owned(), identity: (data.dev(), data.ino()) })
 }
 
 /// What sessions run in.
@@ -168,8 +120,13 @@ impl Drop for SshServer {
 
 impl SshServer {
     /// Starts the server; `None` if it cannot be had, which is logged.
-    pub(super) fn start(workload: Workload, audit: Arc<dyn Audit>, sockets: SshSockets) -> Option<Self> {
-        match Self::try_start(workload, audit, sockets) {
+    pub(super) fn start(
+        workload: Workload,
+        audit: Arc<dyn Audit>,
+        sockets: SshSockets,
+        closed: Closed,
+    ) -> Option<Self> {
+        match Self::try_start(workload, audit, sockets, closed) {
             Ok(server) => Some(server),
             Err(error) => {
                 log_failed(&format!("server: {error:#}"));
@@ -178,29 +135,38 @@ impl SshServer {
         }
     }
 
-    fn try_start(workload: Workload, audit: Arc<dyn Audit>, sockets: SshSockets) -> anyhow::Result<Self> {
+    fn try_start(
+        workload: Workload,
+        audit: Arc<dyn Audit>,
+        sockets: SshSockets,
+        mut closed: Closed,
+    ) -> anyhow::Result<Self> {
         let init = workload.launcher.init_pid();
         let server = Server::new(workload, audit)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (relays, mut relayed) = mpsc::channel::<Relayed>(RELAYS);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let SshSockets { tcp, socket } = sockets;
-        let listener = socket.as_ref().map(|socket| socket.listener.try_clone()).transpose()?;
+        let listener = socket.as_ref().map(|socket| socket.listener()).transpose()?;
         let sessions = Arc::clone(&server);
         let serve = async move {
             if let Some((listener, prefaces)) = tcp
                 && let Ok(listener) = tokio::net::TcpListener::from_std(listener)
             {
-                tokio::spawn(doors::tcp(listener, prefaces, Arc::clone(&server)));
+                tokio::spawn(doors::tcp(listener, prefaces, Arc::clone(&server), closed.clone()));
             }
             if let Some(listener) = listener
                 && let Ok(listener) = tokio::net::UnixListener::from_std(listener)
             {
                 let name = move |socket: BorrowedFd<'_>| peer::outside(socket, init).map(|pid| format!("pid:{pid}"));
-                tokio::spawn(doors::socket(listener, Arc::new(name), Arc::clone(&server)));
+                tokio::spawn(doors::socket(listener, Arc::new(name), Arc::clone(&server), closed.clone()));
             }
             let relays = async {
-                while let Some((stream, name)) = relayed.recv().await {
+                while let Some((stream, name)) = tokio::select! {
+                    biased;
+                    () = doors::until(&mut closed) => None,
+                    relayed = relayed.recv() => relayed,
+                } {
                     let client = Client { door: SshDoor::Relay, name, addresses: None };
                     match tokio::net::UnixStream::from_std(stream) {
                         Ok(stream) => drop(tokio::spawn(Arc::clone(&server).serve(stream, client))),

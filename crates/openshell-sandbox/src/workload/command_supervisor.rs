@@ -36,6 +36,8 @@ pub(super) struct CommandSupervisor<'c> {
     early: Vec<i32>,
     /// End of patience: the time-out, and once the command was asked to end, the grace.
     deadline: Option<Instant>,
+    /// The signal that asks the command to end, and the time to pass it on.
+    draining: Option<(Instant, i32)>,
     cause: Option<EndCause>,
 }
 
@@ -43,7 +45,7 @@ impl<'c> CommandSupervisor<'c> {
     /// Supervises a command that was asked for just now.
     pub(super) fn new(context: StartContext<'c>, reload: Arc<Notify>, main_process: Option<Arc<MainProcess>>) -> Self {
         let deadline = context.config.timeout.map(|limit| Instant::now() + limit);
-        Self { context, reload, running: None, main_process, early: Vec::new(), deadline, cause: None }
+        Self { context, reload, running: None, main_process, early: Vec::new(), deadline, draining: None, cause: None }
     }
 
     /// Returns the cause for which the command was asked to end.
@@ -51,9 +53,20 @@ impl<'c> CommandSupervisor<'c> {
         self.cause
     }
 
-    /// Waits for the deadline, if there is one.
+    /// True once the command is known to run.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// True once the supervisor was asked to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.draining.is_some() || self.cause.is_some()
+    }
+
+    /// Waits for the next deadline, if there is one.
     pub(super) async fn deadline(&self) {
-        match self.deadline {
+        let draining = self.draining.map(|(end, _)| end);
+        match self.deadline.into_iter().chain(draining).min() {
             Some(deadline) => sleep_until(deadline).await,
             None => pending().await,
         }
@@ -120,21 +133,35 @@ impl<'c> CommandSupervisor<'c> {
                 self.running.as_ref().map_or(Ok(()), |running| terminal::resume(running))?;
             }
             SignalAction::Forward => self.forward(number),
-            SignalAction::Terminate => {
-                self.forward(number);
-                // An interactive shell ignores the others, and takes this one for the end of its terminal.
-                if self.context.config.terminal == CommandTerminal::Own {
-                    self.forward(Signal::HUP.as_raw());
-                }
-                self.ask_to_end(EndCause::Signal);
+            // Only the first one waits.
+            SignalAction::Terminate if !self.is_ending() && !self.context.config.drain.is_zero() => {
+                self.draining = Some((Instant::now() + self.context.config.drain, number));
             }
+            SignalAction::Terminate => self.terminate(number),
             SignalAction::Reload => self.reload.notify_one(),
         }
         Ok(())
     }
 
+    /// Asks the command to end, by the signal `number`.
+    fn terminate(&mut self, number: i32) {
+        self.draining = None;
+        self.forward(number);
+        // An interactive shell ignores the others, and takes this one for the end of its terminal.
+        if self.context.config.terminal == CommandTerminal::Own {
+            self.forward(Signal::HUP.as_raw());
+        }
+        self.ask_to_end(EndCause::Signal);
+    }
+
     /// Takes the deadline, and returns the exit code if the command has to be killed.
     pub(super) fn deadline_reached(&mut self) -> Option<u8> {
+        if let Some((end, number)) = self.draining
+            && end <= Instant::now()
+        {
+            self.terminate(number);
+            return None;
+        }
         if let Some(cause) = self.cause {
             return Some(cause.code_of_kill());
         }

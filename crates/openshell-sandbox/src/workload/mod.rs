@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
+use openshell_monitoring::health::Phase;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::signals::{self, SignalAction};
@@ -34,6 +35,7 @@ const SLACK: Duration = Duration::from_secs(1);
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
     let terminal = config.is_interactive().then(Terminal::lend).transpose()?;
     let ended = supervise(config, &mut sandbox).await;
+    sandbox.enter(if ended.is_ok() { Phase::Draining } else { Phase::Failed });
     sandbox.launcher.kill();
     // They need no process any more; meanwhile the kernel removes those.
     for reporter in std::mem::take(&mut sandbox.reporters) {
@@ -115,6 +117,12 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
         if let Some(code) = code {
             break code;
         }
+        if command.is_running() {
+            sandbox.enter(Phase::Ready);
+        }
+        if command.is_ending() {
+            sandbox.close();
+        }
     };
     command.log_end(Severity::Info, Some(code.into()));
     let ended = Ended { code, cause: command.cause() };
@@ -143,7 +151,10 @@ async fn keep(sandbox: &mut Sandbox, code: u8, has_time_out: bool) -> anyhow::Re
     loop {
         tokio::select! {
             Some(signal) = sandbox.signals.recv() => match signals::action(signal, false) {
-                SignalAction::Terminate => return Ok(()),
+                SignalAction::Terminate => {
+                    sandbox.close();
+                    return Ok(());
+                }
                 SignalAction::Reload => sandbox.reload.notify_one(),
                 _ => {}
             },

@@ -141,7 +141,8 @@ pub(crate) async fn open(
         is_lost: false,
         generation,
     };
-    let initial = Initial { policy: version, credentials: Some(credentials), routes: Some(routes) };
+    let (credentials, routes) = (Some(credentials), Some(routes));
+    let initial = Initial { policy: version, credentials, routes, reloads: Arc::default() };
     Ok(Opened { source, routes: route_source, initial, receiver })
 }
 

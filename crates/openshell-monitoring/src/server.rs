@@ -1,0 +1,159 @@
+//! The server of health and metrics, on a thread of its own: it answers also when the supervisor's tasks do not run.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::exposition;
+use crate::health::Health;
+use crate::metrics::Metrics;
+
+/// Connections at once.
+const CONNECTIONS: usize = 16;
+
+/// Time for one connection.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pause after an accept has failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Places where the server listens.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// For everybody who reaches it.
+    pub tcp: Option<TcpListener>,
+    /// For those whom the permissions of the file and [`Admit`] let in.
+    pub unix: Option<UnixListener>,
+}
+
+/// Returns true if the process at the other end of a Unix socket is let in.
+pub type Admit = Box<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
+
+/// A running server; dropping it ends it.
+#[derive(Debug)]
+pub struct Server {
+    _running: oneshot::Sender<()>,
+}
+
+impl Server {
+    /// Starts the server.
+    ///
+    /// # Errors
+    /// The system has no more threads or descriptors.
+    pub fn start(sockets: Sockets, admit: Admit, health: Arc<Health>, metrics: Arc<Metrics>) -> io::Result<Self> {
+        let (running, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (tcp, unix) = {
+            let _runtime = runtime.enter();
+            let tcp = sockets.tcp.map(tokio::net::TcpListener::from_std).transpose()?;
+            (tcp, sockets.unix.map(tokio::net::UnixListener::from_std).transpose()?)
+        };
+        let pages = Arc::new(Pages { health, metrics, slots: Arc::new(Semaphore::new(CONNECTIONS)) });
+        let serve = async move {
+            if let Some(listener) = tcp {
+                let pages = Arc::clone(&pages);
+                tokio::spawn(async move {
+                    loop {
+                        pages.accepted(listener.accept().await.map(|(stream, _)| stream)).await;
+                    }
+                });
+            }
+            if let Some(listener) = unix {
+                tokio::spawn(async move {
+                    loop {
+                        match listener.accept().await {
+                            Ok((stream, _)) if !admit(stream.as_fd()) => {}
+                            accepted => pages.accepted(accepted.map(|(stream, _)| stream)).await,
+                        }
+                    }
+                });
+            }
+            // An error is the end of the supervisor.
+            let _ = ended.await;
+        };
+        std::thread::Builder::new().name("health".to_owned()).spawn(move || runtime.block_on(serve))?;
+        Ok(Self { _running: running })
+    }
+}
+
+/// Everything that is answered.
+struct Pages {
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    slots: Arc<Semaphore>,
+}
+
+impl Pages {
+    /// Serves one connection, if there is a slot for it.
+    async fn accepted(self: &Arc<Self>, stream: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>) {
+        let Ok(stream) = stream else { return tokio::time::sleep(PAUSE).await };
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else { return };
+        let pages = Arc::clone(self);
+        tokio::spawn(async move {
+            let _slot = slot;
+            let service = service_fn(move |request| {
+                let pages = Arc::clone(&pages);
+                async move { Ok::<_, Infallible>(pages.answer(&request).await) }
+            });
+            let mut http = http1::Builder::new();
+            let served =
+                http.timer(TokioTimer::new()).keep_alive(false).serve_connection(TokioIo::new(stream), service);
+            // The client is gone, or has sent something else.
+            let _ = timeout(DEADLINE, served).await;
+        });
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match request.uri().path() {
+            "/healthz" => probe(self.health.failure().await),
+            "/readyz" => probe(match self.health.unready() {
+                Some(reason) => Some(reason),
+                None => self.health.failure().await,
+            }),
+            "/metrics" => match exposition::text(&self.metrics) {
+                Ok(text) => {
+                    let mut response = Response::new(text.into());
+                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(exposition::MEDIA_TYPE));
+                    response
+                }
+                Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+            },
+            _ => page(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
+        }
+    }
+}
+
+/// The answer to a probe.
+fn probe(failure: Option<&str>) -> Response<Full<Bytes>> {
+    match failure {
+        None => page(StatusCode::OK, "ok"),
+        Some(reason) => page(StatusCode::SERVICE_UNAVAILABLE, reason),
+    }
+}
+
+fn page(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(format!("{text}\n").into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,212 @@
+//! Health, metrics, labels, and the way to the end.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::host::{Tier, tier};
+use rustix::process::Signal;
+
+use super::ssh::wait_for;
+
+/// Asks `http://host` behind the socket or port in `curl`'s arguments, until `answer` comes.
+fn until(lab: &Lab, ask: &str, answer: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let seen = lab.shell(ask);
+        if seen.contains(answer) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{ask}: {seen}{}", lab.log());
+    }
+}
+
+/// A folder for sockets of the supervisor: where the workload's user is another one, it must not own it.
+fn outside(lab: &Lab) -> PathBuf {
+    match tier() {
+        Tier::Root => lab.folder("work").parent().unwrap().join("door"),
+        Tier::Rootless => lab.folder("door").join("own"),
+    }
+}
+
+#[test]
+fn probes_and_scrapers_see_the_state_and_the_counts_of_a_sandbox() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let folder = lab.folder("work");
+    let door = outside(&lab).join("health.sock");
+    let script = "import socket, sys, urllib.request, os\n\
+                  opener = urllib.request.build_opener(urllib.request.ProxyHandler({'http': os.environ['HTTP_PROXY']}))\n\
+                  for n in range(3): opener.open('http://web.test:8080/').read()\n\
+                  try: opener.open('http://other.test:8080/')\nexcept Exception as e: pass\n\
+                  open('done', 'w').close()\nimport time; time.sleep(600)\n";
+    let policy = super::web();
+    let started = lab
+        .sandbox(&policy)
+        .args(&["--workdir", folder.to_str().unwrap(), "--health-port", "9464", "--health-socket"])
+        .args(&[door.to_str().unwrap()])
+        .start(&["/usr/bin/python3", "-c", script]);
+    until(&lab, "curl -s -m 5 http://127.0.0.1:9464/readyz", "ok");
+    until(&lab, &format!("ls {}", folder.display()), "done");
+    let parse = "import sys\nfrom prometheus_client.openmetrics.parser import text_string_to_metric_families as parse\n\
+                 for family in parse(sys.stdin.read()):\n  for s in family.samples:\n    print(s.name, *sorted(s.labels.items()), s.value)\n";
+    let parse = lab.file("parse.py", parse);
+    let seen = lab.shell(&format!("curl -s http://10.99.0.1:9464/metrics | /usr/bin/python3 {}", parse.display()));
+    for line in [
+        "decisions_total ('decision', 'allow') ('layer', 'l7') ('reason_code', '') 3\n",
+        "decisions_total ('decision', 'deny') ('layer', 'l4') ('reason_code', 'endpoint_not_in_policy') 1\n",
+        "requests_total ('decision', 'allow') ('protocol', 'http') 3\n",
+        "requests_total ('decision', 'deny') ('protocol', 'http') 1\n",
+        "connections_total ('door', 'connect') 0\n",
+        "connections_total ('door', 'forward') ",
+        "bytes_total ('direction', 'received') ",
+        "decision_seconds_count 4\n",
+        "upstream_connect_seconds_count ",
+        "policy_generation 1\n",
+        "policy_reloads_total ('result', 'applied') 0\n",
+        "credentials_injected_total 0\n",
+        "bypass_attempts_total 0\n",
+        "denials_dropped_total 0\n",
+        "log_lines_dropped_total 0\n",
+        "ssh_sessions_open 0\n",
+        "connections_open ",
+        "process_resident_memory_bytes ",
+        "open_fds ",
+    ] {
+        assert!(seen.contains(&format!("openshell_sandbox_{line}")), "{line}\n{seen}");
+    }
+    assert!(!seen.contains("web.test") && !seen.contains("other.test"), "{seen}");
+    let as_caller = lab.as_caller();
+    let at = format!("{as_caller} curl -s -m 5 --unix-socket {}", door.display());
+    let seen = lab.shell(&format!(
+        "{at} http://x/healthz; curl -s -o /dev/null -w '%{{http_code}} ' -X POST http://127.0.0.1:9464/metrics; \
+         curl -s -o /dev/null -w '%{{http_code}} ' http://127.0.0.1:9464/; printf 'no http\\r\\n\\r\\n' | nc -N 127.0.0.1 9464 | head -1; \
+         curl -s -I http://127.0.0.1:9464/healthz | head -1; stat -c %a {}",
+        door.display()
+    ));
+    assert_eq!(seen.replace('\r', ""), "ok\n405 404 HTTP/1.1 400 Bad Request\nHTTP/1.1 200 OK\n600\n");
+    // Connections that say nothing take no slot for long.
+    let idle = "import socket, subprocess, time\nheld = [socket.create_connection(('127.0.0.1', 9464)) for _ in range(40)]\n\
+                begun = time.time()\n\
+                while subprocess.run(['curl', '-s', '-m', '5', 'http://127.0.0.1:9464/healthz'], capture_output=True).stdout != b'ok\\n':\n  \
+                assert time.time() < begun + 30\nprint('answered')\n";
+    let idle = lab.file("idle.py", idle);
+    assert_eq!(lab.shell(&format!("/usr/bin/python3 {} 2>&1", idle.display())), "answered\n");
+    started.signal(Signal::TERM);
+    let finished = started.wait();
+    assert_eq!(finished.logged("CONFIG:ENABLED [INFO] Health and metrics at ").len(), 2, "{}", finished.log);
+    assert!(!door.exists());
+}
+
+#[test]
+fn health_and_metrics_are_out_of_the_workloads_reach() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work");
+    // The most that a policy could give away: the folder of the socket, and the host's address.
+    let door = outside(&lab).join("health.sock");
+    let policy = super::policy(
+        "{own: {endpoints: [{host: 10.99.0.1, port: 9464, allowed_ips: [10.99.0.1]}, {host: web.test, port: 9464, allowed_ips: [10.99.0.1]}], binaries: [{path: '/**'}]}}",
+    );
+    let granted = [folder.as_path(), door.parent().unwrap()].map(|path| path.display().to_string()).join(", ");
+    let policy = format!("{policy}filesystem_policy: {{read_write: [{granted}]}}\n");
+    let ask = format!(
+        "for at in http://127.0.0.1:9464 http://10.99.0.1:9464 http://web.test:9464; do \
+         curl -s -m 5 -o /dev/null -w '%{{http_code}} ' $at/metrics; curl -s -m 5 -p -o /dev/null -w '%{{http_code}} ' $at/metrics; \
+         curl -s -m 5 --noproxy '*' $at/metrics | head -1; done; curl -s -m 5 --unix-socket {} http://x/metrics | head -1; echo end",
+        door.display()
+    );
+    let finished =
+        lab.sandbox(&policy).args(&["--health-port", "9464", "--health-socket", door.to_str().unwrap()]).sh(&ask);
+    assert!(!finished.stdout.contains("200") && !finished.stdout.contains("TYPE"), "{}", finished.stdout);
+    assert!(finished.stdout.ends_with("end\n"), "{finished:?}");
+    assert!(finished.log.contains("port 9464 of this host is the supervisor's"), "{}", finished.log);
+}
+
+#[test]
+fn a_sandbox_that_drains_is_not_ready_lets_nobody_in_and_serves_those_who_are() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work");
+    let server = "trap 'touch asked; kill $!; exit 9' TERM; python3 -m http.server --bind 127.0.0.1 8000 > /dev/null 2>&1 & \
+                  until curl -s -o /dev/null 127.0.0.1:8000; do sleep 0.05; done; touch ready; while :; do wait; sleep 0.1; done";
+    let door = outside(&lab).join("ssh.sock");
+    let started = lab
+        .sandbox(&super::policy("{}"))
+        .args(&["--workdir", folder.to_str().unwrap(), "--publish", "8000", "--health-port", "9464", "--drain", "3"])
+        .args(&["--ssh-socket-path", door.to_str().unwrap()])
+        .start(&["bash", "-c", server]);
+    until(&lab, &format!("ls {}", folder.display()), "ready");
+    until(&lab, "curl -s -m 5 http://127.0.0.1:9464/readyz", "ok");
+    assert_eq!(lab.shell("curl -s -m 5 -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/"), "200");
+    // A connection that is in before the signal, and is used after it.
+    let client = format!(
+        "import socket, os, signal, time, urllib.request\n\
+         def ask(path):\n  try: return urllib.request.urlopen('http://127.0.0.1:9464' + path, timeout=5).status\n  except urllib.error.HTTPError as e: return e.code\n\
+         open_before = socket.create_connection(('127.0.0.1', 8000))\n\
+         open_before.sendall(b'GET /ready HTTP/1.1\\r\\nHost: x\\r\\n')\n\
+         print(ask('/readyz'))\nos.kill({}, signal.SIGTERM)\nwhile ask('/readyz') == 200: pass\n\
+         print(ask('/readyz'), ask('/healthz'), os.path.exists('asked'))\n\
+         for place in [('127.0.0.1', 8000), {:?}]:\n  \
+         s = socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET)\n  \
+         try: s.connect(place); print('in')\n  except ConnectionRefusedError: print('refused')\n\
+         open_before.sendall(b'\\r\\n')\nprint(open_before.recv(12))\n\
+         while not os.path.exists('asked'): pass\nprint('asked')\n",
+        started.pid(),
+        door.display().to_string(),
+    );
+    let client = lab.file("client.py", client);
+    let seen = lab.shell(&format!("cd {}; /usr/bin/python3 {} 2>&1", folder.display(), client.display()));
+    assert_eq!(seen, "200\n503 200 False\nrefused\nrefused\nb'HTTP/1.0 200'\nasked\n");
+    assert_eq!(started.wait().code(), 9);
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_and_without_a_drain_the_first_is_passed_on() {
+    for arguments in [&["--drain", "600", "--health-port", "9464"][..], &[]] {
+        let lab = Lab::with_web();
+        let started = lab.sandbox(&super::policy("{}")).args(arguments).start(&["sleep", "600"]);
+        wait_for(&lab, "PROC:LAUNCH");
+        started.signal(Signal::TERM);
+        if !arguments.is_empty() {
+            until(&lab, "curl -s -m 5 http://127.0.0.1:9464/readyz", "the sandbox ends");
+            started.signal(Signal::INT);
+        }
+        assert_eq!(started.wait().code(), if arguments.is_empty() { 143 } else { 130 });
+    }
+}
+
+#[test]
+fn labels_are_in_every_line_of_the_log() {
+    let lab = Lab::with_web();
+    let labels = ["--label", "session=7f3a", "--label", "user=kim@example.com"];
+    let sandbox = lab.sandbox(&super::policy("{}")).args(&labels).args(&["--name", "box"]);
+    let finished = sandbox.env("OPENSHELL_LABELS", "tenant=acme, session=other").sh("env | grep -c LABELS");
+    assert_eq!(finished.stdout, "0\n");
+    let end = " tenant=acme session=7f3a user=kim@example.com sandbox=box";
+    assert!(
+        finished.log.lines().count() > 3 && finished.log.lines().all(|line| line.ends_with(end)),
+        "{}",
+        finished.log
+    );
+    for wrong in ["session", "Session=1", "sandbox=1", "a=", "a=b c", "a=\u{1b}[1m", "=b"] {
+        let finished = lab.sandbox(&super::policy("{}")).args(&["--label", wrong]).sh("true");
+        assert!(finished.code() != 0 && finished.stderr.contains("a label is KEY=VALUE"), "{wrong}: {finished:?}");
+    }
+    let finished = lab.sandbox(&super::policy("{}")).env("OPENSHELL_LABELS", "a=b,c").sh("true");
+    assert!(finished.code() == 1 && finished.stderr.contains("OPENSHELL_LABELS: a label is"), "{finished:?}");
+    let many: Vec<_> = (0..33).map(|n| format!("l{n}=x")).collect();
+    let finished = lab.sandbox(&super::policy("{}")).env("OPENSHELL_LABELS", &many.join(",")).sh("true");
+    assert!(finished.code() == 1 && finished.stderr.contains("33 labels; a run has at most 32"), "{finished:?}");
+}
+
+#[test]
+fn a_port_or_socket_of_health_that_cannot_be_had_is_no_start() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work");
+    let taken = std::fs::File::create(folder.join("taken")).map(|_| folder.join("taken")).unwrap();
+    let _taken = lab.inside(|| std::net::TcpListener::bind("0.0.0.0:9464").unwrap());
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--health-port", "9464"]).sh("true");
+    let said = "openshell-sandbox: cannot listen at port 9464 (--health-port); name another one: Address already in use (os error 98)\n";
+    assert_eq!((finished.code(), finished.stderr.as_str()), (1, said));
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--health-socket", taken.to_str().unwrap()]).sh("true");
+    assert!(finished.code() == 1 && finished.stderr.contains("taken (--health-socket): "), "{finished:?}");
+}
