@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::logging::Label;
+use crate::logging::{Form, Label};
 
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network, every connection
 /// authorized by its calling program.
@@ -28,6 +28,10 @@ pub(crate) struct Args {
     /// Policy data (YAML): the permissions of the command [or OPENSHELL_POLICY_DATA]
     #[arg(short, long, visible_alias = "policy", value_name = "FILE")]
     pub(crate) policy_data: Option<PathBuf>,
+
+    /// Read the policy and the credentials again when their files change, as for SIGHUP
+    #[arg(long)]
+    pub(crate) watch: bool,
 
     /// Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]
     #[arg(long, value_name = "FILE")]
@@ -106,6 +110,14 @@ pub(crate) struct Args {
     /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
+
+    /// Form of log lines
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub(crate) log_format: Form,
+
+    /// Where log lines go; to standard error alone they go from the level `info` on
+    #[arg(long, value_name = "PLACE", default_value = "both")]
+    pub(crate) log_to: LogPlace,
 
     /// Name of this sandbox, unique among yours: for `exec`, and in its log lines, `sandbox=NAME` [default: eight random hex
     /// digits]
@@ -247,6 +259,17 @@ fn published(text: &str) -> Result<Published, String> {
         return Err("the port of the server inside must be named: PORT:PORT".to_owned());
     }
     Ok(Published { address: (address, outside).into(), port })
+}
+
+/// Where log lines go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogPlace {
+    /// Standard error, as its collector keeps them
+    Stderr,
+    /// The log file; messages for the operator still go to standard error
+    File,
+    /// Both
+    Both,
 }
 
 /// Modes of network confinement.

@@ -13,8 +13,8 @@ use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
-use crate::cli::{self, Args, NetworkMode, Published};
-use crate::logging::Label;
+use crate::cli::{self, Args, LogPlace, NetworkMode, Published};
+use crate::logging::{Form, Label};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
@@ -25,6 +25,8 @@ use crate::sources::route_file;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: PolicyFiles,
+    /// Files that are read again when they change.
+    pub(crate) watched: Vec<PathBuf>,
     /// Files with secrets, each with its kind, those included that other files name.
     pub(crate) secret_files: Vec<(&'static str, PathBuf)>,
     /// Taken by the start.
@@ -61,6 +63,9 @@ pub(crate) struct Config {
     /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
     pub(crate) log_level: Level,
+    pub(crate) log_form: Form,
+    /// True if standard error shows events.
+    pub(crate) logs_to_stderr: bool,
     /// The directory that the log is in, once it has started.
     pub(crate) log_dir: Option<PathBuf>,
     /// Directories for the log, in order of preference.
@@ -293,13 +298,14 @@ impl Config {
             command(args.command, main_process, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
         // In the background the command gets the caller's terminal only on request.
         let interactive = args.interactive || (crate::terminal::has_foreground() && !args.no_interactive);
-        let log_level = level.map_or(Ok(Level::WARN), log_level)?;
+        let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
+        let log_level = level.map_or(Ok(usual), log_level)?;
         let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
         let credentials = args.credentials.map(|file| OpenedCredentials::open(file, &mut environment)).transpose()?;
         let named = credentials.iter().flat_map(OpenedCredentials::files).map(|file| ("file of a credential", file));
         let keys = routes.iter().flat_map(|routes| &routes.files).map(|file| ("file of a model's key", file.as_path()));
-        let secret_files =
+        let secret_files: Vec<_> =
             [("credentials file", named_credentials.as_deref()), ("inference routes file", named_routes.as_deref())]
                 .into_iter()
                 .filter_map(|(what, path)| Some((what, path?)))
@@ -308,6 +314,7 @@ impl Config {
                 .map(|(what, path)| (what, path.to_owned()))
                 .chain(launchers)
                 .collect();
+        let watched = args.watch.then(|| watched(origin.files(), &secret_files)).transpose()?.unwrap_or_default();
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
@@ -329,6 +336,7 @@ impl Config {
         let is_named = args.name.is_some();
         let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
         Ok(Self {
+            watched,
             secret_files,
             secrets: Secrets { credentials, routes, gateway, lines: None },
             run_as,
@@ -354,6 +362,8 @@ impl Config {
             sudo,
             sandbox: sandbox.map_or_else(random_id, Ok)?,
             log_level,
+            log_form: args.log_format,
+            logs_to_stderr: args.log_to != LogPlace::File,
             log_dir: None,
             log_dirs,
             run_dir: absolute(args.run_dir).context("--run-dir")?,
@@ -402,12 +412,20 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     let given = [
         (args.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
         (args.observe.is_some(), "--observe", "the gateway gives the policy"),
+        (args.watch, "--watch", "the gateway gives the policy"),
         (args.network != NetworkMode::Proxy, "--network", "a gateway's sandbox always has the proxy"),
     ];
     match given.into_iter().find(|(is_given, ..)| *is_given) {
         Some((_, flag, why)) => bail!("{flag} does not go with --sandbox-id: {why}"),
         None => Ok(()),
     }
+}
+
+/// Returns the files that a reload reads: those of the policy and of the credentials.
+fn watched(policy: &PolicyFiles, secrets: &[(&str, PathBuf)]) -> anyhow::Result<Vec<PathBuf>> {
+    let credentials = secrets.iter().filter(|(what, _)| matches!(*what, "credentials file" | "file of a credential"));
+    let files = policy.paths().map(|(_, path)| path).chain(credentials.map(|(_, path)| path.as_path()));
+    files.map(std::path::absolute).collect::<Result<_, _>>().context("--watch")
 }
 
 /// Returns the command, and whether it wants a terminal of its own: the words given, else what the launcher describes, else the

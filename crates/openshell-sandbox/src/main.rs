@@ -25,6 +25,7 @@ mod text;
 mod workload;
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
 use openshell_supervisor::init::{self, Forked, Init};
@@ -64,24 +65,33 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error.into()),
     };
     // Init sets itself up meanwhile.
+    let begun = SystemTime::now();
     let origin = Origin::named(&args);
     let init = match init.finish() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    let code = origin.and_then(|origin| run(*args, origin, privilege, init)).unwrap_or_else(|error| failed(&error));
+    let code =
+        origin.and_then(|origin| run(*args, origin, begun, privilege, init)).unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
 }
 
-fn run(args: cli::Args, origin: Origin, privilege: Privilege, init: Init) -> anyhow::Result<ExitCode> {
+fn run(
+    args: cli::Args,
+    origin: Origin,
+    begun: SystemTime,
+    privilege: Privilege,
+    init: Init,
+) -> anyhow::Result<ExitCode> {
     // The network takes as long as everything until it is needed.
-    let groundwork = Groundwork { network: PendingNetwork::start(&args)?, privilege, init };
+    let groundwork = Groundwork { begun, network: PendingNetwork::start(&args)?, privilege, init };
     let mut config = Config::read(args, &origin)?;
-    let (directories, level, push) = (config.log_dirs.as_slice(), config.log_level, config.push_level);
+    let (directories, push, form) = (config.log_dirs.as_slice(), config.push_level, config.log_form);
+    let level = config.logs_to_stderr.then_some(config.log_level);
     let identity = &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
-    let started = logging::start(&logging::Options { directories, level, identity, push })?;
+    let started = logging::start(&logging::Options { directories, level, form, identity, push })?;
     (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(

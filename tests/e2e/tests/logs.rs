@@ -261,3 +261,38 @@ fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
     assert!(of_each.max() == Some(1), "{text}");
     assert_eq!(finished.stderr.matches("cannot be written (No space left on device").count(), 1, "{}", finished.stderr);
 }
+
+#[test]
+fn lines_of_json_on_standard_error_are_objects_each_and_there_is_no_file() {
+    let lab = Lab::with_web();
+    let arguments = ["--log-to", "stderr", "--log-format", "json", "--label", "tenant=acme", "--name", "box"];
+    let finished = lab
+        .sandbox(&policy("{}"))
+        .args(&arguments)
+        .sh("curl -s -m 5 http://web.test:8080 > /dev/null; curl -s -m 5 --noproxy '*' http://10.99.0.1:8080; true");
+    let lines: Vec<serde_json::Value> = finished
+        .stderr
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect();
+    let is_own = |line: &&serde_json::Value| {
+        line["metadata"]["labels"][0] == "tenant=acme" && line["unmapped"]["sandbox"] == "box"
+            || line["labels"]["tenant"] == "acme" && line["sandbox"] == "box"
+    };
+    assert!(lines.len() > 6 && lines.iter().all(|line| is_own(&line) && line["time"].is_i64()), "{}", finished.stderr);
+    assert!(lines.iter().any(|line| line["class_uid"] == 4002 || line["class_uid"] == 4001), "{}", finished.stderr);
+    let summary = lines.iter().find(|line| line["message"].as_str().unwrap().contains("refused by the policy:"));
+    assert!(summary.is_some(), "{}", finished.stderr);
+    assert!(finished.log.contains("No such file or directory"), "{}", finished.log);
+}
+
+#[test]
+fn a_log_that_goes_to_its_file_alone_needs_one() {
+    let lab = Lab::with_web();
+    let sandbox = || lab.sandbox(&policy("{}")).args(&["--log-to", "file", "--log-level", "info"]);
+    let finished = sandbox().sh("echo out");
+    assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", ""));
+    assert!(finished.log.contains("PROC:LAUNCH"), "{}", finished.log);
+    let finished = sandbox().args(&["--log-dir", "/proc/nowhere"]).sh("true");
+    assert!(finished.code() == 1 && finished.stderr.contains("no log file: /proc/nowhere"), "{finished:?}");
+}

@@ -214,3 +214,68 @@ print('ended', time.monotonic() - start < 10)
     asked.sort();
     assert_eq!(asked, ["GET /sse?0,60", "GET /upgrade"]);
 }
+
+/// Waits for `count` lines of the log that contain `text`.
+fn wait_for_lines(lab: &Lab, text: &str, count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lab.log().lines().filter(|line| line.contains(text)).count() != count {
+        assert!(Instant::now() < deadline, "{count} x {text}: {}", lab.log());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_watched_policy_is_read_again_after_writes_renames_and_swapped_symlinks_each_once() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let config = policy.with_file_name("config").display().to_string();
+    // As the kubelet lays out a ConfigMap.
+    let made = format!(
+        "mkdir -p {config}/..one; cd {config}; cp {} ..one; ln -s ..one ..data; ln -s ..data/policy.yaml policy.yaml",
+        policy.display()
+    );
+    assert_eq!(lab.shell(&made), "");
+    let file = format!("{config}/policy.yaml");
+    let started = Sandbox::bare(&lab).args(&["--policy-data", &file, "--watch"]).start(&["sleep", "600"]);
+    wait_for_lines(&lab, "PROC:LAUNCH", 1);
+    let reloaded = "Policy reloaded successfully";
+    let run = |script: &str| assert_eq!(lab.shell(&format!("cd {config}; {script}")), "", "{script}");
+    // A swap, as the kubelet does it.
+    run(
+        "mkdir ..two; sed s/nothing/x/ ..one/policy.yaml > ..two/policy.yaml; ln -s ..two ..data_tmp; mv -T ..data_tmp ..data; rm -r ..one",
+    );
+    wait_for_lines(&lab, reloaded, 1);
+    // A burst.
+    run("for i in $(seq 50); do echo \"# $i\" >> ..two/policy.yaml; done");
+    wait_for_lines(&lab, reloaded, 2);
+    // Other files change nothing: the next reload is the next line.
+    run("for i in $(seq 20); do touch other.$i ..two/other; done");
+    // As editors save.
+    run("cp ..two/policy.yaml ..two/.swp; echo '# saved' >> ..two/.swp; mv ..two/.swp ..two/policy.yaml");
+    wait_for_lines(&lab, reloaded, 3);
+    // A broken one is kept out, and said.
+    run("echo 'network_policies: 7' > ..two/policy.yaml");
+    wait_for_lines(&lab, "Policy reload failed, keeping last-known-good policy [generation:4", 1);
+    // Gone, and there again.
+    run("mv ..data away");
+    wait_for_lines(&lab, "Policy reload failed, keeping last-known-good policy [generation:4", 2);
+    run("mkdir ..three; echo 'network_policies: {}' > ..three/policy.yaml; ln -s ..three ..data");
+    wait_for_lines(&lab, reloaded, 4);
+    // The whole folder replaced.
+    run(&format!(
+        "cp -a {config} {config}.new; echo '# new' >> {config}.new/..three/policy.yaml; mv {config} {config}.old; mv {config}.new {config}"
+    ));
+    wait_for_lines(&lab, reloaded, 5);
+    started.signal(Signal::TERM);
+    let finished = started.wait();
+    assert_eq!(finished.logged(reloaded).len(), 5, "{}", finished.log);
+}
+
+#[test]
+fn watching_needs_files() {
+    let lab = Lab::with_web();
+    let finished = Sandbox::bare(&lab)
+        .args(&["--watch", "--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9"])
+        .run(&["true"]);
+    assert!(finished.code() == 1 && finished.stderr.contains("--watch does not go with --sandbox-id"), "{finished:?}");
+}

@@ -10,9 +10,9 @@ use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 use tracing::Level;
 
+use super::form::Form;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
-use crate::text::counted;
 
 /// Days of files that are kept.
 const KEPT: usize = 3;
@@ -29,36 +29,6 @@ const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Bytes of lines that are written at once, by which the file may exceed its bound.
 const AT_ONCE: usize = 64 * 1024;
-
-/// Form of the lines of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Text, whose last word names the sandbox.
-    Text,
-    /// A JSON object each.
-    Json,
-}
-
-impl Form {
-    /// The name of a file before its day.
-    fn prefix(self) -> &'static str {
-        match self {
-            Self::Text => "openshell.",
-            Self::Json => "openshell-ocsf.",
-        }
-    }
-
-    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place for that.
-    fn after(self, line: &str, left_out: u64) -> Option<String> {
-        match self {
-            Self::Text => {
-                let (text, sandbox) = line.rsplit_once(' ')?;
-                Some(format!("{text} [{} left out before] {sandbox}", counted(left_out, "line", "lines")))
-            }
-            Self::Json => Some(format!("{{\"lines_left_out\":{left_out},{}", line.strip_prefix('{')?)),
-        }
-    }
-}
 
 /// The file of the day.
 pub(super) struct LogFile {
@@ -117,11 +87,12 @@ impl LogFile {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn start(self) -> io::Result<FileSink> {
+        let form = self.form;
         let queue = Queue::new("log-file", self);
         if !queue.start() {
             return Err(io::Error::other("no thread can be started that writes the log; raise the limit of processes"));
         }
-        Ok(FileSink(queue))
+        Ok(FileSink { form, queue })
     }
 
     /// Returns true if a line of `priority` is one too many.
@@ -151,7 +122,10 @@ impl LogFile {
 }
 
 /// The log file as a sink: takes everything from `info` up.
-pub(super) struct FileSink(Queue);
+pub(super) struct FileSink {
+    form: Form,
+    queue: Queue,
+}
 
 impl Sink for FileSink {
     fn max_level(&self) -> Level {
@@ -160,12 +134,12 @@ impl Sink for FileSink {
 
     fn take(&self, event: &LogEvent<'_>) {
         if event.level() <= Level::INFO {
-            self.0.push(event.line());
+            self.queue.push(event.line(self.form));
         }
     }
 
     fn flush(&self, patience: Duration) {
-        self.0.flush(patience);
+        self.queue.flush(patience);
     }
 }
 
@@ -283,7 +257,8 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::{BYTES, FILE_BYTES, Form, LogFile, RESERVED};
+    use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
+    use crate::logging::Form;
     use crate::logging::queue::{Line, Output, Priority};
 
     /// A log file in a folder of its own.

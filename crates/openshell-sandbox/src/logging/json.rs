@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::file::{Form, LogFile};
-use super::ocsf;
-use super::queue::{Line, Queue};
+use super::file::LogFile;
+use super::form::Form;
+use super::queue::Queue;
 use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 
@@ -52,9 +52,8 @@ impl Sink for JsonSink {
 
     fn take(&self, event: &LogEvent<'_>) {
         let Some(queue) = self.queue.get().filter(|_| self.is_enabled.load(Ordering::Relaxed)) else { return };
-        if let Content::Audit(facts) = event.content() {
-            let text = ocsf::record(event.made(), facts, &event.message(), event.identity());
-            queue.push(Line { text, ..event.line() });
+        if matches!(event.content(), Content::Audit(_)) {
+            queue.push(event.line(Form::Json));
         }
     }
 

@@ -94,8 +94,8 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::LogLayer;
-    use crate::logging::RunIdentity;
     use crate::logging::sink::{LogEvent, Sink};
+    use crate::logging::{Form, RunIdentity};
 
     /// Collects the lines of events up to a level, without their time.
     struct Lines {
@@ -109,7 +109,7 @@ mod tests {
         }
 
         fn take(&self, event: &LogEvent<'_>) {
-            let text = event.line().text;
+            let text = event.line(Form::Text).text;
             self.lines.lock().unwrap().push(text.split_once(' ').unwrap().1.to_owned());
         }
 

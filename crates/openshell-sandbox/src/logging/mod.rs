@@ -2,6 +2,7 @@
 
 mod fields;
 mod file;
+mod form;
 mod identity;
 mod json;
 mod layer;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use openshell_gateway::logs::Lines;
 use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
 use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
@@ -28,7 +29,8 @@ use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::text::printable;
-use file::{Form, LogFile};
+use file::LogFile;
+pub(crate) use form::Form;
 pub(crate) use identity::{Label, RunIdentity};
 use json::JsonSink;
 use layer::LogLayer;
@@ -39,10 +41,11 @@ use stderr::StandardError;
 
 /// Settings of the log.
 pub(crate) struct Options<'o> {
-    /// Folders for the log files, in order of preference; missing ones but the first are made.
+    /// Folders for the log files, in order of preference; missing ones but the first are made. None for no file.
     pub(crate) directories: &'o [PathBuf],
-    /// The most verbose level that standard error shows.
-    pub(crate) level: Level,
+    /// The most verbose level that standard error shows; `None` for no events.
+    pub(crate) level: Option<Level>,
+    pub(crate) form: Form,
     /// The end of every line.
     pub(crate) identity: &'o RunIdentity,
     /// The most verbose level that a gateway gets; `None` without a gateway.
@@ -80,18 +83,22 @@ struct Log {
 /// Logging was started before, or a thread cannot be started.
 pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
-    let (folder, problem) = match open_first(options.directories) {
-        Ok((file, folder)) => {
+    let (folder, problem) = match open_first(options.directories, options.form) {
+        Ok(Some((file, folder))) => {
             sinks.push(Arc::new(file.start()?));
             (Some(folder), None)
         }
+        Ok(None) => (None, None),
+        Err(problem) if options.level.is_none() => bail!("no log file: {problem}; see --log-dir and --log-to"),
         Err(problem) => (None, Some(problem)),
     };
-    let stderr = Arc::new(StandardError::new(options.level));
+    let stderr = Arc::new(StandardError::new(options.level, options.form, options.identity.clone()));
     sinks.push(Arc::clone(&stderr) as _);
     let (push, lines) = options.push.map(PushSink::new).unzip();
     sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
-    let json = folder.clone().filter(|_| lines.is_some()).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
+    // A log of records needs no other file of them.
+    let has_json = lines.is_some() && options.form == Form::Text;
+    let json = folder.clone().filter(|_| has_json).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
     sinks.extend(json.clone().map(|json| json as Arc<dyn Sink>));
     let layer = LogLayer::new(sinks.clone(), options.identity.clone());
     LOG.set(Log { sinks, stderr, json, identity: options.identity.clone() })
@@ -104,16 +111,19 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     Ok(Started { folder, lines })
 }
 
-/// Opens the log file in the first of `folders` that can be written; else describes why none can.
-fn open_first(folders: &[PathBuf]) -> Result<(LogFile, PathBuf), String> {
+/// Opens the log file in the first of `folders` that can be written, if there are any; else describes why none can.
+fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, PathBuf)>, String> {
+    if folders.is_empty() {
+        return Ok(None);
+    }
     let mut problems = Vec::new();
     for (index, folder) in folders.iter().enumerate() {
         let made = match index {
             0 => Ok(()),
             _ => DirBuilder::new().recursive(true).mode(0o700).create(folder),
         };
-        match made.and_then(|()| LogFile::open(folder, Form::Text, print_stderr)) {
-            Ok(file) => return Ok((file, folder.clone())),
+        match made.and_then(|()| LogFile::open(folder, form, print_stderr)) {
+            Ok(file) => return Ok(Some((file, folder.clone()))),
             Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),
         }
     }

@@ -9,7 +9,9 @@ use openshell_policy::words::{Action, Severity};
 use time::OffsetDateTime;
 use tracing::Level;
 
+use super::form::{Form, diagnostic};
 use super::identity::RunIdentity;
+use super::ocsf;
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
 use crate::text::printable;
@@ -33,12 +35,14 @@ pub(super) struct LogEvent<'e> {
     identity: &'e RunIdentity,
     /// The line in shorthand, made for the first sink that wants it.
     text: OnceCell<String>,
+    /// The line in JSON, made for the first sink that wants it.
+    json: OnceCell<String>,
 }
 
 impl<'e> LogEvent<'e> {
     /// Creates the event of this moment; `identity` ends its line.
     pub(super) fn new(content: Content<'e>, identity: &'e RunIdentity) -> Self {
-        Self { made: OffsetDateTime::now_utc(), content, identity, text: OnceCell::new() }
+        Self { made: OffsetDateTime::now_utc(), content, identity, text: OnceCell::new(), json: OnceCell::new() }
     }
 
     /// The level of the event. Audit events are informational.
@@ -90,9 +94,22 @@ impl<'e> LogEvent<'e> {
         self.text.get_or_init(|| shorthand::line(self.made, self.content, self.identity.end()))
     }
 
-    /// Returns the event as a line in shorthand.
-    pub(super) fn line(&self) -> Line {
-        Line { made: self.made, priority: self.priority(), text: self.text().to_owned() }
+    /// Returns the event as a line.
+    pub(super) fn line(&self, form: Form) -> Line {
+        let text = match form {
+            Form::Text => self.text().to_owned(),
+            Form::Json => self.json().to_owned(),
+        };
+        Line { made: self.made, priority: self.priority(), text }
+    }
+
+    fn json(&self) -> &str {
+        self.json.get_or_init(|| match self.content {
+            Content::Audit(event) => ocsf::record(self.made, event, &self.message(), self.identity),
+            Content::Diagnostic { level, target, .. } => {
+                diagnostic(self.made, level.as_str(), target, &self.message(), Some(self.identity))
+            }
+        })
     }
 
     /// Returns the bounds of the log file that apply to the event.

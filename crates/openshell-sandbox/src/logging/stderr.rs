@@ -8,6 +8,8 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tracing::Level;
 
+use super::form::Form;
+use super::identity::RunIdentity;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
 use crate::text::counted;
@@ -15,10 +17,13 @@ use crate::text::counted;
 /// Held-back lines that are shown in the end; the log has all from `info` up.
 const HELD: usize = 20;
 
-/// Standard error: takes events up to `--log-level`, and messages to the operator.
+/// Standard error: takes events up to a level, and messages to the operator.
 pub(super) struct StandardError {
     queue: Queue,
-    level: Level,
+    /// `None` for no events.
+    level: Option<Level>,
+    form: Form,
+    identity: RunIdentity,
     /// `None` while lines are shown as they come.
     held: Mutex<Option<Held>>,
 }
@@ -31,17 +36,18 @@ struct Held {
 }
 
 impl StandardError {
-    /// Takes events up to `level`.
-    pub(super) fn new(level: Level) -> Self {
-        Self { queue: Queue::new("log-errors", Writer), level, held: Mutex::default() }
+    /// Takes events up to `level`, or none, and writes them in `form`; `identity` is that of messages.
+    pub(super) fn new(level: Option<Level>, form: Form, identity: RunIdentity) -> Self {
+        Self { queue: Queue::new("log-errors", Writer { form }), level, form, identity, held: Mutex::default() }
     }
 
     /// Prints a message that no level hides.
     pub(super) fn print(&self, text: &str) {
+        let text = self.form.message(text, Some(&self.identity));
         if !self.queue.start() {
-            return print_unqueued(text);
+            return print_unqueued(&text);
         }
-        self.push(message(text));
+        self.push(message(&text));
     }
 
     /// Holds lines back until [`Self::release`], if standard error is a terminal. Earlier lines are written first, for
@@ -84,12 +90,12 @@ impl StandardError {
 impl Sink for StandardError {
     /// Audit events that an operator must look at are informational.
     fn max_level(&self) -> Level {
-        self.level.max(Level::INFO)
+        self.level.map_or(Level::ERROR, |level| level.max(Level::INFO))
     }
 
     fn take(&self, event: &LogEvent<'_>) {
-        if event.attention_level() <= self.level {
-            self.push(event.line());
+        if self.level.is_some_and(|level| event.attention_level() <= level) {
+            self.push(event.line(self.form));
         }
     }
 
@@ -100,19 +106,22 @@ impl Sink for StandardError {
 
 /// Prints a message before logging has started.
 pub(super) fn print_unqueued(text: &str) {
-    Writer.write(message(text), 0);
+    Writer { form: Form::Text }.write(message(text), 0);
 }
 
 fn message(text: &str) -> Line {
     Line { made: OffsetDateTime::now_utc(), priority: Priority::State, text: text.to_owned() }
 }
 
-struct Writer;
+struct Writer {
+    form: Form,
+}
 
 impl Output for Writer {
     fn write(&mut self, mut line: Line, left_out: u64) {
         if left_out > 0 {
-            line.text = format!("{} left out\n{}", counted(left_out, "line", "lines"), line.text);
+            let missing = format!("{} left out", counted(left_out, "line", "lines"));
+            line.text = format!("{}\n{}", self.form.message(&missing, None), line.text);
         }
         // A closed standard error must not keep anything from going on.
         let _ = writeln!(std::io::stderr(), "{}", line.text);

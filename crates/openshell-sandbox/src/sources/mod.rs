@@ -10,6 +10,7 @@ pub(crate) mod policy_file;
 pub(crate) mod route_file;
 mod secret_file;
 pub(crate) mod update;
+pub(crate) mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -50,6 +50,7 @@ use crate::run_reports::RunReports;
 use crate::signals;
 use crate::sources::activation::InForce;
 use crate::sources::origin::{Origin, Secrets};
+use crate::sources::watch::Watch;
 use crate::tasks::Tasks;
 use confine::Confined;
 use host::Host;
@@ -124,6 +125,8 @@ struct Resources {
 
 /// The parts of a sandbox that are under way before its configuration has been read.
 pub(crate) struct Groundwork {
+    /// The time before any file was read.
+    pub(crate) begun: SystemTime,
     pub(crate) privilege: Privilege,
     pub(crate) init: Init,
     pub(crate) network: PendingNetwork,
@@ -139,7 +142,7 @@ pub(crate) async fn start(
     secrets: Secrets,
     groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
-    let Groundwork { privilege, init, network } = groundwork;
+    let Groundwork { begun, privilege, init, network } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
@@ -198,6 +201,12 @@ pub(crate) async fn start(
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial);
+    if !config.watched.is_empty() {
+        let files = std::mem::take(&mut config.watched);
+        let watch = Watch::new(files, begun)
+            .context("cannot watch the input files (--watch); raise fs.inotify.max_user_instances")?;
+        tasks.spawn("watch over the input files", watch.run(Arc::clone(&reload)));
+    }
     let requests = serve::activate(&in_force, &mut tasks);
     let streams = match &main_process {
         Some(process) if config.terminal == CommandTerminal::Own => {

@@ -1,0 +1,65 @@
+//! Forms of log lines.
+
+use clap::ValueEnum;
+use serde_json::json;
+use time::OffsetDateTime;
+
+use super::identity::{Label, RunIdentity};
+use crate::text::counted;
+
+/// Form of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// Text for people and grep
+    Text,
+    /// A JSON object each: OCSF records, and diagnostics
+    Json,
+}
+
+impl Form {
+    /// The name of a file before its day.
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Self::Text => "openshell.",
+            Self::Json => "openshell-ocsf.",
+        }
+    }
+
+    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place for that.
+    pub(super) fn after(self, line: &str, left_out: u64) -> Option<String> {
+        match self {
+            Self::Text => {
+                let (text, sandbox) = line.rsplit_once(' ')?;
+                Some(format!("{text} [{} left out before] {sandbox}", counted(left_out, "line", "lines")))
+            }
+            Self::Json => Some(format!("{{\"lines_left_out\":{left_out},{}", line.strip_prefix('{')?)),
+        }
+    }
+
+    /// Returns a message of the supervisor to its operator as a line of `identity`, once that is known.
+    pub(super) fn message(self, text: &str, identity: Option<&RunIdentity>) -> String {
+        match self {
+            Self::Text => text.to_owned(),
+            Self::Json => diagnostic(OffsetDateTime::now_utc(), "INFO", "openshell_sandbox", text, identity),
+        }
+    }
+}
+
+/// Returns a diagnostic, or a message to the operator, as one line of JSON.
+pub(super) fn diagnostic(
+    made: OffsetDateTime,
+    level: &str,
+    target: &str,
+    message: &str,
+    identity: Option<&RunIdentity>,
+) -> String {
+    let time = i64::try_from(made.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    let mut record = json!({ "time": time, "level": level, "target": target, "message": message });
+    if let Some(identity) = identity {
+        record["sandbox"] = identity.sandbox().into();
+        for Label { key, value } in identity.labels() {
+            record["labels"][key] = value.as_str().into();
+        }
+    }
+    record.to_string()
+}
