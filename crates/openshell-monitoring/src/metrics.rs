@@ -1,5 +1,5 @@
-//! Counts of what the sandbox decides, carries and spends. Taking an event waits for nobody: what connections count are atomic
-//! numbers for words of closed sets.
+//! Counts of what the sandbox decides, carries and spends: atomic numbers for words of closed sets. Calls of models, whose routes
+//! have names, are counted under a lock that is held for a moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -141,6 +141,8 @@ impl Metrics {
     fn decide(&self, layer: usize, decided: &Decided<'_>) {
         let Some(decision) = place(&DECISIONS, &decided.decision) else { return };
         let reason = decided.code.and_then(|code| place(ReasonCode::ALL, &code)).map_or(0, |index| index + 1);
+        // A reason has a layer of its own.
+        let layer = if reason > 0 { 0 } else { layer };
         let index = (layer * DECISIONS.len() + decision) * (ReasonCode::ALL.len() + 1) + reason;
         if let Some(count) = self.decisions().get(index) {
             count.fetch_add(1, Relaxed);
@@ -220,7 +222,9 @@ impl Audit for Metrics {
                 self.decide(0, &connection.decided);
                 self.take_time(connection.took);
                 let door = connection.way.door.and_then(|door| place(&DOORS, &door));
-                if let Some(door) = door.filter(|_| connection.activity == Activity::Open) {
+                // A refusal may carry the activity that it refused.
+                let is_open = connection.activity == Activity::Open && connection.decided.action == Action::Allowed;
+                if let Some(door) = door.filter(|_| is_open) {
                     self.connections[door].fetch_add(1, Relaxed);
                 }
             }

@@ -1,5 +1,6 @@
 //! The server of health and metrics, on a thread of its own: it answers also when the supervisor's tasks do not run.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
@@ -16,17 +17,19 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::exposition;
 use crate::health::Health;
 use crate::metrics::Metrics;
 
-/// Connections at once.
+/// Connections at once; the oldest one gives way to one more.
 const CONNECTIONS: usize = 16;
 
-/// Time for one connection.
+/// Time for the head of a request, and for one connection.
+const HEAD: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pause after an accept has failed.
@@ -63,22 +66,24 @@ impl Server {
             let tcp = sockets.tcp.map(tokio::net::TcpListener::from_std).transpose()?;
             (tcp, sockets.unix.map(tokio::net::UnixListener::from_std).transpose()?)
         };
-        let pages = Arc::new(Pages { health, metrics, slots: Arc::new(Semaphore::new(CONNECTIONS)) });
+        let pages = Arc::new(Pages { health, metrics });
         let serve = async move {
             if let Some(listener) = tcp {
                 let pages = Arc::clone(&pages);
                 tokio::spawn(async move {
+                    let mut open = VecDeque::new();
                     loop {
-                        pages.accepted(listener.accept().await.map(|(stream, _)| stream)).await;
+                        pages.accepted(listener.accept().await.map(|(stream, _)| stream), &mut open).await;
                     }
                 });
             }
             if let Some(listener) = unix {
                 tokio::spawn(async move {
+                    let mut open = VecDeque::new();
                     loop {
                         match listener.accept().await {
                             Ok((stream, _)) if !admit(stream.as_fd()) => {}
-                            accepted => pages.accepted(accepted.map(|(stream, _)| stream)).await,
+                            accepted => pages.accepted(accepted.map(|(stream, _)| stream), &mut open).await,
                         }
                     }
                 });
@@ -95,27 +100,38 @@ impl Server {
 struct Pages {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
-    slots: Arc<Semaphore>,
 }
 
 impl Pages {
-    /// Serves one connection, if there is a slot for it.
-    async fn accepted(self: &Arc<Self>, stream: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>) {
+    /// Serves one connection beside those that are `open`.
+    async fn accepted(
+        self: &Arc<Self>,
+        stream: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
+        open: &mut VecDeque<AbortHandle>,
+    ) {
         let Ok(stream) = stream else { return tokio::time::sleep(PAUSE).await };
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else { return };
+        open.retain(|connection: &AbortHandle| !connection.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let pages = Arc::clone(self);
-        tokio::spawn(async move {
-            let _slot = slot;
+        let connection = tokio::spawn(async move {
             let service = service_fn(move |request| {
                 let pages = Arc::clone(&pages);
                 async move { Ok::<_, Infallible>(pages.answer(&request).await) }
             });
             let mut http = http1::Builder::new();
-            let served =
-                http.timer(TokioTimer::new()).keep_alive(false).serve_connection(TokioIo::new(stream), service);
+            let served = http
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
             // The client is gone, or has sent something else.
             let _ = timeout(DEADLINE, served).await;
         });
+        open.push_back(connection.abort_handle());
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {

@@ -1,7 +1,7 @@
 //! Connections out of the sandbox: a permit's host is resolved, its addresses are checked, and one of them is dialled.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use openshell_policy::reason::ReasonCode;
@@ -61,10 +61,15 @@ impl Egress {
     /// Resolves the host of `permit` and checks its addresses.
     ///
     /// # Errors
-    /// The name does not resolve, or an address is not permitted.
+    /// The name does not resolve, or an address is not permitted, or is the supervisor's own.
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
         let destination = resolve(&self.resolver, permit).await?;
+        let is_own = |address: &SocketAddr| self.own_port == Some(address.port()) && is_of_this_host(address.ip());
+        if destination.addresses().iter().any(is_own) {
+            let reason = format!("port {} of this host is the supervisor's, connection rejected", permit.target().port);
+            return Err(Refusal::address(ReasonCode::ControlPlanePort, reason, AddressFault::Other, None));
+        }
         debug!(addresses = in_words(destination.addresses()), us = watch.micros(), "resolved");
         Ok(destination)
     }
@@ -84,13 +89,13 @@ impl Egress {
     pub async fn connect(&self, destination: &Destination, program: &str) -> Result<Dialed, Refusal> {
         let quota = self.reserve(program)?;
         let (stream, address) = dial(destination).await?;
-        // A connection to an address of its own host comes from that address.
-        if self.own_port == Some(address.port()) && stream.local_addr().is_ok_and(|own| own.ip() == address.ip()) {
-            let reason = format!("port {} of this host is the supervisor's, connection rejected", address.port());
-            return Err(Refusal::address(ReasonCode::ControlPlanePort, reason, AddressFault::Other, None));
-        }
         Ok(Dialed { stream, address, quota })
     }
+}
+
+/// Returns true if `address` is one of this host's: the kernel binds sockets to those alone (ip(7)).
+fn is_of_this_host(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// `addresses` with commas between.

@@ -228,15 +228,15 @@ impl Listener {
             while let Some(ended) = connections.try_join_next() {
                 note_failure(ended);
             }
+            if is_open && *closed.borrow() {
+                is_open = false;
+                refuse_more(&self.socket);
+            }
             let accepted = tokio::select! {
                 // Connections that arrived before the stop are still accepted.
                 biased;
                 accepted = self.accept(last, connections.len().max(slots.taken())), if is_open => accepted,
-                () = is_true(&mut closed), if is_open => {
-                    is_open = false;
-                    refuse_more(&self.socket);
-                    continue;
-                }
+                () = is_true(&mut closed), if is_open => continue,
                 _ = &mut stopped => break,
             };
             let (client, peer) = match accepted {

@@ -39,6 +39,9 @@ fn probes_and_scrapers_see_the_state_and_the_counts_of_a_sandbox() {
                   opener = urllib.request.build_opener(urllib.request.ProxyHandler({'http': os.environ['HTTP_PROXY']}))\n\
                   for n in range(3): opener.open('http://web.test:8080/').read()\n\
                   try: opener.open('http://other.test:8080/')\nexcept Exception as e: pass\n\
+                  proxy = os.environ['HTTP_PROXY'][7:].strip('/').split(':')\n\
+                  s = socket.create_connection((proxy[0], int(proxy[1])))\n\
+                  s.sendall(b'CONNECT other.test:8080 HTTP/1.1\\r\\n\\r\\n'); s.recv(100)\n\
                   open('done', 'w').close()\nimport time; time.sleep(600)\n";
     let policy = super::web();
     let started = lab
@@ -54,13 +57,13 @@ fn probes_and_scrapers_see_the_state_and_the_counts_of_a_sandbox() {
     let seen = lab.shell(&format!("curl -s http://10.99.0.1:9464/metrics | /usr/bin/python3 {}", parse.display()));
     for line in [
         "decisions_total ('decision', 'allow') ('layer', 'l7') ('reason_code', '') 3\n",
-        "decisions_total ('decision', 'deny') ('layer', 'l4') ('reason_code', 'endpoint_not_in_policy') 1\n",
+        "decisions_total ('decision', 'deny') ('layer', 'l4') ('reason_code', 'endpoint_not_in_policy') 2\n",
         "requests_total ('decision', 'allow') ('protocol', 'http') 3\n",
         "requests_total ('decision', 'deny') ('protocol', 'http') 1\n",
         "connections_total ('door', 'connect') 0\n",
         "connections_total ('door', 'forward') ",
         "bytes_total ('direction', 'received') ",
-        "decision_seconds_count 4\n",
+        "decision_seconds_count 5\n",
         "upstream_connect_seconds_count ",
         "policy_generation 1\n",
         "policy_reloads_total ('result', 'applied') 0\n",
@@ -171,6 +174,20 @@ fn a_second_signal_ends_a_drain_and_without_a_drain_the_first_is_passed_on() {
             started.signal(Signal::INT);
         }
         assert_eq!(started.wait().code(), if arguments.is_empty() { 143 } else { 130 });
+    }
+}
+
+#[test]
+fn a_kept_sandbox_drains_too_and_ends() {
+    for command in ["exec sleep 600", "true"] {
+        let lab = Lab::with_web();
+        let arguments = ["--keep", "--drain", "1", "--health-port", "9464"];
+        let started = lab.sandbox(&super::policy("{}")).args(&arguments).start(&["sh", "-c", command]);
+        wait_for(&lab, if command == "true" { "PROC:TERMINATE" } else { "PROC:LAUNCH" });
+        until(&lab, "curl -s -m 5 http://127.0.0.1:9464/readyz", "ok");
+        started.signal(Signal::TERM);
+        until(&lab, "curl -s -m 5 http://127.0.0.1:9464/readyz", "the sandbox ends");
+        assert_eq!(started.wait().code(), if command == "true" { 0 } else { 143 });
     }
 }
 

@@ -266,9 +266,41 @@ fn a_watched_policy_is_read_again_after_writes_renames_and_swapped_symlinks_each
         "cp -a {config} {config}.new; echo '# new' >> {config}.new/..three/policy.yaml; mv {config} {config}.old; mv {config}.new {config}"
     ));
     wait_for_lines(&lab, reloaded, 5);
+    // Removed and made again, by the next writer in the same inode perhaps; and changed once more.
+    run(&format!("rm -r {config}; mkdir {config}; cd {config}; echo '# again' > policy.yaml"));
+    run("until [ -s policy.yaml ]; do :; done; sleep 1; echo 'network_policies: {}' > policy.yaml");
+    wait_for_lines(&lab, reloaded, 6);
+    run("echo 'network_policies: {} # more' > policy.yaml");
+    wait_for_lines(&lab, reloaded, 7);
     started.signal(Signal::TERM);
     let finished = started.wait();
-    assert_eq!(finished.logged(reloaded).len(), 5, "{}", finished.log);
+    assert_eq!(finished.logged(reloaded).len(), 7, "{}", finished.log);
+}
+
+#[test]
+fn a_watched_policy_behind_a_swapped_folder_or_mounted_by_itself_is_read_again() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let base = policy.with_file_name("os").display().to_string();
+    let policy = policy.display();
+    let made = format!(
+        "mkdir -p {base}/one {base}/two; cp {policy} {base}/one; cp {policy} {base}/two; ln -s one {base}/current"
+    );
+    assert_eq!(lab.shell(&made), "");
+    let file = format!("{base}/current/policy.yaml");
+    let started = Sandbox::bare(&lab).args(&["--policy-data", &file, "--watch"]).start(&["sleep", "600"]);
+    wait_for_lines(&lab, "PROC:LAUNCH", 1);
+    let reloaded = "Policy reloaded successfully";
+    assert_eq!(lab.shell(&format!("ln -sfn two {base}/current")), "");
+    wait_for_lines(&lab, reloaded, 1);
+    // The file alone is open elsewhere, as a file that is mounted by itself is written.
+    assert_eq!(
+        lab.shell(&format!("cd /; ln {base}/two/policy.yaml {base}/elsewhere; echo '# more' >> {base}/elsewhere")),
+        ""
+    );
+    wait_for_lines(&lab, reloaded, 2);
+    started.signal(Signal::TERM);
+    drop(started.wait());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde_json::json;
 use time::OffsetDateTime;
+use tracing::Level;
 
 use super::identity::{Label, RunIdentity};
 use crate::text::counted;
@@ -37,10 +38,10 @@ impl Form {
     }
 
     /// Returns a message of the supervisor to its operator as a line of `identity`, once that is known.
-    pub(super) fn message(self, text: &str, identity: Option<&RunIdentity>) -> String {
+    pub(super) fn message(self, level: Level, text: &str, identity: Option<&RunIdentity>) -> String {
         match self {
             Self::Text => text.to_owned(),
-            Self::Json => diagnostic(OffsetDateTime::now_utc(), "INFO", "openshell_sandbox", text, identity),
+            Self::Json => diagnostic(OffsetDateTime::now_utc(), level.as_str(), "openshell_sandbox", text, identity),
         }
     }
 }

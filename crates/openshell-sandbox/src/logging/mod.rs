@@ -132,8 +132,17 @@ fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, PathBu
 
 /// Prints a message on standard error, even before logging has started.
 pub(crate) fn print_stderr(text: &str) {
+    print_as(Level::WARN, text);
+}
+
+/// As [`print_stderr`], for the cause of a failure.
+pub(crate) fn print_failure(text: &str) {
+    print_as(Level::ERROR, text);
+}
+
+fn print_as(level: Level, text: &str) {
     match LOG.get() {
-        Some(log) => log.stderr.print(text),
+        Some(log) => log.stderr.print(level, text),
         None => stderr::print_unqueued(text),
     }
 }

@@ -41,9 +41,9 @@ impl StandardError {
         Self { queue: Queue::new("log-errors", Writer { form }), level, form, identity, held: Mutex::default() }
     }
 
-    /// Prints a message that no level hides.
-    pub(super) fn print(&self, text: &str) {
-        let text = self.form.message(text, Some(&self.identity));
+    /// Prints a message that no level hides; `level` is for readers of JSON.
+    pub(super) fn print(&self, level: Level, text: &str) {
+        let text = self.form.message(level, text, Some(&self.identity));
         if !self.queue.start() {
             return print_unqueued(&text);
         }
@@ -64,7 +64,10 @@ impl StandardError {
         let Some(Held { count: count @ 1.., last }) = self.held().take() else { return };
         let which = if count > HELD as u64 { format!("; the last {HELD} of them") } else { String::new() };
         let lines = counted(count, "line", "lines");
-        self.print(&format!("openshell-sandbox: {lines} held back while the command had the terminal{which}:"));
+        self.print(
+            Level::INFO,
+            &format!("openshell-sandbox: {lines} held back while the command had the terminal{which}:"),
+        );
         last.into_iter().for_each(|line| self.queue.push(line));
     }
 
@@ -121,9 +124,11 @@ impl Output for Writer {
     fn write(&mut self, mut line: Line, left_out: u64) {
         if left_out > 0 {
             let missing = format!("{} left out", counted(left_out, "line", "lines"));
-            line.text = format!("{}\n{}", self.form.message(&missing, None), line.text);
+            line.text = format!("{}\n{}", self.form.message(Level::WARN, &missing, None), line.text);
         }
         // A closed standard error must not keep anything from going on.
-        let _ = writeln!(std::io::stderr(), "{}", line.text);
+        line.text.push('\n');
+        // In one piece: the command may write to the same stream.
+        let _ = std::io::stderr().write_all(line.text.as_bytes());
     }
 }

@@ -1,16 +1,15 @@
 //! Watches the input files: a change of one, by writing, by renaming, or by the swap of a symlink on its way, has them read again.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -22,22 +21,31 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Longest wait for that.
 const BURST: Duration = Duration::from_secs(2);
 
-/// Pause before a folder that is missing is looked for again.
-const MISSING: Duration = Duration::from_secs(1);
+/// Interval of looks at files of which a part cannot be watched.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Device and inode.
-type Identity = (u64, u64);
+/// Symlinks on the way of a file, at most, as for the kernel (path_resolution(7)).
+const LINKS: usize = 40;
 
-/// The state of a file that its readers would notice; `None` if there is none.
-type Fingerprint = Option<(Identity, u64, i64, i64)>;
+/// Changes of a folder or a file that may concern a reader.
+const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF);
+
+/// The state of a file that its readers would notice: device, inode, size, and time of the last change; `None` if there is none.
+type Fingerprint = Option<(u64, u64, u64, (i64, i64))>;
 
 /// A watch over files.
 pub(crate) struct Watch {
     files: Vec<PathBuf>,
     events: AsyncFd<OwnedFd>,
-    /// The folders of the files and of their targets, as they were when their watch began.
-    folders: BTreeMap<PathBuf, Identity>,
     seen: Vec<Fingerprint>,
+    /// True while a part cannot be watched, which is logged once.
+    is_partial: bool,
 }
 
 impl Watch {
@@ -46,25 +54,19 @@ impl Watch {
     /// # Errors
     /// The system has no more inotify instances (inotify(7)).
     pub(crate) fn new(files: Vec<PathBuf>, begun: SystemTime) -> io::Result<Self> {
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        #[expect(
-            deprecated,
-            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
-        )]
-        let events = AsyncFd::with_interest(events, Interest::READABLE)?;
         let begun = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let begun = (i64::try_from(begun.as_secs()).unwrap_or(i64::MAX), i64::from(begun.subsec_nanos()));
         // What has changed since then may have been read before.
-        let known =
-            |file: &PathBuf| fingerprint(file).filter(|(.., seconds, nanoseconds)| (*seconds, *nanoseconds) < begun);
+        let known = |file: &PathBuf| fingerprint(file).filter(|(.., changed)| *changed < begun);
         let seen = files.iter().map(known).collect();
-        Ok(Self { files, events, folders: BTreeMap::new(), seen })
+        Ok(Self { files, events: instance()?, seen, is_partial: false })
     }
 
     /// Notifies `wanted` of every change, for as long as it is polled.
     pub(crate) async fn run(mut self, wanted: Arc<Notify>) {
         loop {
-            let is_whole = self.follow_folders();
+            // Before the look, so that no change is between them.
+            let is_whole = self.renew();
             let now: Vec<_> = self.files.iter().map(|file| fingerprint(file)).collect();
             if now != self.seen {
                 self.seen = now;
@@ -72,27 +74,27 @@ impl Watch {
             }
             if is_whole {
                 self.changed().await;
-                self.settle().await;
             } else {
                 // Whatever comes first.
-                let _ = timeout(MISSING, self.changed()).await;
+                let _ = timeout(INTERVAL, self.changed()).await;
             }
+            self.settle().await;
         }
     }
 
-    /// Waits for a change in a folder, and takes all that there are.
+    /// Waits for a change, and takes all that there are.
     async fn changed(&self) {
         match self.events.readable().await {
             Ok(mut ready) => {
                 let mut space = [MaybeUninit::uninit(); 4096];
-                while matches!(rustix::io::read(self.events.get_ref(), &mut space), Ok((taken, _)) if !taken.is_empty())
-                {
-                }
+                let mut taken =
+                    || rustix::io::read(self.events.get_ref(), &mut space).is_ok_and(|(taken, _)| !taken.is_empty());
+                while taken() {}
                 ready.clear_ready();
             }
             Err(error) => {
                 tracing::error!("changes of the input files cannot be watched: {error}");
-                sleep(MISSING).await;
+                sleep(INTERVAL).await;
             }
         }
     }
@@ -103,63 +105,64 @@ impl Watch {
         while Instant::now() < end && timeout_at(end.min(Instant::now() + QUIET), self.changed()).await.is_ok() {}
     }
 
-    /// Watches the folders that the files and the symlinks on their way are in; returns false if one is missing.
-    fn follow_folders(&mut self) -> bool {
-        let mut is_whole = true;
-        for folder in self.files.iter().flat_map(|file| folders(file)) {
-            let Some(identity) = identity(&folder) else {
-                is_whole = false;
-                continue;
-            };
-            if self.folders.get(&folder) == Some(&identity) {
-                continue;
+    /// Watches everything on the way of the files as it is now, and nothing of before; returns false if a part cannot be watched.
+    fn renew(&mut self) -> bool {
+        let renewed = instance().and_then(|events| {
+            let places: BTreeSet<_> = self.files.iter().flat_map(|file| places(file)).collect();
+            let added =
+                places.iter().try_for_each(|place| match inotify::add_watch(events.get_ref(), place, CHANGES) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(io::Error::other(format!("{}: {error}", place.display()))),
+                });
+            self.events = events;
+            added
+        });
+        match &renewed {
+            Err(error) if !self.is_partial => {
+                tracing::info!(
+                    "looking at the input files each second, as a part of their way cannot be watched: {error}"
+                );
             }
-            let flags = WatchFlags::CLOSE_WRITE
-                | WatchFlags::CREATE
-                | WatchFlags::DELETE
-                | WatchFlags::MOVE
-                | WatchFlags::ATTRIB
-                | WatchFlags::DELETE_SELF
-                | WatchFlags::MOVE_SELF
-                | WatchFlags::ONLYDIR;
-            match inotify::add_watch(self.events.get_ref(), &folder, flags) {
-                Ok(_) => drop(self.folders.insert(folder, identity)),
-                Err(Errno::NOENT) => is_whole = false,
-                Err(error) => {
-                    tracing::warn!(
-                        "changes in {} cannot be watched ({error}); it is looked at each second",
-                        folder.display()
-                    );
-                    is_whole = false;
-                }
-            }
+            Ok(()) | Err(_) => {}
         }
-        is_whole
+        self.is_partial = renewed.is_err();
+        !self.is_partial
     }
 }
 
-/// The folder of a file, and those of its targets, if it is a symlink or its folder is.
-fn folders(file: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut path = file.to_owned();
-    // As many as a look-up follows (path_resolution(7)).
-    for _ in 0..40 {
-        let Some(folder) = path.parent() else { break };
-        found.push(folder.to_owned());
-        // A ConfigMap's file is a symlink to ..data/FILE, and ..data, beside it, the symlink that is swapped.
-        match std::fs::read_link(&path) {
-            Ok(target) => path = folder.join(target),
-            Err(_) => break,
+fn instance() -> io::Result<AsyncFd<OwnedFd>> {
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
+    AsyncFd::with_interest(events, Interest::READABLE)
+}
+
+/// Everything whose change may change what is read at `file`, an absolute path: the folders of its symlinks, its own, and the file.
+fn places(file: &Path) -> Vec<PathBuf> {
+    let (mut found, mut path) = (Vec::new(), file.to_owned());
+    'links: for _ in 0..LINKS {
+        let mut walked = PathBuf::new();
+        let mut parts = path.components();
+        while let Some(part) = parts.next() {
+            if part == Component::ParentDir {
+                walked.pop();
+                continue;
+            }
+            walked.push(part);
+            let Ok(target) = std::fs::read_link(&walked) else { continue };
+            walked.pop();
+            found.push(walked.clone());
+            // The rest of the way goes on from the target.
+            path = walked.join(target).join(parts.as_path());
+            continue 'links;
         }
+        found.extend(walked.parent().map(Path::to_owned));
+        found.push(walked);
+        break;
     }
     found
 }
 
-fn identity(path: &Path) -> Option<Identity> {
-    std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
-}
-
 fn fingerprint(file: &Path) -> Fingerprint {
     let data = std::fs::metadata(file).ok()?;
-    Some(((data.dev(), data.ino()), data.size(), data.ctime(), data.ctime_nsec()))
+    Some((data.dev(), data.ino(), data.size(), (data.ctime(), data.ctime_nsec())))
 }

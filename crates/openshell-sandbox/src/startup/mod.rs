@@ -230,7 +230,8 @@ pub(crate) async fn start(
         }
         false => None,
     };
-    let relays = Arc::new(ssh::Relays { inside, ssh: ssh.as_ref().map(SshServer::door) });
+    let relays =
+        Arc::new(ssh::Relays { inside, ssh: ssh.as_ref().map(SshServer::door), closed: services.closed.subscribe() });
     let Host { tls, resolver_files, made, run_dir, .. } = host;
     let control = Control {
         launcher: Arc::clone(&confined.launcher),

@@ -1,7 +1,7 @@
 //! Starts the server of health and metrics.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,15 @@ use openshell_monitoring::metrics::Metrics;
 use openshell_monitoring::server::{Server, Sockets};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::peer;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::bound_socket::BoundSocket;
 use crate::config::Config;
 use crate::logging;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// The state and the counts of a sandbox, and the server that tells them.
 #[derive(Debug)]
@@ -59,13 +64,26 @@ impl Monitoring {
 
 /// Listens at `port` of all IPv6 and IPv4 addresses: the probes of a container engine come from outside of the container.
 fn listen(port: u16) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
-        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
+    match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
         // A host without IPv6.
-        _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
-    })?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => listen_at((Ipv4Addr::UNSPECIFIED, port).into()),
+        listening => listening,
+    }
+    .map_err(io::Error::from)
+}
+
+fn listen_at(address: SocketAddr) -> Result<TcpListener, Errno> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // Whatever net.ipv6.bindv6only says (ipv6(7)).
+        net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn log(place: &str) {

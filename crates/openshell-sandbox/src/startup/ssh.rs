@@ -173,6 +173,9 @@ impl SshServer {
                         Err(error) => tracing::warn!("a relay to the SSH server is lost: {error}"),
                     }
                 }
+                // Those that are not served yet end with their streams.
+                relayed.close();
+                while relayed.try_recv().is_ok() {}
                 std::future::pending().await
             };
             tokio::select! {
@@ -202,10 +205,14 @@ impl SshServer {
 pub(super) struct Relays {
     pub(super) inside: Arc<InsideNetwork>,
     pub(super) ssh: Option<mpsc::Sender<Relayed>>,
+    pub(super) closed: Closed,
 }
 
 impl session::Inside for Relays {
     fn dial(&self, target: RelayTarget, id: &str) -> Dialing {
+        if *self.closed.borrow() {
+            return Box::pin(async { Err(io::Error::other("the sandbox ends, and lets nobody in any more")) });
+        }
         let port = match target {
             RelayTarget::Port(port) => port,
             RelayTarget::Ssh => {

@@ -23,6 +23,14 @@ use crate::workload::start_failure::StartContext;
 /// Reason in the log lines of a command that ran too long.
 const TIMED_OUT_REASON: &str = "time-out";
 
+/// Waits for a time, for good if there is none.
+pub(super) async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
 /// The command and its supervision: signals passed on, the time-out, and the grace before a kill.
 pub(super) struct CommandSupervisor<'c> {
     context: StartContext<'c>,
@@ -66,10 +74,7 @@ impl<'c> CommandSupervisor<'c> {
     /// Waits for the next deadline, if there is one.
     pub(super) async fn deadline(&self) {
         let draining = self.draining.map(|(end, _)| end);
-        match self.deadline.into_iter().chain(draining).min() {
-            Some(deadline) => sleep_until(deadline).await,
-            None => pending().await,
-        }
+        until(self.deadline.into_iter().chain(draining).min()).await;
     }
 
     /// Takes an event, and returns the exit code if it was the end.

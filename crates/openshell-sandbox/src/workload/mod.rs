@@ -14,6 +14,7 @@ use openshell_supervisor::init::{Command, Session};
 use openshell_supervisor::signals::{self, SignalAction};
 use openshell_supervisor::streams::Streams;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
@@ -21,7 +22,7 @@ use crate::exit::Ended;
 use crate::logging;
 use crate::startup::Sandbox;
 use crate::terminal::Terminal;
-use command_supervisor::CommandSupervisor;
+use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
 use start_failure::StartContext;
 
@@ -126,23 +127,24 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<End
     };
     command.log_end(Severity::Info, Some(code.into()));
     let ended = Ended { code, cause: command.cause() };
-    if config.keep && ended.cause.is_none() {
-        keep(sandbox, ended.code, config.timeout.is_some()).await?;
+    if config.keep && !command.is_ending() {
+        keep(config, sandbox, ended.code).await?;
     }
     Ok(ended)
 }
 
 /// Keeps the sandbox for clients until a signal ends it.
-async fn keep(sandbox: &mut Sandbox, code: u8, has_time_out: bool) -> anyhow::Result<()> {
+async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Result<()> {
     let (ended, end) = oneshot::channel::<()>();
     let ended = Mutex::new(Some(ended));
     // Dropped with the event, it tells of it.
     sandbox.launcher.on_end(Box::new(move |_| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take())))?;
-    if has_time_out {
+    if config.timeout.is_some() {
         // It was the command's.
         sandbox.launcher.end_after(NEVER)?;
     }
     let mut end = std::pin::pin!(end);
+    let mut drained = None;
     if let Some(process) = sandbox.main_process.clone() {
         // Its last output is on its way; other processes may hold the streams for good.
         tokio::time::sleep(SETTLING).await;
@@ -151,14 +153,17 @@ async fn keep(sandbox: &mut Sandbox, code: u8, has_time_out: bool) -> anyhow::Re
     loop {
         tokio::select! {
             Some(signal) = sandbox.signals.recv() => match signals::action(signal, false) {
-                SignalAction::Terminate => {
+                // Only the first one waits.
+                SignalAction::Terminate if drained.is_none() && !config.drain.is_zero() => {
                     sandbox.close();
-                    return Ok(());
+                    drained = Some(Instant::now() + config.drain);
                 }
+                SignalAction::Terminate => return Ok(()),
                 SignalAction::Reload => sandbox.reload.notify_one(),
                 _ => {}
             },
             ended = sandbox.tasks.ended() => return Err(ended.into()),
+            () = until(drained) => return Ok(()),
             _ = &mut end => bail!("the sandbox's init ended, and every process with it"),
         }
     }
