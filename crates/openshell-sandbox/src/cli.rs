@@ -18,7 +18,7 @@ use crate::logging::{Form, Label};
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
 openshell-sandbox doctor [POLICY], openshell-sandbox exec NAME -- COMMAND, openshell-sandbox ps,
 openshell-sandbox cp SRC DEST,
-openshell-sandbox gateway check, openshell-sandbox copy-self DEST (each has --help).
+openshell-sandbox gateway check, openshell-sandbox ca show DIR, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
 1 for any error before it ran.
@@ -150,6 +150,11 @@ pub(crate) struct Args {
     /// Certificates (PEM) to trust in upstreams, beside Mozilla's and the system's
     #[arg(long, value_name = "FILE")]
     pub(crate) upstream_ca_file: Option<PathBuf>,
+
+    /// Folder with one certificate authority for many sandboxes, made if it is missing: ca.pem, or a mounted tls.key and
+    /// tls.crt [default: an authority of this run, in memory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca_dir: Option<PathBuf>,
 
     /// The proxy's port on the sandbox's link
     #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = port)]
@@ -443,6 +448,26 @@ pub(crate) struct CpArgs {
     pub(crate) run_dir: Option<PathBuf>,
 }
 
+/// Shows or replaces the certificate authority of a folder (--ca-dir).
+#[derive(Debug, Parser)]
+#[command(name = "ca", bin_name = "openshell-sandbox ca", max_term_width = 100)]
+pub(crate) struct CaArgs {
+    /// `show` prints the certificates that programs inside trust; `rotate` makes the next authority
+    #[arg(value_name = "ACTION")]
+    pub(crate) action: CaAction,
+
+    /// The folder
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+/// Action on a kept authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CaAction {
+    Show,
+    Rotate,
+}
+
 /// Lists this user's running sandboxes.
 #[derive(Debug, Parser)]
 #[command(name = "ps", bin_name = "openshell-sandbox ps", max_term_width = 100)]
@@ -491,6 +516,8 @@ pub(crate) enum Invocation {
     Gateway(GatewayArgs),
     /// Run a further command in the sandbox with this name.
     Exec { sandbox: OsString, args: ExecArgs },
+    /// Show or replace a kept certificate authority.
+    Ca(CaArgs),
     /// List sandboxes.
     Ps(PsArgs),
     /// Copy files.
@@ -512,6 +539,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
         Some("exec") => parse_exec(words.into_iter().skip(1)).map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
         Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
         Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
+        Some("ca") => parse_as(words.into_iter().skip(1)).map(Invocation::Ca),
         Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
         Some("--internal") => {
             let service = words.get(2).and_then(|word| word.to_str()).unwrap_or_default().to_owned();

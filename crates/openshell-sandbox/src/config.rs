@@ -13,6 +13,7 @@ use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
+use crate::ca_dir;
 use crate::cli::{self, Args, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
 use crate::sources::credential_file::OpenedCredentials;
@@ -76,6 +77,8 @@ pub(crate) struct Config {
     /// The directory of the CA files inside, if one is named.
     pub(crate) tls_dir: Option<PathBuf>,
     pub(crate) upstream_ca_file: Option<PathBuf>,
+    /// The folder of the interception CA, if it is kept.
+    pub(crate) ca_dir: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
     /// True if the endpoints of an earlier observation are kept.
@@ -300,6 +303,7 @@ impl Config {
         let interactive = args.interactive || (crate::terminal::has_foreground() && !args.no_interactive);
         let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
         let log_level = level.map_or(Ok(usual), log_level)?;
+        let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
         let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
         let credentials = args.credentials.map(|file| OpenedCredentials::open(file, &mut environment)).transpose()?;
@@ -313,6 +317,7 @@ impl Config {
                 .chain(keys)
                 .map(|(what, path)| (what, path.to_owned()))
                 .chain(launchers)
+                .chain(ca_dir.iter().flat_map(|folder| ca_dir::key_files(folder)).map(|path| ("key of --ca-dir", path)))
                 .collect();
         let watched = args.watch.then(|| watched(origin.files(), &secret_files)).transpose()?.unwrap_or_default();
         for name in routes.iter().flat_map(|routes| &routes.variables) {
@@ -370,6 +375,7 @@ impl Config {
             runtime_dir,
             tls_dir: absolute(args.tls_dir).context("--tls-dir")?,
             upstream_ca_file: args.upstream_ca_file,
+            ca_dir,
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,

@@ -5,6 +5,7 @@
 mod audit;
 mod background_reporter;
 mod bound_socket;
+mod ca_dir;
 mod cli;
 mod config;
 mod control;
@@ -36,7 +37,7 @@ use crate::config::Config;
 use crate::sources::origin::Origin;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{check, copy_self, cp, doctor, exec, explain, gateway, internal, ps};
+use crate::subcommands::{ca, check, copy_self, cp, doctor, exec, explain, gateway, internal, ps};
 
 fn main() -> ExitCode {
     let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Invocation::Gateway(args) => return gateway::gateway(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Exec { sandbox, args } => return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error)),
         Invocation::Cp(args) => return cp::cp(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Ca(args) => return ca::ca(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Ps(args) => return ps::ps(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Internal { service, words } => {
             return internal::serve(&service, &words).unwrap_or_else(|error| failed(&error));

@@ -17,6 +17,32 @@ fn curl(lab: &Lab, origin: &Origin, rules: &str, arguments: &str) -> Finished {
 }
 
 #[test]
+fn sandboxes_with_one_folder_have_one_authority_whose_key_stays_outside() {
+    let lab = Lab::with_web();
+    let folder = lab.file("made", "").with_file_name("ca").display().to_string();
+    let policy = format!("{}filesystem_policy: {{read_only: [/, {folder}]}}\n", super::policy("{}"));
+    let as_caller = lab.as_caller();
+    if lab::host::tier() == lab::host::Tier::Rootless {
+        assert_eq!(lab.shell(&format!("mkdir -m 700 {folder}; chown {0}:{0} {folder}", lab::host::UID)), "");
+    }
+    let trusted = || {
+        let script = format!("cat $NODE_EXTRA_CA_CERTS; cat {folder}/ca.pem 2>&1 | grep -c PRIVATE");
+        let finished = lab.sandbox(&policy).args(&["--ca-dir", &folder]).sh(&script);
+        finished.stdout.strip_suffix("0\n").unwrap_or_else(|| panic!("{finished:?}")).to_owned()
+    };
+    let first = trusted();
+    assert!(first.contains("BEGIN CERTIFICATE") && trusted() == first, "{first}");
+    let ca = |action: &str| lab.shell(&format!("{as_caller} {} ca {action} {folder}", lab.program_path().display()));
+    assert!(ca("show").ends_with(&first), "{first}");
+    let rotated = ca("rotate");
+    assert!(rotated.ends_with(&first) && rotated.matches("BEGIN").count() == 2, "{rotated}");
+    assert!(trusted().ends_with(&first) && trusted() != first);
+    assert_eq!(lab.shell(&format!("chmod 644 {folder}/ca.pem")), "");
+    let finished = lab.sandbox(&policy).args(&["--ca-dir", &folder]).sh("true");
+    assert!(finished.code() == 1 && finished.stderr.contains("ca.pem: others may read it"), "{finished:?}");
+}
+
+#[test]
 fn requests_inside_tls_are_judged_and_answered_inside_tls() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);

@@ -1,16 +1,19 @@
-//! The sandbox's certificate authority: created at start, its key only in this process's memory.
+//! The sandbox's certificate authority: created at start, its key only in this process's memory; or kept for many sandboxes.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use base64::Engine as _;
 use openshell_policy::network::host::Host;
+use openshell_policy::secret::Secret;
 use quick_cache::sync::Cache;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -21,7 +24,11 @@ use crate::limits::Limits;
 
 /// Issues a certificate for each intercepted host.
 pub struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate, and those of the authorities before it that programs still trust.
+    certificates: Vec<CertificateDer<'static>>,
+    /// End of the validity of its certificate.
+    ends: OffsetDateTime,
     /// Made for the first host: many commands never open TLS.
     server: OnceLock<Result<Server, AuthorityError>>,
     leaves: Cache<Leaf, Arc<CertifiedKey>>,
@@ -59,6 +66,9 @@ const LEAF_RENEWAL: Duration = Duration::days(30);
 /// Validity of a certificate; clients accept at most 398 days.
 const LEAF_VALIDITY: Duration = Duration::days(90);
 
+/// Validity of an authority for many sandboxes.
+const KEPT_VALIDITY: Duration = Duration::days(5 * 365);
+
 /// Difference allowed between the clocks of client and supervisor.
 const SKEW: Duration = Duration::days(1);
 
@@ -79,6 +89,8 @@ pub enum AuthorityError {
     Issue(#[source] rcgen::Error),
     #[error("the sandbox's certificate authority has a key that TLS cannot use")]
     Key(#[source] rustls::Error),
+    #[error("{0}")]
+    Kept(&'static str),
 }
 
 /// The one crypto provider.
@@ -92,31 +104,89 @@ impl Authority {
     /// # Errors
     /// Randomness is missing, or the keys cannot be generated.
     pub fn create() -> Result<Self, AuthorityError> {
+        Self::generate(Duration::days(3650), &[])
+    }
+
+    /// Creates an authority for many sandboxes, valid for five years, and its text for [`Self::from_pem`]. Programs that trust it
+    /// trust `before` too.
+    ///
+    /// # Errors
+    /// Randomness is missing, or the keys cannot be generated.
+    pub fn create_kept(before: &[CertificateDer<'static>]) -> Result<(Self, Secret), AuthorityError> {
+        let authority = Self::generate(KEPT_VALIDITY, before)?;
+        let text = authority.issuer.key().serialize_pem() + &authority.pem();
+        Ok((authority, Secret::new(text.into_bytes())))
+    }
+
+    fn generate(validity: Duration, before: &[CertificateDer<'static>]) -> Result<Self, AuthorityError> {
         let now = OffsetDateTime::now_utc();
         let mut params = CertificateParams::default();
         params.distinguished_name = name("OpenShell Sandbox CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(3650));
+        (params.not_before, params.not_after) = (now - SKEW, now + validity);
+        let ends = params.not_after;
         let key = KeyPair::generate().map_err(AuthorityError::Make)?;
-        let issuer = CertifiedIssuer::self_signed(params, key).map_err(AuthorityError::Make)?;
-        Ok(Self { issuer, server: OnceLock::new(), leaves: Cache::new(Limits::CERTIFICATES) })
+        let own = params.self_signed(&key).map_err(AuthorityError::Make)?;
+        let certificates = [own.der().clone()].into_iter().chain(before.iter().cloned()).collect();
+        Ok(Self::new(Issuer::new(params, key), certificates, ends))
+    }
+
+    fn new(issuer: Issuer<'static, KeyPair>, certificates: Vec<CertificateDer<'static>>, ends: OffsetDateTime) -> Self {
+        Self { issuer, certificates, ends, server: OnceLock::new(), leaves: Cache::new(Limits::CERTIFICATES) }
+    }
+
+    /// Reads a kept authority: PEM with a private key, the authority's certificate, and those before it, of which those that have
+    /// ended are left out.
+    ///
+    /// # Errors
+    /// A part is missing, or is no authority's; the key is that of another certificate; or the certificate is not valid now.
+    pub fn from_pem(text: &[u8]) -> Result<Self, AuthorityError> {
+        let kept = |what| move |_| AuthorityError::Kept(what);
+        let key =
+            PrivateKeyDer::from_pem_slice(text).map_err(|_| AuthorityError::Kept("it has no private key in PEM"))?;
+        let key = KeyPair::try_from(&key).map_err(kept("its private key is of a kind that is not used here"))?;
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        let mut certificates = certificates.map_err(|_| AuthorityError::Kept("a certificate in it is broken"))?;
+        let Some(own) = certificates.first().cloned() else {
+            return Err(AuthorityError::Kept("it has no certificate in PEM"));
+        };
+        let now = OffsetDateTime::now_utc();
+        let parsed = Parsed::read(&own)?;
+        if !parsed.is_authority {
+            return Err(AuthorityError::Kept("its first certificate is not an authority's (CA:TRUE)"));
+        }
+        if parsed.public_key != key.subject_public_key_info() {
+            return Err(AuthorityError::Kept("its private key is not that of its first certificate"));
+        }
+        if now < parsed.begins || now >= parsed.ends {
+            return Err(AuthorityError::Kept("its certificate is not valid now"));
+        }
+        certificates.retain(|certificate| Parsed::read(certificate).is_ok_and(|parsed| now < parsed.ends));
+        let issuer = Issuer::from_ca_cert_der(&own, key).map_err(AuthorityError::Make)?;
+        Ok(Self::new(issuer, certificates, parsed.ends))
+    }
+
+    /// End of the validity of its certificate.
+    #[must_use]
+    pub fn ends(&self) -> OffsetDateTime {
+        self.ends
+    }
+
+    /// Its certificate, and those of the authorities before it.
+    #[must_use]
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
     }
 
     fn shared(&self) -> Result<&Server, AuthorityError> {
         self.server.get_or_init(Server::create).as_ref().map_err(Clone::clone)
     }
 
-    /// Certificate of the authority.
-    #[must_use]
-    pub fn certificate(&self) -> &CertificateDer<'static> {
-        self.issuer.der()
-    }
-
-    /// Certificate of the authority in PEM (RFC 7468).
+    /// [`Self::certificates`] in PEM (RFC 7468).
     #[must_use]
     pub fn pem(&self) -> String {
-        self.issuer.pem()
+        self.certificates.iter().map(|certificate| pem(certificate)).collect()
     }
 
     /// The configuration of a TLS server for `host`, with HTTP/2 if it `may_be_http2`.
@@ -155,10 +225,45 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = (now - SKEW, now + LEAF_VALIDITY);
-        let leaf = params.signed_by(&shared.leaf_key, &*self.issuer).map_err(AuthorityError::Issue)?;
-        let chain = vec![leaf.der().clone(), self.certificate().clone()];
+        let leaf = params.signed_by(&shared.leaf_key, &self.issuer).map_err(AuthorityError::Issue)?;
+        let chain = [leaf.der()].into_iter().chain(self.certificates.first()).cloned().collect();
         Ok(CertifiedKey::new(chain, Arc::clone(&shared.signing_key)))
     }
+}
+
+/// The parts of a certificate that an authority needs.
+struct Parsed {
+    is_authority: bool,
+    public_key: Vec<u8>,
+    begins: OffsetDateTime,
+    ends: OffsetDateTime,
+}
+
+impl Parsed {
+    fn read(certificate: &CertificateDer<'_>) -> Result<Self, AuthorityError> {
+        let broken = AuthorityError::Kept("a certificate in it is broken");
+        let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return Err(broken) };
+        let validity = parsed.validity();
+        Ok(Self {
+            is_authority: parsed.is_ca(),
+            public_key: parsed.public_key().raw.to_vec(),
+            begins: validity.not_before.to_datetime(),
+            ends: validity.not_after.to_datetime(),
+        })
+    }
+}
+
+/// A certificate in PEM.
+fn pem(certificate: &CertificateDer<'_>) -> String {
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut lines = String::with_capacity(text.len() + text.len() / 64 + 64);
+    for (index, character) in text.chars().enumerate() {
+        if index % 64 == 0 {
+            lines.push('\n');
+        }
+        lines.push(character);
+    }
+    format!("-----BEGIN CERTIFICATE-----{lines}\n-----END CERTIFICATE-----\n")
 }
 
 fn name(common_name: &str) -> DistinguishedName {
@@ -235,6 +340,34 @@ mod tests {
         for text in ["10.99.0.1", "2001:db8::1", &long] {
             assert!(authority.server(&host(text), true).is_ok(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_kept_authority_is_read_again_with_those_before_it_and_what_is_none_is_refused() {
+        let (old, _) = Authority::create_kept(&[]).unwrap();
+        let (authority, text) = Authority::create_kept(old.certificates()).unwrap();
+        let text = String::from_utf8(text.expose().to_vec()).unwrap();
+        let read = Authority::from_pem(text.as_bytes()).unwrap();
+        assert_eq!(read.certificates(), authority.certificates());
+        assert_eq!((read.certificates().len(), read.pem().matches("BEGIN").count()), (2, 2));
+        assert!((read.ends() - OffsetDateTime::now_utc() - Duration::days(5 * 365)).abs() < Duration::minutes(1));
+        assert!(read.server(&host("a.test"), true).is_ok());
+        let why = |text: &str| Authority::from_pem(text.as_bytes()).unwrap_err().to_string();
+        let (key, certificates) = text.split_at(text.find("-----BEGIN CERT").unwrap());
+        assert_eq!(why(""), "it has no private key in PEM");
+        assert_eq!(why(certificates), "it has no private key in PEM");
+        assert_eq!(why(key), "it has no certificate in PEM");
+        assert_eq!(why(&format!("{key}{}", old.pem())), "its private key is not that of its first certificate");
+        let leaf = super::pem(&read.leaf(&host("a.test"), OffsetDateTime::now_utc()).unwrap().cert[0]);
+        assert_eq!(why(&format!("{key}{leaf}")), "its first certificate is not an authority's (CA:TRUE)");
+        let broken = certificates.replacen("MII", "AAA", 1);
+        assert_eq!(why(&format!("{key}{broken}")), "a certificate in it is broken");
+        let ended = Authority::generate(-Duration::hours(1), &[]).unwrap();
+        let ended = ended.issuer.key().serialize_pem() + &ended.pem();
+        assert_eq!(why(&ended), "its certificate is not valid now");
+        let before = Authority::generate(-Duration::hours(1), &[]).unwrap();
+        let (_, text) = Authority::create_kept(before.certificates()).unwrap();
+        assert_eq!(Authority::from_pem(text.expose()).unwrap().certificates().len(), 1);
     }
 
     // Conformance: TLS-03.

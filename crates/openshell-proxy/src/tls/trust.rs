@@ -61,7 +61,8 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     // One that cannot be parsed would make Java refuse the whole store. The system's are its own.
     let is_valid = |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let others = others.iter().flat_map(|bundle| certificates(bundle)).filter(is_valid);
-    let all = certificates(system).filter(is_one_sequence).chain(others).chain([authority.certificate().clone()]);
+    let all =
+        certificates(system).filter(is_one_sequence).chain(others).chain(authority.certificates().iter().cloned());
     let mut count = 0_u32;
     for certificate in all {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());

@@ -18,6 +18,7 @@ use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::trusted_symlinks::resolve;
 
+use crate::ca_dir;
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::logging;
@@ -60,7 +61,10 @@ impl CaFiles {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
-        let authority = Authority::create()?;
+        let authority = match &config.ca_dir {
+            Some(folder) => ca_dir::open(folder)?,
+            None => Authority::create()?,
+        };
         let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let has_system = system.is_some();

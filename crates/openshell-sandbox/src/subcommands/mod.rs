@@ -1,5 +1,6 @@
 //! Subcommands, which run no command of the caller.
 
+pub(crate) mod ca;
 pub(crate) mod check;
 pub(crate) mod copy_self;
 pub(crate) mod cp;

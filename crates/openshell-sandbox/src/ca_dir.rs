@@ -1,0 +1,318 @@
+//! A folder with one certificate authority for many sandboxes (`--ca-dir`).
+//!
+//! `ca.pem` holds the private key, the certificate, and those before it. It is made whole beside its place and linked or renamed
+//! there, under a lock of the folder, so that nobody reads a part of it and all processes use the same. A mounted secret, `tls.crt`
+//! and `tls.key`, is used as it is.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use openshell_policy::secret::Secret;
+use openshell_policy::words::{ConfigState, Severity};
+use openshell_proxy::tls::authority::Authority;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use time::OffsetDateTime;
+
+use crate::logging;
+
+/// The file of an authority that is made here.
+const OWN: &str = "ca.pem";
+
+/// The files of a mounted secret.
+const MOUNTED: [&str; 2] = ["tls.key", "tls.crt"];
+
+/// Time before the end of an authority at which the next one is made.
+const RENEWAL: time::Duration = time::Duration::days(30);
+
+/// Longest wait for another process that makes the authority.
+const LOCK: Duration = Duration::from_secs(10);
+
+/// Bytes of a file, at most.
+const BYTES: u64 = 1024 * 1024;
+
+/// Which authority is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// The one that is there, unless it ends soon.
+    Current,
+    /// Another one.
+    Next,
+}
+
+/// The files with the key, as far as they are there or will be.
+pub(crate) fn key_files(folder: &Path) -> [PathBuf; 2] {
+    [OWN, MOUNTED[0]].map(|name| folder.join(name))
+}
+
+/// Returns the authority in `folder`, which is made if it is missing, and replaced 30 days before its end.
+///
+/// # Errors
+/// The folder or a file in it is open to others, is no authority's, or cannot be read or written.
+pub(crate) fn open(folder: &Path) -> anyhow::Result<Authority> {
+    open_as(folder, Wanted::Current)
+}
+
+/// Replaces the authority in `folder`; sandboxes that start from now on use the new one, and trust the old one until its end.
+///
+/// # Errors
+/// As [`open`]; or the authority is a mounted secret.
+pub(crate) fn rotate(folder: &Path) -> anyhow::Result<Authority> {
+    open_as(folder, Wanted::Next)
+}
+
+/// Returns the authority in `folder`, and makes none.
+///
+/// # Errors
+/// As [`open`]; or there is none.
+pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
+    let at = || format!("--ca-dir {}", folder.display());
+    let found = read_own(folder).and_then(|own| own.map_or_else(|| read_mounted(folder), |own| Ok(Some(own))));
+    found.and_then(|found| found.context("there is no authority in it")).with_context(at)
+}
+
+fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
+    let at = || format!("--ca-dir {}", folder.display());
+    make_folder(folder).and_then(|()| in_folder(folder, wanted)).with_context(at)
+}
+
+/// Makes the folder for this user alone, if it is missing; one that is there must not be open to others.
+fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error).context("it cannot be made"),
+        Ok(()) | Err(_) => {}
+    }
+    let data = std::fs::metadata(folder).context("it cannot be looked at")?;
+    if !is_own(data.uid()) || data.mode() & 0o022 != 0 {
+        bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
+    }
+    Ok(())
+}
+
+fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
+    let _lock = lock(folder)?;
+    let Some(own) = read_own(folder)? else {
+        return match (read_mounted(folder)?, wanted) {
+            (None, _) => make(folder, None),
+            (Some(_), Wanted::Next) => bail!("{} is a mounted secret; replace it where it comes from", MOUNTED[0]),
+            (Some(mounted), Wanted::Current) => {
+                if ends_soon(&mounted) {
+                    warn(&mounted, "replace the secret");
+                }
+                Ok(mounted)
+            }
+        };
+    };
+    if wanted == Wanted::Current && !ends_soon(&own) {
+        return Ok(own);
+    }
+    match make(folder, Some(&own)) {
+        // It serves until its end.
+        Err(error) if wanted == Wanted::Current && own.ends() > OffsetDateTime::now_utc() => {
+            warn(&own, &format!("it cannot be replaced: {error:#}"));
+            Ok(own)
+        }
+        made => made,
+    }
+}
+
+fn ends_soon(authority: &Authority) -> bool {
+    authority.ends() - OffsetDateTime::now_utc() < RENEWAL
+}
+
+fn warn(authority: &Authority, remedy: &str) {
+    let message = format!("the certificate authority of --ca-dir ends at {}; {remedy}", authority.ends());
+    logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
+}
+
+/// Locks the folder until the file is dropped.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let flags = OFlags::DIRECTORY.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(folder).context("it cannot be opened")?;
+    let deadline = Instant::now() + LOCK;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked"),
+            // A file system without locks; linking decides there.
+            Err(_) => return Ok(file),
+        }
+    }
+}
+
+/// Reads the authority that was made here, if there is one.
+fn read_own(folder: &Path) -> anyhow::Result<Option<Authority>> {
+    match read(&folder.join(OWN), OFlags::NOFOLLOW, true) {
+        Ok(Some(text)) => parse(text.expose()).map(Some).context(OWN),
+        other => other.map(|_| None).context(OWN),
+    }
+}
+
+/// Reads a mounted secret, if there is one.
+fn read_mounted(folder: &Path) -> anyhow::Result<Option<Authority>> {
+    let [key, certificate] = MOUNTED.map(|name| folder.join(name));
+    // What the kubelet mounts are symlinks.
+    let Some(key) = read(&key, OFlags::empty(), true).context(MOUNTED[0])? else { return Ok(None) };
+    let certificate = read(&certificate, OFlags::empty(), false).context(MOUNTED[1])?;
+    let certificate = certificate.with_context(|| format!("{} is there, and {} is not", MOUNTED[0], MOUNTED[1]))?;
+    let text = Secret::new([key.expose(), b"\n", certificate.expose()].concat());
+    parse(text.expose()).map(Some).with_context(|| MOUNTED.join(" and "))
+}
+
+fn parse(text: &[u8]) -> anyhow::Result<Authority> {
+    Authority::from_pem(text).context("no certificate authority")
+}
+
+/// Reads a file, if it is there; one with a `key` must be open to its owner alone.
+fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secret>> {
+    let flags = (flags | OFlags::NONBLOCK).bits().cast_signed();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.context("it cannot be read")?,
+    };
+    let data = file.metadata()?;
+    if !data.is_file() || !is_own(data.uid()) {
+        bail!("it is not a file of root's or this user's");
+    }
+    if is_key && data.mode() & 0o077 != 0 {
+        bail!("others may read it: give it mode 0600 (chmod 600, defaultMode: 0400)");
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(data.len().min(BYTES)).unwrap_or_default());
+    file.take(BYTES).read_to_end(&mut bytes).context("it cannot be read")?;
+    Ok(Some(Secret::new(bytes)))
+}
+
+/// Makes an authority, after `before` if there was one.
+fn make(folder: &Path, before: Option<&Authority>) -> anyhow::Result<Authority> {
+    let known = before.map(Authority::certificates).unwrap_or_default();
+    let (authority, text) = Authority::create_kept(known)?;
+    let (new, place) = (folder.join(format!(".{OWN}.{}", std::process::id())), folder.join(OWN));
+    let placed = write(&new, &text).and_then(|()| match before {
+        Some(_) => std::fs::rename(&new, &place),
+        None => std::fs::hard_link(&new, &place),
+    });
+    let _ = std::fs::remove_file(&new);
+    match placed {
+        // Another process was faster, on a file system without locks.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            read_own(folder)?.ok_or_else(|| anyhow!("{OWN} came and went"))
+        }
+        Err(error) => Err(error).context("the authority cannot be written"),
+        Ok(()) => Ok(authority),
+    }
+}
+
+fn write(path: &Path, text: &Secret) -> io::Result<()> {
+    // Of an earlier process with this number.
+    let _ = std::fs::remove_file(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.expose())?;
+    file.sync_all()
+}
+
+fn is_own(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    use super::{open, rotate, show};
+
+    /// A folder of its own, which is not there yet.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("openshell-ca-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    }
+
+    #[test]
+    fn all_who_open_a_folder_at_once_get_one_authority() {
+        let folder = folder("race");
+        let threads: Vec<_> = (0..16)
+            .map(|_| {
+                let folder = folder.clone();
+                std::thread::spawn(move || open(&folder).unwrap().pem())
+            })
+            .collect();
+        let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        all.dedup();
+        assert_eq!(all.len(), 1);
+        assert_eq!(show(&folder).unwrap().pem(), all[0]);
+        let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["ca.pem"]);
+        let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(folder.clone()), mode(folder.join("ca.pem"))), (0o700, 0o600));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_rotated_authority_is_another_one_and_shows_the_one_before() {
+        let folder = folder("rotate");
+        assert!(format!("{:#}", show(&folder).unwrap_err()).ends_with("there is no authority in it"));
+        let old = open(&folder).unwrap();
+        let new = rotate(&folder).unwrap();
+        assert_ne!(old.certificates()[0], new.certificates()[0]);
+        assert_eq!(new.certificates()[1..], *old.certificates());
+        assert_eq!(open(&folder).unwrap().certificates(), new.certificates());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_mounted_pair_is_used_as_it_is() {
+        let (made, folder) = (folder("made"), folder("mounted"));
+        let authority = open(&made).unwrap();
+        let text = std::fs::read_to_string(made.join("ca.pem")).unwrap();
+        let (key, certificate) = text.split_at(text.find("-----BEGIN CERT").unwrap());
+        std::fs::create_dir_all(folder.join("..data")).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, content, mode) in [("tls.key", key, 0o400), ("tls.crt", certificate, 0o444)] {
+            let file = folder.join("..data").join(name);
+            std::fs::write(&file, content).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::symlink(format!("..data/{name}"), folder.join(name)).unwrap();
+        }
+        assert_eq!(open(&folder).unwrap().certificates(), authority.certificates());
+        assert!(format!("{:#}", rotate(&folder).unwrap_err()).contains("is a mounted secret"));
+        assert!(!folder.join("ca.pem").exists());
+        let key = folder.join("..data/tls.key");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o440)).unwrap();
+        assert!(format!("{:#}", open(&folder).unwrap_err()).contains("others may read it"));
+        std::fs::remove_file(folder.join("tls.crt")).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(format!("{:#}", open(&folder).unwrap_err()).contains("tls.key is there, and tls.crt is not"));
+        std::fs::remove_dir_all(made).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_or_file_that_others_may_change_or_read_or_that_is_cut_is_refused() {
+        let folder = folder("open");
+        let why = || format!("{:#}", open(&folder).unwrap_err());
+        open(&folder).unwrap();
+        let file = folder.join("ca.pem");
+        let whole = std::fs::read(&file).unwrap();
+        for cut in [0, 100, whole.len() / 2, whole.len() - 40] {
+            std::fs::write(&file, &whole[..cut]).unwrap();
+            assert!(why().contains("ca.pem: no certificate authority: "), "{}", why());
+        }
+        std::fs::write(&file, &whole).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(why().contains("others may read it"), "{}", why());
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(why().contains("others may change it"), "{}", why());
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::rename(&file, folder.join("other")).unwrap();
+        std::os::unix::fs::symlink("other", &file).unwrap();
+        assert!(why().contains("ca.pem: it cannot be read"), "{}", why());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,21 @@
+//! `ca`: shows or replaces a kept certificate authority.
+
+use std::process::ExitCode;
+
+use crate::ca_dir;
+use crate::cli::{CaAction, CaArgs};
+use crate::logging;
+
+/// Prints the certificates of the authority, after it was replaced if that is asked for.
+///
+/// # Errors
+/// There is no authority, or it cannot be used or replaced.
+pub(crate) fn ca(args: &CaArgs) -> anyhow::Result<ExitCode> {
+    let authority = match args.action {
+        CaAction::Show => ca_dir::show(&args.folder)?,
+        CaAction::Rotate => ca_dir::rotate(&args.folder)?,
+    };
+    logging::print_line(&format!("# valid until {}", authority.ends()));
+    authority.pem().lines().for_each(logging::print_line);
+    Ok(ExitCode::SUCCESS)
+}
