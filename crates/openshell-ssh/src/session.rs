@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::BytesMut;
 use openshell_policy::words::SshActivity;
 use openshell_supervisor::environment::Environment;
-use openshell_supervisor::init::{Command, Session as SessionKind, Status};
+use openshell_supervisor::init::{Command, IgnoredSignals, Session as SessionKind, Status};
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::pty::{self, Size};
 use russh::server::{Handle, Msg};
@@ -304,7 +304,7 @@ impl Session {
             directories.clone_from(&self.workload.directories);
         }
         let session = if request.is_some() { SessionKind::Terminal } else { SessionKind::New };
-        Command { arguments, environment: variables.collect(), directories, session }
+        Command { arguments, environment: variables.collect(), directories, session, ignored: IgnoredSignals::Reset }
     }
 
     /// The value of `SSH_CONNECTION` (ssh(1)).

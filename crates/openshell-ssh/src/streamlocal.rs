@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::path::Path;
 use std::time::Duration;
 
-use openshell_supervisor::init::{Command, Session};
+use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_supervisor::packets;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
@@ -80,6 +80,7 @@ impl Helper {
             environment: Vec::new(),
             directories: workload.directories.clone(),
             session: Session::New,
+            ignored: IgnoredSignals::Kept,
         };
         // Its messages, and their end, tell everything that there is to know.
         let streams = [theirs.as_fd(), null.as_fd(), null.as_fd()];

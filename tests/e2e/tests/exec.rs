@@ -91,6 +91,28 @@ fn a_further_command_is_confined_as_the_main_one() {
 }
 
 #[test]
+fn signals_that_the_starter_of_a_sandbox_ignores_reach_further_commands_and_not_the_main_one() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work").display().to_string();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let (as_caller, program) = (lab.as_caller(), lab.program_path().display().to_string());
+    // As nohup and a script's `&` have it: HUP, INT and QUIT are ignored.
+    let seen = shell(
+        &lab,
+        &format!(
+            "cd {folder}; trap '' HUP INT QUIT; {as_caller} {program} --policy-data {policy} --workdir {folder} --name box -- \
+             sh -c 'grep SigIgn /proc/self/status > main; sleep 600' 2> /dev/null & \
+             until [ -s main ]; do sleep 0.05; done; trap - HUP INT QUIT; \
+             sandbox exec box grep SigIgn /proc/self/status; cat main; kill $!; wait"
+        ),
+    );
+    let mask = |line: &str| u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    let [further, main] = seen.lines().collect::<Vec<_>>()[..] else { panic!("{seen}") };
+    // The C library keeps signals 32 and 33 to itself.
+    assert_eq!((mask(further) & 0x7fff_ffff, mask(main) & 0b111), (0, 0b111), "{seen}");
+}
+
+#[test]
 fn variables_that_run_other_code_or_lead_past_the_proxy_are_refused() {
     let lab = Lab::with_web();
     let sandbox = Named::start(&lab);

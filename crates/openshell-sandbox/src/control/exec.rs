@@ -11,7 +11,7 @@ use openshell_policy::words::{Action, Severity, SshActivity, SshDoor};
 use openshell_ssh::command_line;
 use openshell_ssh::packet_socket::PacketSocket;
 use openshell_supervisor::environment::Environment;
-use openshell_supervisor::init::{Command, Session};
+use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::netns;
 use openshell_supervisor::pty::{Size, Terminal};
@@ -197,7 +197,7 @@ impl Control {
         variables.into_iter().for_each(|(name, value)| environment.set(OsString::from(name), value));
         let environment = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let directories = directory.map_or_else(|| self.directories.clone(), |directory| vec![directory]);
-        Command { arguments, environment, directories, session }
+        Command { arguments, environment, directories, session, ignored: IgnoredSignals::Reset }
     }
 }
 

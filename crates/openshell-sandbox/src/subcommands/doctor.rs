@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use openshell_supervisor::checks::{self, Check};
-use openshell_supervisor::init::{self, Command, Forked, Init, Session, Status};
+use openshell_supervisor::init::{self, Command, Forked, IgnoredSignals, Init, Session, Status};
 use openshell_supervisor::launch::Event;
 use openshell_supervisor::privilege::Privilege;
 use serde_json::json;
@@ -172,6 +172,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
             environment: Vec::new(),
             directories: vec!["/".into()],
             session: Session::New,
+            ignored: IgnoredSignals::Kept,
         };
         run_command(&sandbox, &command)
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::bail;
 use openshell_monitoring::health::Phase;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::init::{Command, Session};
+use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_supervisor::signals::{self, SignalAction};
 use openshell_supervisor::streams::Streams;
 use tokio::sync::oneshot;
@@ -181,6 +181,7 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> 
             CommandTerminal::Callers => Session::Foreground,
             CommandTerminal::Own => Session::Terminal,
         },
+        ignored: IgnoredSignals::Kept,
     };
     if let Some(limit) = config.timeout {
         // The supervisor is earlier, unless it is stopped.

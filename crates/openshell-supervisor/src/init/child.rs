@@ -11,7 +11,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
 
 use crate::confine::{Confinement, Step, StepFailed};
-use crate::init::ipc::{Command, NotStarted, Session};
+use crate::init::ipc::{Command, IgnoredSignals, NotStarted, Session};
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
@@ -73,6 +73,9 @@ pub(super) fn start(
     }
 }
 
+/// The last of the signals with names (signal(7)).
+const LAST_SIGNAL: i32 = 31;
+
 /// Confines the calling process and executes the command; returns only on failure.
 fn become_command(
     confinement: &Confinement,
@@ -81,6 +84,10 @@ fn become_command(
     program: &Program,
     streams: &[OwnedFd; 3],
 ) -> NotStarted {
+    if command.ignored == IgnoredSignals::Reset {
+        // Those whose action cannot be changed have their default one.
+        (1..=LAST_SIGNAL).for_each(|signal| drop(sys::default_signal(signal)));
+    }
     let steps = set_up_session_and_stdio(command.session, confinement, streams)
         .and_then(|()| confinement.apply_to_child(filter, &command.directories));
     match steps {

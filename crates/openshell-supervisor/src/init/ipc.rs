@@ -64,6 +64,17 @@ pub struct Command {
     pub directories: Vec<PathBuf>,
     /// Session and terminal.
     pub session: Session,
+    /// Signals that the supervisor's caller ignores.
+    pub ignored: IgnoredSignals,
+}
+
+/// Signals that the supervisor's caller ignores, in a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IgnoredSignals {
+    /// They stay ignored, as `nohup` relies on: the command is the caller's.
+    Kept,
+    /// They have their default action: the command is another client's, whose interrupts and hang-ups must reach it.
+    Reset,
 }
 
 /// Session and terminal of a command.

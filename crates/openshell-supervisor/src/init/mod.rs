@@ -18,7 +18,7 @@ use crate::privilege::is_root_mapped;
 use crate::switches;
 use crate::sys::{self, Cloned};
 use ipc::Reply;
-pub use ipc::{Command, NotStarted, Session, Status};
+pub use ipc::{Command, IgnoredSignals, NotStarted, Session, Status};
 
 /// Failure to start init.
 #[derive(Debug, thiserror::Error)]
