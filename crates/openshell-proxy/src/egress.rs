@@ -93,9 +93,10 @@ impl Egress {
     }
 }
 
-/// Returns true if `address` is one of this host's: the kernel binds sockets to those alone (ip(7)).
+/// Returns false if `address` is none of this host's: the kernel binds sockets to its own alone (ip(7)). Any other error, such as that
+/// there are no more descriptors, tells nothing.
 fn is_of_this_host(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    UdpSocket::bind((address, 0)).map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |_| true)
 }
 
 /// `addresses` with commas between.

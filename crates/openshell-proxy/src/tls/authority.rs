@@ -160,7 +160,9 @@ impl Authority {
             return Err(AuthorityError::Kept("its private key is not that of its first certificate"));
         }
         if now < parsed.begins || now >= parsed.ends {
-            return Err(AuthorityError::Kept("its certificate is not valid now"));
+            return Err(AuthorityError::Kept(
+                "its certificate is not valid now: check the clock, or remove it (a mounted secret: replace it)",
+            ));
         }
         certificates.retain(|certificate| Parsed::read(certificate).is_ok_and(|parsed| now < parsed.ends));
         let issuer = Issuer::from_ca_cert_der(&own, key).map_err(AuthorityError::Make)?;
@@ -364,7 +366,10 @@ mod tests {
         assert_eq!(why(&format!("{key}{broken}")), "a certificate in it is broken");
         let ended = Authority::generate(-Duration::hours(1), &[]).unwrap();
         let ended = ended.issuer.key().serialize_pem() + &ended.pem();
-        assert_eq!(why(&ended), "its certificate is not valid now");
+        assert_eq!(
+            why(&ended),
+            "its certificate is not valid now: check the clock, or remove it (a mounted secret: replace it)"
+        );
         let before = Authority::generate(-Duration::hours(1), &[]).unwrap();
         let (_, text) = Authority::create_kept(before.certificates()).unwrap();
         assert_eq!(Authority::from_pem(text.expose()).unwrap().certificates().len(), 1);
