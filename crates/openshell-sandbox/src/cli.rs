@@ -138,7 +138,7 @@ pub(crate) struct Args {
     pub(crate) log_dir: Option<PathBuf>,
 
     /// Directory of the sandbox's own files during a run [default: /run/openshell, else openshell in $XDG_RUNTIME_DIR, else
-    /// /tmp]
+    /// /tmp or /dev/shm]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 

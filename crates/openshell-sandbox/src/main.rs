@@ -7,6 +7,8 @@ mod background_reporter;
 mod bound_socket;
 mod ca_dir;
 mod cli;
+#[cfg(test)]
+mod cli_pages;
 mod config;
 mod control;
 mod exit;

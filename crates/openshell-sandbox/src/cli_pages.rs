@@ -1,0 +1,70 @@
+//! The manual pages and the completions of shells in `data/`, made from the command line's own description.
+//!
+//! `cargo test -p openshell-sandbox pages` fails if one is not current, and writes it again.
+
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::{
+    Args, CaArgs, CheckArgs, CopySelfArgs, CpArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
+};
+
+/// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.
+fn whole() -> Command {
+    let subcommands = [
+        CheckArgs::command(),
+        ExplainArgs::command(),
+        DoctorArgs::command(),
+        ExecArgs::command(),
+        PsArgs::command(),
+        CpArgs::command(),
+        CaArgs::command(),
+        GatewayArgs::command(),
+        CopySelfArgs::command(),
+    ];
+    Args::command().subcommands(subcommands).disable_help_subcommand(true).args_conflicts_with_subcommands(true)
+}
+
+/// Writes those of `pages`, with their paths in `data/`, that differ from their files.
+fn compare(pages: Vec<(String, Vec<u8>)>) {
+    let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data"));
+    let is_old = |(path, content): &(String, Vec<u8>)| std::fs::read(data.join(path)).ok().as_ref() != Some(content);
+    let old: Vec<_> = pages.into_iter().filter(is_old).collect();
+    for (path, content) in &old {
+        std::fs::write(data.join(path), content).unwrap();
+    }
+    let old: Vec<_> = old.iter().map(|(path, _)| path).collect();
+    assert!(old.is_empty(), "not current, and written again: {old:?}");
+}
+
+#[test]
+fn manual_pages_are_those_of_the_command_line() {
+    let whole = whole();
+    let subcommands = whole.get_subcommands().map(|subcommand| {
+        let name = format!("openshell-sandbox-{}", subcommand.get_name());
+        (subcommand.clone().display_name(&name), name)
+    });
+    let pages = subcommands.chain([(whole.clone(), "openshell-sandbox".to_owned())]).map(|(command, name)| {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page).unwrap();
+        (format!("man/{name}.1"), page)
+    });
+    compare(pages.collect());
+}
+
+#[test]
+fn completions_of_shells_are_pages_of_the_command_line() {
+    let pages = [
+        (Shell::Bash, "openshell-sandbox.bash"),
+        (Shell::Zsh, "_openshell-sandbox"),
+        (Shell::Fish, "openshell-sandbox.fish"),
+    ];
+    let pages = pages.map(|(shell, file)| {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut whole(), "openshell-sandbox", &mut script);
+        (format!("completions/{file}"), script)
+    });
+    compare(pages.into());
+}
