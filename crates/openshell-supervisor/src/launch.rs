@@ -41,7 +41,9 @@ pub enum LaunchError {
     Init(String),
     #[error("cannot open a terminal (it needs a /dev/pts in the image)")]
     Terminal { source: io::Error },
-    #[error("cannot start the thread that listens to the sandbox's init")]
+    #[error(
+        "cannot start the thread that listens to the sandbox's init; raise the limit of processes (pids.max, ulimit -u)"
+    )]
     Thread { source: io::Error },
 }
 

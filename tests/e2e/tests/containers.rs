@@ -1,99 +1,25 @@
-//! The binary as PID 1 of a container, under the capabilities that container engines give.
+//! The binary as PID 1 of a container, under the capabilities and limits that container engines give.
 
+use lab::container::{Container, DEFAULT, DOCUMENTED, Files};
 use lab::{Lab, only_as_root};
-use serde_json::{Value, json};
 
-/// Capabilities that engines give by default.
-const DEFAULT: &[&str] = &[
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "NET_BIND_SERVICE",
-    "NET_RAW",
-    "SYS_CHROOT",
-    "MKNOD",
-    "AUDIT_WRITE",
-    "SETFCAP",
-];
-
-/// Those that the documentation asks for besides.
-const DOCUMENTED: &[&str] = &["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
-
-/// A container of the lab's system folders, with empty /tmp, /run and /var.
-struct Container {
-    uid: u32,
-    capabilities: Vec<&'static str>,
-    /// True if parts of /proc are masked, as engines do.
-    is_masked: bool,
+/// Words that start the binary under test in `container`, under a policy without a network.
+fn sandbox(lab: &Lab, container: &mut Container, command: &[&'static str]) -> Vec<&'static str> {
+    let policy = lab.file("policy.yaml", "network_policies: {}\n");
+    container.binds = vec![(lab.program_path(), "/box/openshell-sandbox"), (policy, "/box/policy.yaml")];
+    [&["/box/openshell-sandbox", "-p", "/box/policy.yaml", "--"], command].concat()
 }
 
-impl Container {
-    fn config(&self, program: &str, policy: &str, command: &[&str]) -> Value {
-        let bind = |from: &str, to: &str| json!({"destination": to, "type": "bind", "source": from, "options": ["rbind", "ro"]});
-        let tmpfs =
-            |to: &str, mode: &str| json!({"destination": to, "type": "tmpfs", "source": "tmpfs", "options": [mode]});
-        let mut mounts = vec![
-            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-            tmpfs("/dev", "mode=755"),
-            json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["newinstance", "ptmxmode=0666", "mode=0620"]}),
-            tmpfs("/dev/shm", "mode=1777"),
-            tmpfs("/tmp", "mode=1777"),
-            tmpfs("/run", "mode=755"),
-            tmpfs("/var", "mode=755"),
-            bind(program, "/box/openshell-sandbox"),
-            bind(policy, "/box/policy.yaml"),
-        ];
-        mounts.extend(["/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc"].map(|folder| bind(folder, folder)));
-        let names: Vec<_> = self.capabilities.iter().map(|name| format!("CAP_{name}")).collect();
-        let effective = if self.uid == 0 { names.clone() } else { vec![] };
-        let (masked, read_only) = match self.is_masked {
-            true => (
-                vec!["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list"],
-                vec!["/proc/bus", "/proc/irq", "/proc/sys"],
-            ),
-            false => (vec![], vec![]),
-        };
-        let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
-        let words = ["/box/openshell-sandbox", "-p", "/box/policy.yaml", "--"];
-        json!({
-            "ociVersion": "1.0.0",
-            "process": {
-                "user": {"uid": self.uid, "gid": self.uid},
-                "args": words.iter().chain(command).collect::<Vec<_>>(),
-                "env": ["PATH=/usr/bin:/bin"],
-                "cwd": "/tmp",
-                "capabilities": {"bounding": names, "effective": effective, "permitted": effective, "inheritable": [], "ambient": []},
-            },
-            "root": {"path": "rootfs"},
-            "mounts": mounts,
-            "linux": {
-                "namespaces": namespaces,
-                "maskedPaths": masked,
-                "readonlyPaths": read_only,
-            },
-        })
-    }
+/// Runs `command` in a sandbox of the container, and returns everything printed, with the exit code last.
+fn run(mut container: Container, command: &[&'static str]) -> String {
+    let lab = Lab::with_web();
+    let words = sandbox(&lab, &mut container, command);
+    container.run(&lab, &words)
+}
 
-    /// Runs `command` in a sandbox of the container, and returns everything printed, with the exit code last.
-    fn run(&self, command: &[&str]) -> String {
-        let lab = Lab::with_web();
-        let bundle = lab.folder("bundle");
-        std::fs::create_dir(bundle.join("rootfs")).unwrap();
-        let policy = lab.file("policy.yaml", "network_policies: {}\n").display().to_string();
-        let program = lab.program_path().display().to_string();
-        std::fs::write(bundle.join("config.json"), self.config(&program, &policy, command).to_string()).unwrap();
-        // The machine's control groups are of the first version, which the runtime does not know.
-        lab.shell(&format!(
-            "unshare -m sh -c 'umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; \
-             exec crun --root /run/crun --cgroup-manager=disabled run -b {} box'; echo $?",
-            bundle.display()
-        ))
-    }
+/// Returns a container of root or another user, with /proc as the kernel has it or masked as by engines.
+fn container(uid: u32, capabilities: &[&[&'static str]], is_masked: bool) -> Container {
+    Container { is_masked, ..Container::new(uid, capabilities) }
 }
 
 /// Attempts of a workload to become root, and to end or stop its supervisor and init.
@@ -105,20 +31,20 @@ const ATTEMPTS: &str = "id -u; grep -c '^CapEff:.0000000000000000$' /proc/self/s
 fn root_with_the_default_capabilities_is_nobody_in_a_user_namespace() {
     only_as_root!("a container runtime starts it");
     for is_masked in [true, false] {
-        let printed = Container { uid: 0, capabilities: DEFAULT.to_vec(), is_masked }.run(&["sh", "-c", ATTEMPTS]);
+        let printed = run(container(0, &[DEFAULT], is_masked), &["sh", "-c", ATTEMPTS]);
         assert!(printed.contains("\n65534\n1\n") && printed.contains("\n403\nalive\n"), "{printed}");
         assert!(printed.contains("the command is root outside, and 65534 inside"), "{printed}");
         assert_eq!(printed.contains("shares the supervisor's process numbers"), is_masked, "{printed}");
         assert!(printed.ends_with("\n0\n"), "{printed}");
     }
-    let shadow = Container { uid: 0, capabilities: DEFAULT.to_vec(), is_masked: true }.run(&["cat", "/etc/shadow"]);
+    let shadow = run(container(0, &[DEFAULT], true), &["cat", "/etc/shadow"]);
     assert!(shadow.contains("/etc/shadow: Permission denied"), "{shadow}");
 }
 
 #[test]
 fn root_without_capabilities_is_told_what_to_change() {
     only_as_root!("a container runtime starts it");
-    let printed = Container { uid: 0, capabilities: vec![], is_masked: true }.run(&["echo", "ran"]);
+    let printed = run(container(0, &[], true), &["echo", "ran"]);
     let lines: Vec<_> = printed.lines().filter(|line| !line.contains("umount")).collect();
     let [line, "1"] = lines[..] else { panic!("one line: {printed}") };
     assert!(line.contains("another user (`USER` of an image)") && line.contains("CAP_SETFCAP"), "{line}");
@@ -128,7 +54,7 @@ fn root_without_capabilities_is_told_what_to_change() {
 fn another_user_without_capabilities_runs_as_itself() {
     only_as_root!("a container runtime starts it");
     for is_masked in [true, false] {
-        let printed = Container { uid: 61184, capabilities: vec![], is_masked }.run(&["sh", "-c", ATTEMPTS]);
+        let printed = run(container(61184, &[], is_masked), &["sh", "-c", ATTEMPTS]);
         assert!(printed.contains("\n61184\n1\n") && printed.contains("\n403\nalive\n"), "{printed}");
     }
 }
@@ -137,9 +63,140 @@ fn another_user_without_capabilities_runs_as_itself() {
 fn the_documented_capabilities_are_enough_for_another_user() {
     only_as_root!("a container runtime starts it");
     for is_masked in [true, false] {
-        let container = Container { uid: 0, capabilities: [DEFAULT, DOCUMENTED].concat(), is_masked };
-        let printed = container.run(&["sh", "-c", ATTEMPTS]);
+        let printed = run(container(0, &[DEFAULT, DOCUMENTED], is_masked), &["sh", "-c", ATTEMPTS]);
         assert!(printed.contains("65534\n1\n") && printed.contains("\n403\nalive\n"), "{printed}");
         assert!(!printed.contains("root outside"), "{printed}");
     }
+}
+
+/// Forks 10,000 orphans that end at once, and waits until none is a zombie, of which there may be many for a moment.
+const ORPHANS: &str = r#"
+import os, time
+for _ in range(100):
+    if not (parent := os.fork()):
+        for _ in range(100):
+            if not os.fork(): os._exit(0)
+        os._exit(0)
+    os.waitpid(parent, 0)
+def zombies():
+    count = 0
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try: count += open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] == 'Z'
+        except OSError: pass
+    return count
+end = time.monotonic() + 60
+while left := zombies():
+    assert time.monotonic() < end, f'{left} zombies'
+    time.sleep(0.01)
+print('no zombies')
+"#;
+
+#[test]
+fn ten_thousand_orphans_leave_no_zombie() {
+    only_as_root!("a container runtime starts it");
+    // With a masked /proc the orphans are in the supervisor's own PID namespace.
+    for is_masked in [true, false] {
+        let printed = run(container(61184, &[], is_masked), &["python3", "-c", ORPHANS]);
+        assert!(printed.contains("no zombies\n0\n"), "{printed}");
+    }
+}
+
+#[test]
+fn orphans_beside_the_sandbox_are_reaped_by_pid_1() {
+    only_as_root!("a container runtime starts it");
+    let lab = Lab::with_web();
+    let mut container = container(0, &[DEFAULT, DOCUMENTED], true);
+    let words = sandbox(&lab, &mut container, &["sh", "-c", "echo started; exec sleep 600"]);
+    let out = lab.folder("out").join("out").display().to_string();
+    let script = container.script(&lab, &words);
+    // As `docker exec` does; the container's PID 1 is the runtime's child.
+    let printed = lab.shell(
+        &format!(
+            "{script} > {out} & until grep -q started {out}; do sleep 0.05; done; \
+         one=$(pgrep -P $! ); nsenter -t $one -p -m python3 -c \"$ORPHANS\"; \
+         kill -TERM $one; wait $!; echo $?"
+        )
+        .replace("$ORPHANS", ORPHANS),
+    );
+    assert!(printed.contains("no zombies\n143\n"), "{printed}");
+}
+
+#[test]
+fn a_read_only_root_without_etc_var_run_and_tmp_is_enough() {
+    only_as_root!("a container runtime starts it");
+    for (uid, capabilities) in [(0, &[DEFAULT, DOCUMENTED][..]), (0, &[DEFAULT]), (61184, &[])] {
+        for is_masked in [true, false] {
+            let container =
+                Container { files: Files::Programs, is_read_only: true, ..container(uid, capabilities, is_masked) };
+            let printed = run(container, &["sh", "-c", ATTEMPTS]);
+            assert!(printed.contains("\n403\nalive\n"), "{uid} {is_masked} {printed}");
+        }
+    }
+}
+
+#[test]
+fn a_container_with_a_terminal_gives_it_to_the_command() {
+    only_as_root!("a container runtime starts it");
+    for (uid, capabilities) in [(0, &[DEFAULT, DOCUMENTED][..]), (0, &[DEFAULT]), (61184, &[])] {
+        let lab = Lab::with_web();
+        let mut container = Container { has_terminal: true, ..container(uid, capabilities, true) };
+        let words = sandbox(&lab, &mut container, &["sh", "-c", "tty; ps -o tpgid=,pgid= -p $$"]);
+        let script = lab.file("terminal.sh", container.script(&lab, &words)).display().to_string();
+        let printed = lab.shell(&format!("script -qec 'sh {script}' /dev/null < /dev/null; echo $?"));
+        let lines: Vec<_> = printed.lines().rev().map(str::trim).collect();
+        let groups: Vec<_> = lines[1].split_whitespace().collect();
+        assert!(lines[0] == "0" && lines[2] == "/dev/console", "{uid} {printed}");
+        assert!(groups.len() == 2 && groups[0] == groups[1], "in the foreground: {uid} {printed}");
+    }
+}
+
+#[test]
+fn without_one_of_the_documented_capabilities_the_sandbox_is_made_in_a_user_namespace() {
+    only_as_root!("a container runtime starts it");
+    for missing in ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP"] {
+        let mut container = container(0, &[DEFAULT, DOCUMENTED], true);
+        container.capabilities.retain(|name| *name != missing);
+        let printed = run(container, &["sh", "-c", ATTEMPTS]);
+        assert!(printed.contains("65534\n1\n") && printed.contains("\n403\nalive\n"), "{missing} {printed}");
+    }
+}
+
+/// Runs a sandbox whose command uses its proxy, in a control group of its own with one limit.
+fn limited(controller: &str, limits: [&str; 2], value: &str) -> String {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", "network_policies: {}\n").display().to_string();
+    let [first, second] = limits;
+    // Of the first version of control groups, or of the second.
+    lab.shell(&format!(
+        "for place in /sys/fs/cgroup/{controller} /sys/fs/cgroup; do group=$place/openshell-test-$$; \
+           mkdir $group && for limit in {first} {second}; do [ ! -e $group/$limit ] || break 2; done; rmdir $group; done; \
+         trap 'rmdir $group' EXIT; echo {value} > $group/$limit || exit; \
+         sh -c 'echo $$ > '$group'/cgroup.procs; \
+           exec timeout 60 {} -p {policy} -- curl -s -o /dev/null -w %{{http_connect}} https://example.com'; echo \" $?\"; \
+         until [ -z \"$(cat $group/cgroup.procs)\" ]; do sleep 0.01; done",
+        lab.program_path().display()
+    ))
+}
+
+#[test]
+fn sixteen_processes_and_threads_are_enough_for_a_sandbox_and_its_command() {
+    only_as_root!("a control group is root's to make");
+    let printed = limited("pids", ["pids.max", "pids.max"], "16");
+    assert!(printed.contains("403") && printed.ends_with(" 56\n"), "{printed}");
+}
+
+#[test]
+fn too_few_processes_stop_the_start_with_one_line() {
+    only_as_root!("a control group is root's to make");
+    let printed = limited("pids", ["pids.max", "pids.max"], "4");
+    let lines: Vec<_> = printed.lines().collect();
+    let [line, " 1"] = lines[..] else { panic!("one line: {printed}") };
+    assert!(line.starts_with("openshell-sandbox: ") && line.contains("thread"), "{line}");
+}
+
+#[test]
+fn sixty_four_megabytes_are_enough_for_a_sandbox_and_its_command() {
+    only_as_root!("a control group is root's to make");
+    let printed = limited("memory", ["memory.limit_in_bytes", "memory.max"], "64M");
+    assert!(printed.contains("403") && printed.ends_with(" 56\n"), "{printed}");
 }

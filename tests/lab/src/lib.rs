@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests start programs, and show what they printed")]
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
+pub mod container;
 pub mod host;
 pub mod sandbox;
 pub mod upstream;

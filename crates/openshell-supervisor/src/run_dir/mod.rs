@@ -17,8 +17,8 @@ pub use lock::{RunDir, control_socket};
 /// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
 
-/// Parent if the default cannot be created.
-const FALLBACK: &str = "/tmp";
+/// Parents if the default cannot be created, which every user may write to; the second is there in a container with a read-only root.
+const FALLBACKS: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Failure to create a run directory.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ impl RunDirError {
 impl RunDir {
     /// Creates a run directory in `parent`, or in the first usable default, and removes orphans there. The defaults are
     /// /run/openshell, a folder in the user's own `runtime_dir` (the XDG Base Directory Specification's `XDG_RUNTIME_DIR`),
-    /// and /tmp.
+    /// /tmp and /dev/shm.
     ///
     /// # Errors
     /// The directory cannot be created, or other users may write to its parent.
@@ -55,15 +55,20 @@ impl RunDir {
         if let Some(parent) = parent {
             return Self::create_in_private(parent);
         }
-        let users = runtime_dir.filter(|folder| folder.is_absolute()).map(|folder| folder.join("openshell"));
-        for parent in [PathBuf::from(DEFAULT)].into_iter().chain(users) {
+        let mut failed = None;
+        for parent in private_defaults(runtime_dir) {
             match Self::create_in_private(&parent) {
+                Err(error) if error.has_alternative() => failed = Some(error),
+                result => return result,
+            }
+        }
+        for parent in FALLBACKS.map(PathBuf::from) {
+            match Self::create_in(&std::fs::canonicalize(&parent).unwrap_or(parent)) {
                 Err(error) if error.has_alternative() => {}
                 result => return result,
             }
         }
-        let fallback = std::fs::canonicalize(FALLBACK).unwrap_or_else(|_| PathBuf::from(FALLBACK));
-        Self::create_in(&fallback)
+        Err(failed.unwrap_or(RunDirError::NotPrivate(PathBuf::from(DEFAULT))))
     }
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
@@ -95,6 +100,12 @@ impl RunDir {
             }
         }
     }
+}
+
+/// Returns the default parents that are one user's alone.
+fn private_defaults(runtime_dir: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let users = runtime_dir.filter(|folder| folder.is_absolute()).map(|folder| folder.join("openshell"));
+    [PathBuf::from(DEFAULT)].into_iter().chain(users)
 }
 
 /// Run directories of other sandboxes that a start looks at. Beyond them, orphans wait for one of the next starts.

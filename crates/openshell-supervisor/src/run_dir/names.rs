@@ -9,7 +9,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::lock::{NameClaim, PREFIX, RunDir, is_ours, open_regular};
-use super::{DEFAULT, FALLBACK};
+use super::{FALLBACKS, private_defaults};
 use crate::privilege::is_caller_root;
 
 /// Failure to take a name.
@@ -74,10 +74,7 @@ fn path_of(parent: &Path, name: &str) -> PathBuf {
 pub fn parents(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Vec<PathBuf> {
     match parent {
         Some(parent) => vec![parent.to_owned()],
-        None => {
-            let users = runtime_dir.filter(|folder| folder.is_absolute()).map(|folder| folder.join("openshell"));
-            [PathBuf::from(DEFAULT)].into_iter().chain(users).chain([PathBuf::from(FALLBACK)]).collect()
-        }
+        None => private_defaults(runtime_dir).chain(FALLBACKS.map(PathBuf::from)).collect(),
     }
 }
 

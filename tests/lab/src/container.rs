@@ -1,0 +1,181 @@
+//! Containers of an OCI runtime, in which the binary is PID 1.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::host::Lab;
+
+/// Capabilities that engines give by default.
+pub const DEFAULT: &[&str] = &[
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SYS_CHROOT",
+    "MKNOD",
+    "AUDIT_WRITE",
+    "SETFCAP",
+];
+
+/// Those that the documentation asks for besides.
+pub const DOCUMENTED: &[&str] = &["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
+
+/// The file systems of a container.
+#[derive(Clone, Debug)]
+pub enum Files {
+    /// The lab's system folders, with empty /tmp, /run and /var.
+    Host,
+    /// /usr and its links alone: neither /etc nor /var, /run and /tmp.
+    Programs,
+    /// The files of an image, in this folder, which stay as they are.
+    Image(PathBuf),
+}
+
+/// A container before its start.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// User and group of PID 1.
+    pub uid: u32,
+    /// Its bounding set, and for root what it has.
+    pub capabilities: Vec<&'static str>,
+    /// True if parts of /proc are masked, as engines do.
+    pub is_masked: bool,
+    /// Where its files come from.
+    pub files: Files,
+    /// True if it may not write into them.
+    pub is_read_only: bool,
+    /// True if neither set-id programs nor file capabilities give it rights (`allowPrivilegeEscalation: false`).
+    pub no_new_privileges: bool,
+    /// True if it has a terminal.
+    pub has_terminal: bool,
+    /// System calls of the container, as `linux.seccomp` of the runtime's configuration.
+    pub seccomp: Option<Value>,
+    /// Users of the host behind those of the container, the first and their number, if it has a user namespace.
+    pub users: Option<(u32, u32)>,
+    /// Further binds, each with source and destination.
+    pub binds: Vec<(PathBuf, &'static str)>,
+    /// Further variables, as `NAME=VALUE`.
+    pub variables: Vec<&'static str>,
+}
+
+impl Container {
+    /// Returns a container of the lab's files, for a user with capabilities.
+    #[must_use]
+    pub fn new(uid: u32, capabilities: &[&[&'static str]]) -> Self {
+        Self {
+            uid,
+            capabilities: capabilities.concat(),
+            is_masked: true,
+            files: Files::Host,
+            is_read_only: false,
+            no_new_privileges: false,
+            has_terminal: false,
+            seccomp: None,
+            users: None,
+            binds: vec![],
+            variables: vec![],
+        }
+    }
+
+    fn config(&self, root: &Path, words: &[&str]) -> Value {
+        let bind = |from: &Path, to: &str| json!({"destination": to, "type": "bind", "source": from, "options": ["rbind", "ro"]});
+        let tmpfs =
+            |to: &str, mode: &str| json!({"destination": to, "type": "tmpfs", "source": "tmpfs", "options": [mode]});
+        let mut mounts = vec![
+            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+            tmpfs("/dev", "mode=755"),
+            json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["newinstance", "ptmxmode=0666", "mode=0620"]}),
+            tmpfs("/dev/shm", "mode=1777"),
+        ];
+        let folders: &[&str] = match self.files {
+            Files::Host => &["/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc"],
+            Files::Programs => &["/usr", "/bin", "/lib", "/lib64", "/sbin"],
+            Files::Image(_) => &[],
+        };
+        mounts.extend(folders.iter().map(|folder| bind(Path::new(folder), folder)));
+        if matches!(self.files, Files::Host) {
+            mounts.extend([tmpfs("/tmp", "mode=1777"), tmpfs("/run", "mode=755"), tmpfs("/var", "mode=755")]);
+        }
+        mounts.extend(self.binds.iter().map(|(from, to)| bind(from, to)));
+        let names: Vec<_> = self.capabilities.iter().map(|name| format!("CAP_{name}")).collect();
+        let effective = if self.uid == 0 { names.clone() } else { vec![] };
+        let (masked, read_only) = match self.is_masked {
+            true => (
+                vec!["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list"],
+                vec!["/proc/bus", "/proc/irq", "/proc/sys"],
+            ),
+            false => (vec![], vec![]),
+        };
+        let mut namespaces: Vec<_> = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind})).into();
+        namespaces.extend(self.users.map(|_| json!({"type": "user"})));
+        let mapping: Vec<_> =
+            self.users.iter().map(|(first, size)| json!({"containerID": 0, "hostID": first, "size": size})).collect();
+        let variables = ["PATH=/usr/local/bin:/usr/bin:/bin", "TERM=xterm"].iter().chain(&self.variables);
+        json!({
+            "ociVersion": "1.0.0",
+            "process": {
+                "terminal": self.has_terminal,
+                "user": {"uid": self.uid, "gid": self.uid},
+                "args": words,
+                "env": variables.collect::<Vec<_>>(),
+                "cwd": "/",
+                "noNewPrivileges": self.no_new_privileges,
+                "capabilities": {"bounding": names, "effective": effective, "permitted": effective, "inheritable": [], "ambient": []},
+            },
+            "root": {"path": root, "readonly": self.is_read_only},
+            "mounts": mounts,
+            "linux": {
+                "namespaces": namespaces,
+                "uidMappings": mapping,
+                "gidMappings": mapping,
+                "maskedPaths": masked,
+                "readonlyPaths": read_only,
+                "seccomp": self.seccomp,
+            },
+        })
+    }
+
+    /// Runs `words` as PID 1, and returns everything printed, with the exit code last.
+    ///
+    /// # Panics
+    /// The container's files cannot be made.
+    #[must_use]
+    pub fn run(&self, lab: &Lab, words: &[&str]) -> String {
+        lab.shell(&format!("{}; echo $?", self.script(lab, words)))
+    }
+
+    /// Returns the line of a shell that runs `words` as PID 1.
+    ///
+    /// # Panics
+    /// The container's files cannot be made.
+    #[must_use]
+    pub fn script(&self, lab: &Lab, words: &[&str]) -> String {
+        let bundle = tempfile::tempdir_in(lab.folder("bundles")).unwrap().keep();
+        let root = bundle.join("rootfs");
+        for folder in ["rootfs", "changes"] {
+            std::fs::create_dir(bundle.join(folder)).unwrap();
+        }
+        std::fs::write(bundle.join("config.json"), self.config(&root, words).to_string()).unwrap();
+        let bundle = bundle.display();
+        let files = match &self.files {
+            Files::Image(image) => format!(
+                "mount -t tmpfs none {bundle}/changes; mkdir {bundle}/changes/up {bundle}/changes/work; \
+                 mount -t overlay -o lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none {bundle}/rootfs; ",
+                image.display()
+            ),
+            _ => String::new(),
+        };
+        // The machine's control groups are of the first version, which the runtime does not know.
+        format!(
+            "unshare -m sh -c 'umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; {files}\
+             exec crun --root /run/crun --cgroup-manager=disabled run -b {bundle} box-$$'"
+        )
+    }
+}
