@@ -10,15 +10,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
 use crate::logging;
+use crate::sources::secret_file;
 
 /// The file of an authority that is made here.
 const OWN: &str = "ca.pem";
@@ -71,7 +72,8 @@ pub(crate) fn rotate(folder: &Path) -> anyhow::Result<Authority> {
 /// As [`open`]; or there is none.
 pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
     let at = || format!("--ca-dir {}", folder.display());
-    let found = read_own(folder).and_then(|own| own.map_or_else(|| read_mounted(folder), |own| Ok(Some(own))));
+    let own = own_text(folder).and_then(|text| text.map(|text| parse(text.expose()).context(OWN)).transpose());
+    let found = own.and_then(|own| own.map_or_else(|| read_mounted(folder), |own| Ok(Some(own))));
     found.and_then(|found| found.context("there is no authority in it")).with_context(at)
 }
 
@@ -87,7 +89,10 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
         Ok(()) | Err(_) => {}
     }
     let data = std::fs::metadata(folder).context("it cannot be looked at")?;
-    if !is_own(data.uid()) || data.mode() & 0o022 != 0 {
+    // A mounted secret has the mode of /tmp, and cannot be written to.
+    let is_read_only =
+        rustix::fs::statvfs(folder).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if !is_own(data.uid()) || data.mode() & 0o022 != 0 && !is_read_only {
         bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
     }
     Ok(())
@@ -95,9 +100,9 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
 
 fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     let _lock = lock(folder)?;
-    let Some(own) = read_own(folder)? else {
+    let Some(text) = own_text(folder)? else {
         return match (read_mounted(folder)?, wanted) {
-            (None, _) => make(folder, None),
+            (None, _) => make(folder, None, Place::Free),
             (Some(_), Wanted::Next) => bail!("{} is a mounted secret; replace it where it comes from", MOUNTED[0]),
             (Some(mounted), Wanted::Current) => {
                 if ends_soon(&mounted) {
@@ -107,10 +112,15 @@ fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
             }
         };
     };
+    let own = match parse(text.expose()) {
+        // What has ended or is broken is no use to anybody.
+        Err(_) if wanted == Wanted::Next => return make(folder, None, Place::Taken),
+        own => own.context(OWN)?,
+    };
     if wanted == Wanted::Current && !ends_soon(&own) {
         return Ok(own);
     }
-    match make(folder, Some(&own)) {
+    match make(folder, Some(&own), Place::Taken) {
         // It serves until its end.
         Err(error) if wanted == Wanted::Current && own.ends() > OffsetDateTime::now_utc() => {
             warn(&own, &format!("it cannot be replaced: {error:#}"));
@@ -146,11 +156,8 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
 }
 
 /// Reads the authority that was made here, if there is one.
-fn read_own(folder: &Path) -> anyhow::Result<Option<Authority>> {
-    match read(&folder.join(OWN), OFlags::NOFOLLOW, true) {
-        Ok(Some(text)) => parse(text.expose()).map(Some).context(OWN),
-        other => other.map(|_| None).context(OWN),
-    }
+fn own_text(folder: &Path) -> anyhow::Result<Option<Secret>> {
+    read(&folder.join(OWN), OFlags::NOFOLLOW, true).context(OWN)
 }
 
 /// Reads a mounted secret, if there is one.
@@ -179,7 +186,7 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
     if !data.is_file() || !is_own(data.uid()) {
         bail!("it is not a file of root's or this user's");
     }
-    if is_key && data.mode() & 0o077 != 0 {
+    if is_key && !secret_file::is_private(&data) {
         bail!("others may read it: give it mode 0600 (chmod 600, defaultMode: 0400)");
     }
     let mut bytes = Vec::with_capacity(usize::try_from(data.len().min(BYTES)).unwrap_or_default());
@@ -187,20 +194,27 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
     Ok(Some(Secret::new(bytes)))
 }
 
-/// Makes an authority, after `before` if there was one.
-fn make(folder: &Path, before: Option<&Authority>) -> anyhow::Result<Authority> {
+/// Whether there is a file of an authority already.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Free,
+    Taken,
+}
+
+/// Makes an authority, after `before` if programs are to trust that too.
+fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<Authority> {
     let known = before.map(Authority::certificates).unwrap_or_default();
     let (authority, text) = Authority::create_kept(known)?;
     let (new, place) = (folder.join(format!(".{OWN}.{}", std::process::id())), folder.join(OWN));
-    let placed = write(&new, &text).and_then(|()| match before {
-        Some(_) => std::fs::rename(&new, &place),
-        None => std::fs::hard_link(&new, &place),
+    let placed = write(&new, &text).and_then(|()| match at {
+        Place::Taken => std::fs::rename(&new, &place),
+        Place::Free => std::fs::hard_link(&new, &place),
     });
     let _ = std::fs::remove_file(&new);
     match placed {
         // Another process was faster, on a file system without locks.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            read_own(folder)?.ok_or_else(|| anyhow!("{OWN} came and went"))
+            parse(own_text(folder)?.with_context(|| format!("{OWN} came and went"))?.expose()).context(OWN)
         }
         Err(error) => Err(error).context("the authority cannot be written"),
         Ok(()) => Ok(authority),
@@ -303,6 +317,8 @@ mod tests {
             std::fs::write(&file, &whole[..cut]).unwrap();
             assert!(why().contains("ca.pem: no certificate authority: "), "{}", why());
         }
+        rotate(&folder).unwrap();
+        open(&folder).unwrap();
         std::fs::write(&file, &whole).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(why().contains("others may read it"), "{}", why());

@@ -26,7 +26,7 @@ use crate::trusted_symlinks::{links, open};
 pub struct ProtectedPath {
     /// Its purpose, for messages.
     pub what: String,
-    /// Its path, without symlinks.
+    /// Its path, without symlinks; that of the volume for a secret in a volume of Kubernetes.
     pub path: PathBuf,
     /// True if the workload must not read it.
     pub holds_secret: bool,
@@ -99,6 +99,10 @@ impl ProtectedPath {
         };
         let path = std::path::absolute(path).map_err(inspect)?;
         let links = links(&path).map_err(inspect)?;
+        let real = match kubernetes_volume(&links).filter(|_| holds_secret) {
+            Some(volume) => std::fs::canonicalize(volume).map_err(inspect)?,
+            None => real,
+        };
         let (what, act) = (what.to_owned(), if holds_secret { "read" } else { "change" });
         if landlock.grants_itself(&real, !holds_secret) {
             return Err(ProtectError::Granted { what, path: real, act });
@@ -110,6 +114,12 @@ impl ProtectedPath {
             None => Ok(is_kept.then_some(Self { what, path: real, holds_secret })),
         }
     }
+}
+
+/// Returns the volume of Kubernetes that holds the file behind `links`. Its files are those of a folder behind the link `..data`;
+/// a new content is a new folder, and the link is replaced (the kubelet's AtomicWriter), so only the volume stays.
+fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
+    links.iter().find(|link| link.ends_with("..data")).and_then(|link| link.parent())
 }
 
 /// Returns true if there is no file, or none that this process may reach.
@@ -335,7 +345,7 @@ impl Protection {
     #[must_use]
     pub fn hides(&self, path: &Path) -> bool {
         match std::fs::canonicalize(path) {
-            Ok(path) => self.secrets.contains(&path) || !self.landlock.reaches(&path),
+            Ok(path) => self.secrets.iter().any(|secret| path.starts_with(secret)) || !self.landlock.reaches(&path),
             Err(error) => is_out_of_reach(&error),
         }
     }

@@ -1,5 +1,6 @@
 //! SIGHUP: the policy is reloaded while the command runs.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -310,4 +311,54 @@ fn watching_needs_files() {
         .args(&["--watch", "--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9"])
         .run(&["true"]);
     assert!(finished.code() == 1 && finished.stderr.contains("--watch does not go with --sandbox-id"), "{finished:?}");
+}
+
+#[test]
+fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    // As the kubelet lays out a Secret, for root or with a group (`fsGroup`).
+    let (group, mode) = match lab::host::caller() {
+        0 => (0, 400),
+        group => (group, 440),
+    };
+    let (volume, work) = (lab.folder("volume").display().to_string(), lab.folder("work"));
+    let fill = |folder: &str| {
+        format!(
+            "mkdir ..{folder}; echo {folder}-secret > ..{folder}/token; chmod {mode} ..{folder}/token; chown -Rh 0:{group} ."
+        )
+    };
+    let run = |script: &str| assert_eq!(lab.shell(&format!("cd {volume}; {script}")), "", "{script}");
+    run(&format!("ln -s ..first ..data; ln -s ..data/token token; {}", fill("first")));
+    let credentials = format!("credentials: {{TOKEN: {{file: {volume}/token, hosts: [web.test:8080]}}}}\n");
+    let credentials = lab.file("credentials.yaml", credentials);
+    std::fs::set_permissions(&credentials, PermissionsExt::from_mode(0o600)).unwrap();
+    let policy = super::web()
+        .replace("port: 8080", "port: 8080, protocol: rest, enforcement: enforce, access: full")
+        .replace("network_policies:", "filesystem_policy: {read_only: [/var/tmp]}\nnetwork_policies:");
+    let (policy, credentials) = (lab.file("policy.yaml", policy), credentials.display().to_string());
+    let words = ["--policy-data", policy.to_str().unwrap(), "--credentials", &credentials];
+    let program = "import os, sys, time, urllib.request as r\n\
+         def attempt():\n\
+         \x20   r.urlopen(r.Request('http://web.test:8080/', headers={'X-Key': os.environ['TOKEN']})).read()\n\
+         \x20   for path in sys.argv[1] + '/token', sys.argv[1] + '/..data/token', sys.argv[1]:\n\
+         \x20       try: print(os.listdir(path) if path == sys.argv[1] else open(path).read())\n\
+         \x20       except OSError as error: print(error.strerror)\n\
+         attempt()\n\
+         while not os.path.exists('go'): time.sleep(0.01)\n\
+         attempt()";
+    let started = Sandbox::bare(&lab).args(&words).args(&["--watch", "--workdir", work.to_str().unwrap()]).start(&[
+        "/usr/bin/python3",
+        "-c",
+        program,
+        &volume,
+    ]);
+    wait_for_lines(&lab, "HTTP:GET", 1);
+    run(&format!("{}; ln -s ..second ..data_tmp; mv -T ..data_tmp ..data; rm -r ..first", fill("second")));
+    wait_for_lines(&lab, "Policy reloaded successfully", 1);
+    std::fs::write(work.join("go"), "").unwrap();
+    let finished = started.wait();
+    assert_eq!(finished.ok(), "Permission denied\n".repeat(6).trim_end(), "{finished:?}");
+    let received = String::from_utf8_lossy(&upstream.seen().concat()).into_owned();
+    assert!(received.contains("first-secret") && received.contains("second-secret"), "{received}");
 }

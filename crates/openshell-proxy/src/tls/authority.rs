@@ -161,7 +161,7 @@ impl Authority {
         }
         if now < parsed.begins || now >= parsed.ends {
             return Err(AuthorityError::Kept(
-                "its certificate is not valid now: check the clock, or remove it (a mounted secret: replace it)",
+                "its certificate is not valid now: check the clock, or replace it (`openshell-sandbox ca rotate`; a mounted secret: where it comes from)",
             ));
         }
         certificates.retain(|certificate| Parsed::read(certificate).is_ok_and(|parsed| now < parsed.ends));
@@ -368,7 +368,7 @@ mod tests {
         let ended = ended.issuer.key().serialize_pem() + &ended.pem();
         assert_eq!(
             why(&ended),
-            "its certificate is not valid now: check the clock, or remove it (a mounted secret: replace it)"
+            "its certificate is not valid now: check the clock, or replace it (`openshell-sandbox ca rotate`; a mounted secret: where it comes from)"
         );
         let before = Authority::generate(-Duration::hours(1), &[]).unwrap();
         let (_, text) = Authority::create_kept(before.certificates()).unwrap();

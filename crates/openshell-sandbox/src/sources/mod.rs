@@ -8,7 +8,7 @@ pub(crate) mod input;
 pub(crate) mod origin;
 pub(crate) mod policy_file;
 pub(crate) mod route_file;
-mod secret_file;
+pub(crate) mod secret_file;
 pub(crate) mod update;
 pub(crate) mod watch;
 

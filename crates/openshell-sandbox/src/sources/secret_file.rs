@@ -1,5 +1,6 @@
 //! Files that hold secrets, which only their owner may read.
 
+use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -43,7 +44,7 @@ pub(crate) fn checked(secret: Secret) -> anyhow::Result<Secret> {
 pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, bool)> {
     let file = input::open(path, phase)?;
     let metadata = file.metadata()?;
-    let is_private = metadata.mode() & 0o044 == 0;
+    let is_private = is_private(&metadata);
     // A buffer that grows would leave copies of the secret behind.
     let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
@@ -52,4 +53,12 @@ pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(S
         bail!("it has more than {limit} bytes");
     }
     Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
+}
+
+/// Returns true if a file with secrets is open to its owner alone; or, if this user has only its group's right to it, to that
+/// group, as a secret mounted by Kubernetes is with `fsGroup`.
+pub(crate) fn is_private(data: &Metadata) -> bool {
+    let own = rustix::process::geteuid();
+    let is_by_group = !own.is_root() && data.uid() != own.as_raw();
+    data.mode() & (if is_by_group { 0o027 } else { 0o066 }) == 0
 }
