@@ -1,6 +1,7 @@
 //! Settings of the kernel that forbid what a sandbox is made of.
 
 use std::io;
+use std::path::Path;
 
 /// A setting of the kernel (sysctl(8)).
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +75,11 @@ pub(crate) fn why_no_user_namespace(error: &io::Error) -> String {
         Some(libc::ENOSPC | libc::EUSERS) => {
             "there are too many user namespaces, or they are nested too deep; raise user.max_user_namespaces".to_owned()
         }
-        Some(libc::EINVAL | libc::ENOSYS) => "this kernel has none; boot one with CONFIG_USER_NS".to_owned(),
+        // Some engines answer ENOSYS to what their profile forbids.
+        Some(libc::EINVAL | libc::ENOSYS) if !Path::new("/proc/self/ns/user").exists() => "this kernel has none; boot one with CONFIG_USER_NS".to_owned(),
         _ => "a container's seccomp or AppArmor profile, or a chroot, forbids it; with Docker or Podman, `--security-opt \
-              seccomp=unconfined --security-opt apparmor=unconfined`, or a profile that permits unshare and mount"
+              seccomp=unconfined --security-opt apparmor=unconfined`, or a profile that permits unshare and mount, such as \
+              data/seccomp.json"
             .to_owned(),
     }
 }

@@ -278,6 +278,21 @@ fn a_crash_runs_no_handler_of_the_host_whatever_the_workload_sets() {
     assert_eq!(lab.sandbox(&super::policy("{}")).sh("ulimit -c 0; kill -SEGV $$").code(), 128 + 11);
 }
 
+#[test]
+fn a_hard_limit_of_no_core_dumps_is_kept_unless_the_host_pipes_them_anyway() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let printed = lab.shell(&format!(
+        "ulimit -Hc 0; setpriv --bounding-set -sys_resource {} -p {policy} -- echo ran; echo $?",
+        lab.binary()
+    ));
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    match pattern.starts_with('|') {
+        true => assert!(printed.contains("kernel.core_pattern") && printed.ends_with("\n1\n"), "{printed}"),
+        false => assert!(printed.ends_with("ran\n0\n"), "{printed}"),
+    }
+}
+
 /// Writes a passwd file with a further user, and creates its home.
 fn with_user(lab: &Lab, home: &str) {
     let passwd = lab.file("passwd", format!("root:x:0:0::/root:/bin/sh\nbuilder:x:{UID}:{UID}::{home}:/bin/sh\n"));

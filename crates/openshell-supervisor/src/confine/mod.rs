@@ -193,7 +193,10 @@ impl Step {
             Self::Terminal => "take the terminal",
             Self::StandardStreams => "take the standard streams",
             Self::Descriptors => "close inherited descriptors",
-            Self::CoreLimit => "switch core dumps off",
+            Self::CoreLimit => {
+                "switch core dumps off (this host pipes them to a program, kernel.core_pattern, even at the hard limit of 0 that the \
+                 caller has; raise it: `ulimit -Hc`, LimitCORE=)"
+            }
             Self::BoundingSet => "empty the capability bounding set (it needs CAP_SETPCAP)",
             Self::AmbientSet => "empty the ambient capabilities",
             Self::Groups => "drop supplementary groups (it needs CAP_SETGID)",
@@ -345,11 +348,7 @@ impl Confinement {
     /// Confines a child, from init's root to a process that may only execute the command.
     pub(crate) fn apply_to_child(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
         use Step as S;
-        // No core dump leaves the sandbox. No file is as small as 1 byte, and at a limit of 1 the kernel does not run
-        // the program of a piped `kernel.core_pattern`, which it would at 0. The filter keeps the workload from
-        // changing the limit.
-        let no_core = Rlimit { current: Some(1), maximum: Some(1) };
-        rustix::process::setrlimit(Resource::Core, no_core).at(S::CoreLimit)?;
+        no_core_dumps().at(S::CoreLimit)?;
         // Emptying the bounding set needs a capability, so it comes first; capabilities left in it after the change of
         // user could come back through a file's capabilities.
         capabilities().try_for_each(remove_from_bounding_set).at(S::BoundingSet)?;
@@ -460,6 +459,17 @@ fn enter_first(directories: &[PathBuf]) -> rustix::io::Result<()> {
         }
     }
     Err(first_error.unwrap_or(rustix::io::Errno::NOENT))
+}
+
+/// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not run the program of a piped
+/// `kernel.core_pattern`, which it would at 0 (core(5)); so 0, where the caller's hard limit is that, is enough only without one. The
+/// filter keeps the workload from changing the limit.
+fn no_core_dumps() -> io::Result<()> {
+    let at_most =
+        |bytes| rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
+    let Err(errno) = at_most(1) else { return Ok(()) };
+    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern").map_or(true, |pattern| pattern.starts_with(b"|"));
+    if is_piped { Err(errno.into()) } else { Ok(at_most(0)?) }
 }
 
 /// Every capability bit.
