@@ -78,6 +78,15 @@ fn probes_and_scrapers_see_the_state_and_the_counts_of_a_sandbox() {
     ] {
         assert!(seen.contains(&format!("openshell_sandbox_{line}")), "{line}\n{seen}");
     }
+    let dashboard = include_str!("../../../docs/grafana.json");
+    let raw = lab.shell("curl -s http://10.99.0.1:9464/metrics");
+    let is_name = |byte: char| byte.is_ascii_lowercase() || byte == '_';
+    for name in
+        dashboard.split("openshell_sandbox_").skip(1).map(|rest| rest.split(|byte| !is_name(byte)).next().unwrap())
+    {
+        let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
+        assert!(raw.contains(&format!("# TYPE openshell_sandbox_{family} ")), "{name} of the dashboard\n{raw}");
+    }
     assert!(!seen.contains("web.test") && !seen.contains("other.test"), "{seen}");
     let as_caller = lab.as_caller();
     let at = format!("{as_caller} curl -s -m 5 --unix-socket {}", door.display());

@@ -164,10 +164,12 @@ impl Container {
         }
         std::fs::write(bundle.join("config.json"), self.config(&root, words).to_string()).unwrap();
         let bundle = bundle.display();
+        let root = self.users.map_or(0, |(first, _)| first);
         let files = match &self.files {
             Files::Image(image) => format!(
                 "mount -t tmpfs none {bundle}/changes; mkdir {bundle}/changes/up {bundle}/changes/work; \
-                 mount -t overlay -o lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none {bundle}/rootfs; ",
+                 mount -t overlay -o lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none {bundle}/rootfs; \
+                 chown {root}:{root} {bundle}/rootfs; ",
                 image.display()
             ),
             _ => String::new(),
@@ -178,4 +180,68 @@ impl Container {
              exec crun --root /run/crun --cgroup-manager=disabled run -b {bundle} box-$$'"
         )
     }
+}
+
+/// Calls that Docker and containerd give to CAP_SYS_ADMIN alone; Podman gives most of them to everybody.
+const ADMINISTRATORS: &[&str] = &[
+    "clone3",
+    "fsconfig",
+    "fsmount",
+    "fsopen",
+    "fspick",
+    "mount",
+    "mount_setattr",
+    "move_mount",
+    "open_tree",
+    "pivot_root",
+    "setdomainname",
+    "sethostname",
+    "setns",
+    "umount",
+    "umount2",
+    "unshare",
+];
+
+/// An engine whose own profile of system calls a container has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Podman, whose profile Debian's containers-common has.
+    Podman,
+    /// Docker and containerd (`RuntimeDefault` in Kubernetes).
+    Docker,
+}
+
+/// Returns the profile of system calls in `file`, of the engines' form, for a container with `capabilities`, in the runtime's.
+///
+/// # Panics
+/// The file is no profile.
+#[must_use]
+pub fn profile(file: &Path, capabilities: &[&str], engine: Option<Engine>) -> Value {
+    let profile: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let is_capability =
+        |name: &Value| name.as_str().is_some_and(|name| capabilities.iter().any(|has| name.ends_with(has)));
+    let has = |condition: &Value| {
+        let all = |name: &str, is_met: &dyn Fn(&Value) -> bool| {
+            condition[name].as_array().is_none_or(|values| values.iter().any(is_met))
+        };
+        all("caps", &is_capability) && all("arches", &|name| name == architecture)
+    };
+    let is_empty = |condition: &Value| condition.as_object().is_none_or(serde_json::Map::is_empty);
+    let applies = |rule: &&Value| has(&rule["includes"]) && (is_empty(&rule["excludes"]) || !has(&rule["excludes"]));
+    let is_administrators = capabilities.contains(&"SYS_ADMIN");
+    let mut rules: Vec<Value> = profile["syscalls"].as_array().unwrap().iter().filter(applies).cloned().collect();
+    for rule in &mut rules {
+        let fields = rule.as_object_mut().unwrap();
+        let keys = ["names", "action", "args", "errnoRet"];
+        fields.retain(|key, value| keys.contains(&key.as_str()) && !value.is_null());
+        if engine == Some(Engine::Docker) && !is_administrators && fields["action"] == "SCMP_ACT_ALLOW" {
+            let names = fields["names"].as_array_mut().unwrap();
+            names.retain(|name| !ADMINISTRATORS.contains(&name.as_str().unwrap()));
+        }
+    }
+    rules.retain(|rule| rule["names"].as_array().is_some_and(|names| !names.is_empty()));
+    let mut profile = json!({"defaultAction": profile["defaultAction"], "defaultErrnoRet": profile["defaultErrnoRet"], "syscalls": rules});
+    profile.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    profile
 }

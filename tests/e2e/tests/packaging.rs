@@ -1,0 +1,207 @@
+//! What is delivered: images, the static binary, the Debian package, and descriptions for Kubernetes and systemd. `tests/packaging` makes the
+//! images, and runs these tests.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "in a test a failed step is a failed test")]
+
+use std::path::{Path, PathBuf};
+
+use lab::Lab;
+use lab::container::{Container, DEFAULT, DOCUMENTED, Engine, Files, profile};
+
+/// Capabilities that the documentation asks for in a container that has no others.
+const NEEDED: &[&str] = &["CHOWN", "DAC_OVERRIDE", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID"];
+
+/// The profile of Debian's containers-common.
+const ENGINES: &str = "/usr/share/containers/seccomp.json";
+
+/// Returns a file or folder that `tests/packaging` has made.
+fn made(name: &str) -> PathBuf {
+    Path::new(&std::env::var_os("PACKAGING").expect("run tests/packaging")).join(name)
+}
+
+/// Returns a file of the repository's folder for users.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data").join(name)
+}
+
+/// The security contexts that docs/kubernetes.md describes, with the user of the command in each. Root without the capabilities cannot
+/// become the user of the demo's policy, so that its policy names none.
+fn contexts(image: &str) -> [(&'static str, Container, u32); 4] {
+    let files = Files::Image(made(image));
+    let own = |capabilities: &[&str]| Some(profile(&data("seccomp.json"), capabilities, None));
+    let administrator = [NEEDED, DOCUMENTED].concat();
+    let engines = || Some(profile(Path::new(ENGINES), &administrator, Some(Engine::Docker)));
+    let privileged = Container {
+        files: files.clone(),
+        seccomp: engines(),
+        is_read_only: true,
+        ..Container::new(0, &[NEEDED, DOCUMENTED])
+    };
+    let user_namespace = Container { users: Some((200_000, 65_536)), is_masked: false, ..privileged.clone() };
+    let binds = vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml")];
+    let default = Container { files: files.clone(), seccomp: own(DEFAULT), binds, ..Container::new(0, &[DEFAULT]) };
+    let restricted =
+        Container { files, seccomp: own(&[]), is_read_only: true, no_new_privileges: true, ..Container::new(998, &[]) };
+    [
+        ("privileged", privileged, 998),
+        ("user-namespace", user_namespace, 998),
+        ("default", default, 65_534),
+        ("restricted", restricted, 998),
+    ]
+}
+
+#[test]
+fn the_binary_is_static_and_small() {
+    let binary = made("supervisor/openshell-sandbox");
+    let size = std::fs::metadata(&binary).unwrap().len();
+    assert!(size <= 18_000_000, "{size} bytes");
+    let lab = Lab::new(&[]);
+    let headers = lab.shell(&format!("readelf --file-header --program-headers --dynamic {}", binary.display()));
+    assert!(headers.contains("DYN (Position-Independent Executable file)"), "{headers}");
+    assert!(!headers.contains("INTERP") && !headers.contains("(NEEDED)"), "{headers}");
+}
+
+#[test]
+fn an_image_of_the_binary_alone_runs_it() {
+    let lab = Lab::with_web();
+    let policy =
+        lab.file("policy.yaml", "network_policies: {}\nfilesystem_policy: {read_only: [/openshell-sandbox]}\n");
+    for (name, mut container, _) in contexts("supervisor") {
+        container.binds.push((policy.clone(), "/policy.yaml"));
+        let own = "/openshell-sandbox";
+        let printed = container.run(&lab, &[own, "-p", "/policy.yaml", "--", own, "--version"]);
+        assert!(
+            printed.contains(concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"), "\n0\n")),
+            "{name}: {printed}"
+        );
+    }
+}
+
+#[test]
+fn the_demo_runs_its_tools_in_each_security_context_and_refuses_what_nothing_permits() {
+    let lab = Lab::with_web();
+    let script = "id -u; git --version; node -p 6*7; python3 -c 'print(6 * 7)'; touch /tmp/x; touch /etc/x; \
+                  curl -s -o /dev/null -w '%{http_connect}\\n' https://example.com; cat /proc/1/comm";
+    for (name, mut container, user) in contexts("demo") {
+        container.variables.push("OPENSHELL_POLICY_DATA=/etc/openshell/policy.yaml");
+        let printed = container.run(&lab, &["openshell-sandbox", "sh", "-c", script]);
+        println!("== {name}\n{printed}");
+        let expected = format!("{user}\ngit version ");
+        assert!(printed.contains(&expected) && printed.contains("\n42\n42\n"), "{name}: {printed}");
+        assert!(
+            printed.contains("/etc/x': Permission denied\n403\n")
+                || printed.contains("/etc/x': Read-only file system\n403\n"),
+            "{name}: {printed}"
+        );
+    }
+}
+
+#[test]
+fn doctor_says_what_each_security_context_has() {
+    let lab = Lab::with_web();
+    for (name, container, _) in contexts("demo") {
+        let printed = container.run(&lab, &["openshell-sandbox", "doctor", "/etc/openshell/policy.yaml"]);
+        println!("== {name}\n{printed}");
+        assert!(printed.ends_with("\n0\n"), "{name}: {printed}");
+    }
+}
+
+#[test]
+fn an_engines_own_profile_is_named_where_it_forbids_the_sandbox() {
+    let lab = Lab::with_web();
+    for (uid, capabilities) in [(998, &[][..]), (0, DEFAULT)] {
+        for engine in [Engine::Podman, Engine::Docker] {
+            let seccomp = Some(profile(Path::new(ENGINES), capabilities, Some(engine)));
+            let (files, binds) =
+                (Files::Image(made("demo")), vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml")]);
+            let container = Container { files, seccomp, binds, ..Container::new(uid, &[capabilities]) };
+            let printed = container.run(&lab, &["openshell-sandbox", "-p", "/etc/openshell/policy.yaml", "id", "-u"]);
+            println!("== {uid} {engine:?}\n{printed}");
+            match engine {
+                Engine::Podman => assert!(printed.ends_with("\n0\n"), "{uid}: {printed}"),
+                Engine::Docker => {
+                    let said: Vec<_> = printed.lines().filter(|line| line.starts_with("openshell-sandbox: ")).collect();
+                    let [line] = said[..] else { panic!("one line: {printed}") };
+                    assert!(line.contains("seccomp") && printed.ends_with("\n1\n"), "{printed}");
+                }
+            }
+        }
+    }
+}
+
+/// The four descriptions of a pod, merged and valid by the schemas of Kubernetes.
+#[test]
+fn pods_are_valid_and_as_their_pod_security_levels_demand() {
+    let lab = Lab::new(&[]);
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubernetes.py");
+    let printed = lab.shell(&format!(
+        "{} {} {}",
+        made("python/bin/python").display(),
+        program.display(),
+        data("kubernetes").display()
+    ));
+    let overlays: serde_json::Value = serde_json::from_str(&printed).expect(&printed);
+    let pod = |overlay: &str| {
+        let resources = overlays[overlay].as_array().unwrap();
+        let deployment = resources.iter().find(|resource| resource["kind"] == "Deployment").unwrap();
+        deployment["spec"]["template"]["spec"].clone()
+    };
+    let containers = |pod: &serde_json::Value| {
+        [pod["initContainers"].as_array().unwrap().clone(), pod["containers"].as_array().unwrap().clone()].concat()
+    };
+    // Pod Security Standards, "restricted".
+    let restricted = pod("restricted");
+    assert_eq!(restricted["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(restricted["securityContext"]["seccompProfile"]["type"], "Localhost");
+    for container in containers(&restricted) {
+        let context = &container["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{container}");
+        assert_eq!(context["capabilities"], serde_json::json!({"drop": ["ALL"]}), "{container}");
+    }
+    let volumes = restricted["volumes"].as_array().unwrap();
+    let is_allowed =
+        |volume: &serde_json::Value| ["emptyDir", "configMap", "secret"].iter().any(|kind| !volume[kind].is_null());
+    assert!(volumes.iter().all(is_allowed), "{volumes:?}");
+    for overlay in ["user-namespace", "privileged"] {
+        let pod = pod(overlay);
+        assert_eq!(pod["hostUsers"] == false, overlay == "user-namespace", "{pod}");
+        let added: Vec<_> = pod["containers"][0]["securityContext"]["capabilities"]["add"].as_array().unwrap().clone();
+        let needed = [NEEDED, DOCUMENTED].concat();
+        assert!(
+            added.len() == needed.len() && added.iter().all(|name| needed.contains(&name.as_str().unwrap())),
+            "{added:?}"
+        );
+    }
+    // Its own limit is longer than drain and grace.
+    let arguments = restricted["containers"][0]["args"].to_string();
+    assert!(arguments.contains("--drain=5") && arguments.contains("--grace=20"), "{arguments}");
+    assert!(restricted["terminationGracePeriodSeconds"].as_u64() > Some(25), "{restricted}");
+}
+
+#[test]
+fn the_policies_and_credentials_of_the_descriptions_pass_check() {
+    let lab = Lab::new(&[]);
+    let folder = data("kubernetes/base");
+    let printed = lab.shell(&format!(
+        "{} check {}/policy.yaml --credentials {}/credentials.yaml; echo $?",
+        lab.binary(),
+        folder.display(),
+        folder.display()
+    ));
+    assert!(printed.ends_with("0\n"), "{printed}");
+}
+
+#[test]
+fn the_debian_package_runs_sandboxes_by_its_unit_and_leaves_nothing_when_removed() {
+    let lab = Lab::new(&[]);
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/systemd.sh");
+    let [program, bundle, image, package] =
+        [program, lab.folder("systemd"), made("host"), made("openshell-sandbox.deb")]
+            .map(|path| path.display().to_string());
+    let printed = lab.shell(&format!("unshare -m sh {program} {bundle} {image} {package}"));
+    let version = concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"));
+    let expected = format!("{version}\nverified\nactive\nnobody\n403\ntouch: cannot touch '/etc/x': ");
+    assert!(printed.contains(&expected) && printed.contains("\nactive\nResult=success\n"), "{printed}");
+    assert!(printed.contains("Policy reloaded successfully\n[exit:143]"), "{printed}");
+    assert!(!printed.contains("DEGRADED") && !printed.contains("/usr/"), "{printed}");
+}
