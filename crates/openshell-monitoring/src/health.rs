@@ -126,9 +126,10 @@ mod tests {
         let (release, hung) = mpsc::channel::<()>();
         let main = std::thread::spawn(move || {
             Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-                send.send(Health::new()).unwrap();
+                let health = Health::new();
                 tokio::task::yield_now().await;
-                // As a task that blocks does.
+                // As a task that blocks does; nothing runs here from now on.
+                send.send(health).unwrap();
                 let _ = hung.recv();
                 std::future::pending::<()>().await;
             });

@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod export;
 mod exposition;
+mod families;
 pub mod health;
 pub mod metrics;
+mod otlp;
 pub mod server;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_supervisor::environment::Environment;
@@ -21,6 +22,7 @@ use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file;
+use crate::telemetry;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -63,6 +65,8 @@ pub(crate) struct Config {
     pub(crate) labels: Vec<Label>,
     /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
+    /// Where metrics are exported to; taken by the start.
+    pub(crate) collector: Option<Collector>,
     pub(crate) log_level: Level,
     pub(crate) log_form: Form,
     /// True if standard error shows events.
@@ -340,6 +344,8 @@ impl Config {
         }
         let is_named = args.name.is_some();
         let sandbox = args.name.or_else(|| place.map(|place| place.id.clone()));
+        let sandbox = sandbox.map_or_else(random_id, Ok)?;
+        let collector = telemetry::collector(&mut environment, &sandbox, &mut warnings)?;
         Ok(Self {
             watched,
             secret_files,
@@ -365,7 +371,8 @@ impl Config {
             keep: args.keep,
             is_named,
             sudo,
-            sandbox: sandbox.map_or_else(random_id, Ok)?,
+            sandbox,
+            collector,
             log_level,
             log_form: args.log_format,
             logs_to_stderr: args.log_to != LogPlace::File,

@@ -23,6 +23,7 @@ mod sources;
 mod startup;
 mod subcommands;
 mod tasks;
+mod telemetry;
 mod terminal;
 mod text;
 mod workload;

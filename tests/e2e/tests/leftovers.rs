@@ -294,3 +294,24 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
         assert_eq!(started.wait().ok(), "used");
     }
 }
+
+#[test]
+fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("full").display().to_string();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let uid = lab::host::caller();
+    for flags in ["--run-dir {}", "--ca-dir {}/ca"].map(|flags| flags.replace("{}", &folder)) {
+        let printed = lab.shell(&format!(
+            "mount -t tmpfs -o size=16k,mode=700,uid={uid},gid={uid} none {folder}; \
+             dd if=/dev/zero of={folder}/fill bs=4k count=100 status=none 2>/dev/null; \
+             {} -p {policy} {flags} -- echo ran; echo $?; find {folder} -type f; umount {folder}",
+            lab.binary()
+        ));
+        let lines: Vec<_> = printed.lines().collect();
+        let [error, "1", fill] = lines[..] else { panic!("{flags}: {printed}") };
+        let flag = flags.split(' ').next().unwrap();
+        assert!(error.contains(flag) && error.contains("No space left on device"), "{flags}: {error}");
+        assert!(fill.ends_with("/fill"), "{flags}: {printed}");
+    }
+}

@@ -236,3 +236,89 @@ fn a_port_or_socket_of_health_that_cannot_be_had_is_no_start() {
     let finished = lab.sandbox(&super::policy("{}")).args(&["--health-socket", taken.to_str().unwrap()]).sh("true");
     assert!(finished.code() == 1 && finished.stderr.contains("taken (--health-socket): "), "{finished:?}");
 }
+
+/// Prints each export that it gets, up to the number of its argument: path, header, length, and whether it names a metric.
+const COLLECTOR: &str = "
+import http.server, sys
+class Collector(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['content-length']))
+        print(self.path, self.headers['x-key'], self.headers['content-type'], b'openshell_sandbox_decisions' in body, flush=True)
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(('10.99.0.1', 4318), Collector)
+print('listening', flush=True)
+for _ in range(int(sys.argv[1])): server.handle_request()
+";
+
+#[test]
+fn metrics_are_exported_at_intervals_and_at_the_end_and_the_collectors_headers_stay_outside() {
+    let lab = Lab::with_web();
+    let file = lab.file("collector.py", COLLECTOR).display().to_string();
+    let got = lab.folder("got").join("exports").display().to_string();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let variables = "OTEL_EXPORTER_OTLP_ENDPOINT=http://web.test:4318/ OTEL_EXPORTER_OTLP_HEADERS=x-key=hush OTEL_METRIC_EXPORT_INTERVAL";
+    let run = |interval: u32, command: &str| {
+        format!(
+            "{} env {variables}={interval} {} -p {policy} --log-level info -- sh -c \"{command}\" 2>&1",
+            lab.as_caller(),
+            lab.program_path().display()
+        )
+    };
+    // The command waits for two exports; the end is the third.
+    let mark = lab.folder("mark").display().to_string();
+    let policy_text = super::policy("{}")
+        .replace("network_policies", &format!("filesystem_policy: {{read_only: [{mark}]}}\nnetwork_policies"));
+    std::fs::write(&policy, policy_text).unwrap();
+    let printed = lab.shell(&format!(
+        "/usr/bin/python3 {file} 3 > {got} & until grep -q listening {got}; do sleep 0.01; done; \
+         (until [ $(grep -c metrics {got}) -ge 2 ]; do sleep 0.01; done; touch {mark}/two) & \
+         {}; wait; cat {got}",
+        run(50, &format!("env | grep OTEL; until [ -e {mark}/two ]; do sleep 0.01; done; echo ended"))
+    ));
+    let line = "/v1/metrics hush application/x-protobuf True\n";
+    assert!(printed.ends_with(&format!("listening\n{}", line.repeat(3))), "{printed}");
+    assert!(
+        printed.contains("CONFIG:ENABLED [INFO] Export of metrics to web.test:4318") && printed.contains("\nended\n"),
+        "{printed}"
+    );
+    let inside: Vec<_> = printed.lines().filter(|line| line.starts_with("OTEL_")).collect();
+    assert!(inside.len() == 2 && !inside.concat().contains("hush"), "{inside:?}");
+    // Nobody listens any more: one line, and the end does not wait for it.
+    let printed = lab.shell(&format!("{}; echo $?", run(10, "sleep 1")));
+    assert_eq!(printed.matches("no metrics are exported to web.test:4318: ").count(), 1, "{printed}");
+    assert!(printed.ends_with("\n0\n") && !printed.contains("hush"), "{printed}");
+}
+
+#[test]
+fn variables_of_opentelemetry_that_are_invalid_or_ask_for_something_else_are_said() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let run = |variables: &str| {
+        let program = lab.program_path().display().to_string();
+        lab.shell(&format!("{} env {variables} {program} -p {policy} -- echo ran; echo $?", lab.as_caller()))
+    };
+    for (variables, said) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT=web.test", "OTEL_EXPORTER_OTLP_ENDPOINT: no URL"),
+        (
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://u:hush@c/",
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: it has a user name",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT=http://c OTEL_EXPORTER_OTLP_HEADERS=hush",
+            "the headers are not of the form NAME=VALUE",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT=http://c OTEL_METRIC_EXPORT_INTERVAL=0",
+            "OTEL_METRIC_EXPORT_INTERVAL is no number of",
+        ),
+    ] {
+        let printed = run(variables);
+        assert!(printed.contains(said) && printed.ends_with("\n1\n"), "{variables}: {printed}");
+        assert!(printed.lines().count() == 2 && !printed.contains("hush"), "{variables}: {printed}");
+    }
+    let printed = run("OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317 OTEL_EXPORTER_OTLP_PROTOCOL=grpc");
+    assert!(printed.contains("OTEL_EXPORTER_OTLP_PROTOCOL is grpc") && printed.ends_with("ran\n0\n"), "{printed}");
+    let printed = run("OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317 OTEL_SDK_DISABLED=true");
+    assert_eq!(printed, "ran\n0\n");
+}

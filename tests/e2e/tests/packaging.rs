@@ -70,10 +70,8 @@ fn an_image_of_the_binary_alone_runs_it() {
         container.binds.push((policy.clone(), "/policy.yaml"));
         let own = "/openshell-sandbox";
         let printed = container.run(&lab, &[own, "-p", "/policy.yaml", "--", own, "--version"]);
-        assert!(
-            printed.contains(concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"), "\n0\n")),
-            "{name}: {printed}"
-        );
+        let version = concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"), "\n");
+        assert!(printed.contains(version) && printed.ends_with("\n0\n"), "{name}: {printed}");
     }
 }
 
@@ -204,4 +202,56 @@ fn the_debian_package_runs_sandboxes_by_its_unit_and_leaves_nothing_when_removed
     assert!(printed.contains(&expected) && printed.contains("\nactive\nResult=success\n"), "{printed}");
     assert!(printed.contains("Policy reloaded successfully\n[exit:143]"), "{printed}");
     assert!(!printed.contains("DEGRADED") && !printed.contains("/usr/"), "{printed}");
+}
+
+/// Receives one export, and prints the resource, and each number of what OpenTelemetry's own messages make of it.
+const COLLECTOR: &str = "
+import http.server
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest as Export
+class Collector(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        export = Export.FromString(self.rfile.read(int(self.headers['content-length'])))
+        labels = lambda of: ' '.join(f'{pair.key}={pair.value.string_value}' for pair in of.attributes)
+        [resource] = export.resource_metrics
+        print(labels(resource.resource))
+        for metric in resource.scope_metrics[0].metrics:
+            kind = metric.WhichOneof('data')
+            for point in getattr(metric, kind).data_points:
+                assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+                number = point.as_int if kind != 'histogram' else f'{point.count} in {len(point.bucket_counts)} of {len(point.explicit_bounds)}'
+                print(metric.name, kind, metric.unit, labels(point), number)
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(('127.0.0.1', 4318), Collector)
+print('listening', flush=True)
+server.handle_request()
+";
+
+#[test]
+fn exported_metrics_are_read_by_opentelemetrys_own_messages() {
+    let lab = Lab::with_web();
+    let file = lab.file("collector.py", COLLECTOR).display().to_string();
+    let policy = lab.file("policy.yaml", "network_policies: {}\n").display().to_string();
+    let got = lab.folder("got").join("export").display().to_string();
+    let printed = lab.shell(&format!(
+        "{} {file} > {got} 2>&1 & until grep -q listening {got}; do sleep 0.01; done; \
+         OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_RESOURCE_ATTRIBUTES=team=a {} --name web -p {policy} --label user=kim -- \
+         curl -s https://example.com; wait; cat {got}",
+        made("python/bin/python").display(),
+        lab.binary()
+    ));
+    for line in [
+        concat!(
+            "service.name=openshell-sandbox service.version=",
+            env!("CARGO_PKG_VERSION"),
+            " service.instance.id=web team=a"
+        ),
+        "openshell_sandbox_decisions sum  layer=l4 decision=deny reason_code=no_network_policies 1",
+        "openshell_sandbox_policy_generation gauge   1",
+        "openshell_sandbox_decision_seconds histogram s  1 in 12 of 11",
+        "openshell_sandbox_bytes sum By direction=sent 0",
+    ] {
+        assert!(printed.contains(&format!("{line}\n")), "{line}\n{printed}");
+    }
+    assert!(!printed.contains("kim"), "{printed}");
 }

@@ -146,7 +146,7 @@ pub(crate) async fn start(
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
-    let monitoring = Monitoring::start(config, init.pid())?;
+    let mut monitoring = Monitoring::start(config, init.pid())?;
     let mut secrets = secrets;
     let lines = secrets.lines.take();
     // A gateway may not answer for a while, and process 1 ends by a signal only where it is received.
@@ -250,9 +250,10 @@ pub(crate) async fn start(
     let clients =
         packets::listen(&run_dir.control_socket()).context("cannot listen in the run directory (--run-dir)")?;
     tasks.spawn("control socket", control.serve(clients));
-    if let Some(Monitoring { health, metrics, .. }) = &monitoring {
-        metrics.read_with(services.reader(&in_force, &refusals));
-        services.test().into_iter().for_each(|test| health.test_with(test));
+    if let Some(monitoring) = &mut monitoring {
+        monitoring.metrics.read_with(services.reader(&in_force, &refusals));
+        services.test().into_iter().for_each(|test| monitoring.health.test_with(test));
+        monitoring.export(config, services.resolver(), &tls.roots, begun)?;
     }
     services.serve(in_force, tls, resolver_files.local, confined.connects.take(), &network, &mut tasks)?;
     Ok(Sandbox {

@@ -5,12 +5,16 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
+use openshell_monitoring::export::Exporter;
 use openshell_monitoring::health::Health;
 use openshell_monitoring::metrics::Metrics;
 use openshell_monitoring::server::{Server, Sockets};
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::tls::originate::UpstreamRoots;
 use openshell_supervisor::peer;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -18,6 +22,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use crate::bound_socket::BoundSocket;
 use crate::config::Config;
 use crate::logging;
+use crate::telemetry;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -27,7 +32,9 @@ const BACKLOG: i32 = 128;
 pub(crate) struct Monitoring {
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    _server: Server,
+    /// The export to a collector, once it has started.
+    exporter: Option<Exporter>,
+    _server: Option<Server>,
     /// Path of its socket, removed last.
     _socket: Option<BoundSocket>,
 }
@@ -39,7 +46,8 @@ impl Monitoring {
     /// A place is taken or may not be used, or the system has no more threads.
     pub(super) fn start(config: &Config, init: i32) -> anyhow::Result<Option<Self>> {
         let (port, path) = (config.health_port, config.health_socket.as_deref());
-        if port.is_none() && path.is_none() {
+        let is_served = port.is_some() || path.is_some();
+        if !is_served && config.collector.is_none() {
             return Ok(None);
         }
         let listen = |port| {
@@ -54,11 +62,37 @@ impl Monitoring {
         let unix = socket.as_ref().map(BoundSocket::listener).transpose()?;
         let (health, metrics) = (Arc::new(Health::new()), Arc::<Metrics>::default());
         let admit = Box::new(move |socket: BorrowedFd<'_>| peer::outside(socket, init).is_ok());
-        let server = Server::start(Sockets { tcp, unix }, admit, Arc::clone(&health), Arc::clone(&metrics));
-        let server = server.context("no server of health and metrics")?;
+        let serve = || Server::start(Sockets { tcp, unix }, admit, Arc::clone(&health), Arc::clone(&metrics));
+        let server = is_served.then(serve).transpose().context("no server of health and metrics")?;
         port.iter().for_each(|port| log(&format!("at port {port} of every address")));
         path.iter().for_each(|path| log(&format!("at {}, for this user and root", path.display())));
-        Ok(Some(Self { health, metrics, _server: server, _socket: socket }))
+        Ok(Some(Self { health, metrics, exporter: None, _server: server, _socket: socket }))
+    }
+
+    /// Starts the export to the collector of `config`, if there is one, whose names are looked up by `resolver`.
+    ///
+    /// # Errors
+    /// The system has no more threads or descriptors.
+    pub(super) fn export(
+        &mut self,
+        config: &mut Config,
+        resolver: &Arc<Resolver>,
+        roots: &UpstreamRoots,
+        start: SystemTime,
+    ) -> anyhow::Result<()> {
+        if let Some(collector) = config.collector.take() {
+            let roots = UpstreamRoots::new(roots.bundles().to_vec());
+            let (metrics, resolver) = (Arc::clone(&self.metrics), Arc::clone(resolver));
+            self.exporter = Some(telemetry::export(collector, metrics, resolver, roots, start)?);
+        }
+        Ok(())
+    }
+
+    /// Exports the metrics a last time, if they are exported.
+    pub(crate) async fn finish(&mut self) {
+        if let Some(exporter) = self.exporter.take() {
+            exporter.finish().await;
+        }
     }
 }
 

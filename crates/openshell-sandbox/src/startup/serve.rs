@@ -138,6 +138,11 @@ impl RunServices {
         })
     }
 
+    /// Looks up names outside.
+    pub(super) fn resolver(&self) -> &Arc<Resolver> {
+        &self.resolver
+    }
+
     /// Returns the test of the threads of connections, if there is a proxy.
     pub(super) fn test(&self) -> Option<Respond> {
         let workers = Arc::clone(&self.proxy.as_ref()?.workers);

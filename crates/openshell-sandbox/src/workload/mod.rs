@@ -53,6 +53,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     if let Some(gateway) = sandbox.gateway.take() {
         gateway.finish(ended.as_ref().ok().map(|ended| ended.code)).await;
     }
+    if let Some(monitoring) = &mut sandbox.monitoring {
+        monitoring.finish().await;
+    }
     for folder in sandbox.made.remove() {
         let message = format!("left {}, which the start made: it is not empty", folder.display());
         logging::config_event(ConfigState::Left, Severity::Info, &message);
