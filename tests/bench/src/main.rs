@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
 
 mod client;
+mod containers;
 mod gateway;
 mod http2;
 mod names;
@@ -106,6 +107,8 @@ const ROWS: &[Row] = &[
     ("ssh: rsync of 20,000 files / sshd", ssh::files),
     ("ssh: memory of an idle session, of 200", ssh::sessions),
     ("exec: /bin/true / bwrap", ssh::exec),
+    ("container: /bin/true in a sandbox / alone", containers::start),
+    ("container: PSS of supervisor and init, of 200", containers::memory),
 ];
 
 /// Measures both of a pair in turn, and prints the ratios of the second to the first.
