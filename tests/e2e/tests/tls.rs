@@ -43,6 +43,27 @@ fn sandboxes_with_one_folder_have_one_authority_whose_key_stays_outside() {
 }
 
 #[test]
+fn an_authority_is_followed_by_the_next_one_thirty_days_before_its_end_and_stays_trusted() {
+    let lab = Lab::with_web();
+    let run = |days: u32| {
+        let folder = lab.file("made", "").with_file_name(format!("ca-{days}")).display().to_string();
+        let made = lab.shell(&format!(
+            "mkdir -m 700 {folder} && cd {folder} && openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 > ca.pem && \
+             openssl req -x509 -key ca.pem -days {days} -subj /CN=kept -addext keyUsage=critical,keyCertSign,cRLSign 2>&1 > own.pem && \
+             cat own.pem >> ca.pem && chmod 600 ca.pem && chown -R {0}:{0} . && cat own.pem",
+            lab::host::caller()
+        ));
+        let finished = lab.sandbox(&super::policy("{}")).args(&["--ca-dir", &folder]).sh("cat $NODE_EXTRA_CA_CERTS");
+        (made, finished)
+    };
+    let (kept, finished) = run(31);
+    assert_eq!(finished.ok().trim().replace('\r', ""), kept.trim().replace('\r', ""), "{finished:?}");
+    let (kept, finished) = run(29);
+    let trusted = finished.ok().replace('\r', "");
+    assert!(trusted.matches("BEGIN").count() == 2 && trusted.trim().ends_with(kept.trim()), "{kept}\n{finished:?}");
+}
+
+#[test]
 fn requests_inside_tls_are_judged_and_answered_inside_tls() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
