@@ -62,7 +62,7 @@ impl LogFile {
     pub(super) fn open(folder: &Path, form: Form, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
         let file = open(folder, form, day)?;
-        remove_old(folder, form);
+        remove_old(folder, form, day);
         let (is_full, folder) = (is_full(&file), folder.to_owned());
         let last = [Instant::now(); 2];
         let (pending, ends) = (String::new(), Vec::new());
@@ -173,7 +173,7 @@ impl Output for LogFile {
             // The end of a torn line belongs to the file that holds its beginning.
             self.pending.clear();
             (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
-            remove_old(&self.folder, self.form);
+            remove_old(&self.folder, self.form, day);
         }
         self.left_out += left_out;
         if self.is_too_much(line.priority) {
@@ -225,8 +225,12 @@ fn is_full(file: &File) -> bool {
     file.metadata().is_ok_and(|data| data.len() >= FILE_BYTES)
 }
 
+fn file_name(form: Form, day: Date) -> String {
+    format!("{}{day}.log", form.prefix())
+}
+
 fn open(folder: &Path, form: Form, day: Date) -> io::Result<File> {
-    let path = folder.join(format!("{}{day}.log", form.prefix()));
+    let path = folder.join(file_name(form, day));
     // A pipe in its place would let the start wait for a reader.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(&path)?;
@@ -237,8 +241,8 @@ fn open(folder: &Path, form: Form, day: Date) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes all but the newest files. Names sort by date.
-fn remove_old(folder: &Path, form: Form) {
+/// Removes all but the file of `day` and the newest others. Names sort by date; after a jump of the clock some are of days to come.
+fn remove_old(folder: &Path, form: Form, day: Date) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_ours = |name: &String| {
@@ -246,8 +250,10 @@ fn remove_old(folder: &Path, form: Form) {
         day.is_some_and(|day| day.len() == 10 && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
     };
     let mut ours: Vec<_> = names.filter(is_ours).collect();
+    let current = file_name(form, day);
+    ours.retain(|name| *name != current);
     ours.sort_unstable();
-    ours.iter().rev().skip(KEPT).for_each(|name| {
+    ours.iter().rev().skip(KEPT - 1).for_each(|name| {
         let _ = std::fs::remove_file(folder.join(name));
     });
 }
@@ -314,6 +320,20 @@ mod tests {
         log.adds(Priority::Ordinary, "last sandbox=a");
         let text = std::fs::read_to_string(log.path()).unwrap();
         assert!(text.ends_with("\nlast [1 line left out before] sandbox=a\n"), "{text}");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_leaves_the_file_of_its_day() {
+        let mut log = Log::new("clock");
+        let today = time::OffsetDateTime::now_utc();
+        for days in [1, 40, 3000, -1] {
+            let made = today + time::Duration::days(days);
+            log.file.write(Line { made, priority: Priority::State, text: format!("{days}") }, 0);
+        }
+        log.file.flush();
+        let name = super::file_name(Form::Text, (today - time::Duration::days(1)).date());
+        assert_eq!(std::fs::read_to_string(log.folder.join(name)).unwrap(), "-1\n");
+        assert_eq!(std::fs::read_dir(&log.folder).unwrap().count(), super::KEPT);
     }
 
     #[test]
