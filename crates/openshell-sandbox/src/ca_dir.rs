@@ -89,10 +89,13 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
         Ok(()) | Err(_) => {}
     }
     let data = std::fs::metadata(folder).context("it cannot be looked at")?;
-    // A mounted secret has the mode of /tmp, and cannot be written to.
-    let is_read_only =
-        rustix::fs::statvfs(folder).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
-    if !is_own(data.uid()) || data.mode() & 0o022 != 0 && !is_read_only {
+    // A mounted secret is root's, has the mode of /tmp, and cannot be written to.
+    let is_mounted = || {
+        let system = rustix::fs::statvfs(folder);
+        let is_read_only = system.is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
+        is_read_only && data.uid() == 0 && !folder.join(OWN).exists()
+    };
+    if !is_own(data.uid()) || data.mode() & 0o022 != 0 && !is_mounted() {
         bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
     }
     Ok(())

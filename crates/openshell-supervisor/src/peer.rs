@@ -16,6 +16,27 @@ const ANCESTORS: usize = 1024;
 /// # Errors
 /// It is another user's, it may be inside of a sandbox, or it has ended.
 pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
+    Ok(look_at(socket, init)?.0.as_raw_nonzero().get())
+}
+
+/// Verifies that a supervisor of this user or of root listens at the other end of `socket`, and no program of a sandbox: where /proc
+/// is masked, these share the PID namespace, but their bounding set is always empty, and a supervisor's never is.
+///
+/// # Errors
+/// As [`outside`]; or its bounding set is empty or cannot be looked at.
+pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
+    let (pid, pidfd) = look_at(socket, 0)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).map(str::trim);
+    if bounding.is_none_or(|set| set.bytes().all(|digit| digit == b'0')) {
+        return Err("it is no supervisor: its bounding set is empty, as those of a sandbox's programs are".to_owned());
+    }
+    numbers(&pidfd).map(drop)
+}
+
+/// Returns the process at the other end of `socket`, and a reference to it, if it is as [`outside`] demands.
+fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> {
     let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(|errno| format!("no peer: {errno}"))?;
     let (uid, own) = (credentials.uid, rustix::process::geteuid());
     // In a user namespace, root outside has no number of its own; what it may open is decided by the socket's permissions.
@@ -42,7 +63,7 @@ pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
     }
     // Everything that was read is that of the process: it still has its number.
     numbers(&pidfd)?;
-    Ok(pid.as_raw_nonzero().get())
+    Ok((pid, pidfd))
 }
 
 /// Returns the PID of a process in this PID namespace, if it is in no other (proc_pid_fdinfo(5)).

@@ -99,10 +99,10 @@ impl ProtectedPath {
         };
         let path = std::path::absolute(path).map_err(inspect)?;
         let links = links(&path).map_err(inspect)?;
-        let real = match kubernetes_volume(&links).filter(|_| holds_secret) {
-            Some(volume) => std::fs::canonicalize(volume).map_err(inspect)?,
-            None => real,
-        };
+        let volume = kubernetes_volume(&links).filter(|_| holds_secret).map(std::fs::canonicalize);
+        // A link out of its folder is none of the kubelet's.
+        let volume = volume.transpose().map_err(inspect)?.filter(|volume| real.starts_with(volume));
+        let real = volume.unwrap_or(real);
         let (what, act) = (what.to_owned(), if holds_secret { "read" } else { "change" });
         if landlock.grants_itself(&real, !holds_secret) {
             return Err(ProtectError::Granted { what, path: real, act });
@@ -156,9 +156,9 @@ pub(crate) fn protect(
         listed: of(&|grant| grant.is_listed()),
     };
     grants.keep_read_only(granted, uid)?;
-    let mut mounted = BTreeSet::new();
+    let (mut mounted, mut covered) = (BTreeSet::new(), BTreeSet::new());
     for path in paths {
-        grants.protect(path, uid, covers, &mut mounted)?;
+        grants.protect(path, uid, covers, &mut mounted, &mut covered)?;
     }
     Ok(mounted.into_iter().collect())
 }
@@ -203,8 +203,13 @@ impl Grants {
         uid: u32,
         covers: &OpenCovers,
         mounted: &mut BTreeSet<PathBuf>,
+        covered: &mut BTreeSet<PathBuf>,
     ) -> Result<(), ProtectError> {
         let ProtectedPath { what, path, holds_secret } = protected;
+        // Several secrets may lie in one volume.
+        if *holds_secret && covered.contains(path) {
+            return Ok(());
+        }
         let above = |grants: &BTreeSet<PathBuf>| grants.iter().find(|grant| path.starts_with(grant)).cloned();
         // The shortest one comes first.
         let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else { return Ok(()) };
@@ -251,7 +256,10 @@ impl Grants {
             Ok(is_other == *holds_secret && mount.f_flag.contains(StatVfsMountFlags::RDONLY))
         };
         match is_covered().map_err(failed)? {
-            true => Ok(()),
+            true => {
+                covered.extend(holds_secret.then(|| path.clone()));
+                Ok(())
+            }
             false => Err(ProtectError::NotProved { what: what.clone(), path: path.clone(), grant: grant.clone() }),
         }
     }

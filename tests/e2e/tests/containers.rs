@@ -200,3 +200,42 @@ fn sixty_four_megabytes_are_enough_for_a_sandbox_and_its_command() {
     let printed = limited("memory", ["memory.limit_in_bytes", "memory.max"], "64M");
     assert!(printed.contains("403") && printed.ends_with(" 56\n"), "{printed}");
 }
+
+/// Takes the name `web` away from its sandbox, and answers for it.
+const IMPOSTOR: &str = r"
+import os, socket
+parent, uid = '/tmp', os.getuid()
+name, folder = f'{parent}/openshell-name-{uid}-web', f'{parent}/openshell-0123456789abcdef'
+try: os.unlink(name)
+except OSError: pass
+os.mkdir(folder, 0o711)
+open(name, 'w').write('openshell-0123456789abcdef'); os.chmod(name, 0o600)
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(folder + '/control'); s.listen()
+print('planted', flush=True)
+while True:
+    peer, _ = s.accept()
+    peer.settimeout(5)
+    try:
+        data, fds, *_ = socket.recv_fds(peer, 65536, 8)
+        print('client came with' if data or fds else 'client left', fds, data, flush=True)
+    except OSError as error: print('client left', flush=True)
+";
+
+#[test]
+fn a_program_of_a_sandbox_is_handed_nothing_of_a_client_in_a_container_with_a_masked_proc() {
+    only_as_root!("a container runtime starts it");
+    let lab = Lab::with_web();
+    let mut container = container(61184, &[], true);
+    let words = sandbox(&lab, &mut container, &["python3", "-u", "-c", IMPOSTOR]);
+    let words = [&[words[0], "--name", "web"], &words[1..]].concat();
+    let out = lab.folder("out").join("out").display().to_string();
+    let script = container.script(&lab, &words);
+    let printed = lab.shell(&format!(
+        "{script} > {out} 2>&1 & until grep -q planted {out}; do sleep 0.05; done; one=$(pgrep -P $!); \
+         nsenter -t $one -m -p setpriv --reuid 61184 --regid 61184 --clear-groups --bounding-set -all \
+         timeout 10 /box/openshell-sandbox exec web -- echo hello; echo $?; kill -TERM $one; wait $!; cat {out}"
+    ));
+    assert!(!printed.contains("client came with"), "{printed}");
+    assert!(printed.starts_with("hello\n0\n") || printed.contains("no supervisor"), "{printed}");
+}

@@ -325,12 +325,14 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
     let (volume, work) = (lab.folder("volume").display().to_string(), lab.folder("work"));
     let fill = |folder: &str| {
         format!(
-            "mkdir ..{folder}; echo {folder}-secret > ..{folder}/token; chmod {mode} ..{folder}/token; chown -Rh 0:{group} ."
+            "mkdir ..{folder}; for key in token other; do echo {folder}-secret > ..{folder}/$key; done; chmod {mode} ..{folder}/*; \
+             chown -Rh 0:{group} ."
         )
     };
     let run = |script: &str| assert_eq!(lab.shell(&format!("cd {volume}; {script}")), "", "{script}");
-    run(&format!("ln -s ..first ..data; ln -s ..data/token token; {}", fill("first")));
-    let credentials = format!("credentials: {{TOKEN: {{file: {volume}/token, hosts: [web.test:8080]}}}}\n");
+    run(&format!("ln -s ..first ..data; ln -s ..data/token token; ln -s ..data/other other; {}", fill("first")));
+    let of = |key| format!("{{file: {volume}/{key}, hosts: [web.test:8080]}}");
+    let credentials = format!("credentials: {{TOKEN: {}, OTHER: {}}}\n", of("token"), of("other"));
     let credentials = lab.file("credentials.yaml", credentials);
     std::fs::set_permissions(&credentials, PermissionsExt::from_mode(0o600)).unwrap();
     let policy = super::web()

@@ -89,7 +89,7 @@ impl Places {
 /// process's streams.
 fn connect(folder: &Path) -> io::Result<OwnedFd> {
     let socket = packets::connect(&control_socket(folder))?;
-    peer::outside(socket.as_fd(), 0).map_err(io::Error::other)?;
+    peer::supervisor(socket.as_fd()).map_err(io::Error::other)?;
     Ok(socket)
 }
 
