@@ -29,6 +29,6 @@ RUN apt-get update \
     && useradd --uid 998 --gid sandbox --home-dir /sandbox --create-home --shell /bin/bash sandbox
 COPY --from=supervisor /openshell-sandbox /usr/local/bin/openshell-sandbox
 COPY data/images/demo.yaml /etc/openshell/policy.yaml
-ENV OPENSHELL_POLICY_DATA=/etc/openshell/policy.yaml
 WORKDIR /sandbox
-ENTRYPOINT ["openshell-sandbox"]
+# By a flag: the variable would be `openshell-sandbox ps` and `cp` in the container, whose words are then a command's.
+ENTRYPOINT ["openshell-sandbox", "--policy-data=/etc/openshell/policy.yaml"]

@@ -80,9 +80,9 @@ fn the_demo_runs_its_tools_in_each_security_context_and_refuses_what_nothing_per
     let lab = Lab::with_web();
     let script = "id -u; git --version; node -p 6*7; python3 -c 'print(6 * 7)'; touch /tmp/x; touch /etc/x; \
                   curl -s -o /dev/null -w '%{http_connect}\\n' https://example.com; cat /proc/1/comm";
-    for (name, mut container, user) in contexts("demo") {
-        container.variables.push("OPENSHELL_POLICY_DATA=/etc/openshell/policy.yaml");
-        let printed = container.run(&lab, &["openshell-sandbox", "sh", "-c", script]);
+    for (name, container, user) in contexts("demo") {
+        let printed =
+            container.run(&lab, &["openshell-sandbox", "--policy-data=/etc/openshell/policy.yaml", "sh", "-c", script]);
         println!("== {name}\n{printed}");
         let expected = format!("{user}\ngit version ");
         assert!(printed.contains(&expected) && printed.contains("\n42\n42\n"), "{name}: {printed}");
@@ -201,6 +201,7 @@ fn the_debian_package_runs_sandboxes_by_its_unit_and_leaves_nothing_when_removed
     let expected = format!("{version}\nverified\nactive\nnobody\n403\ntouch: cannot touch '/etc/x': ");
     assert!(printed.contains(&expected) && printed.contains("\nactive\nResult=success\n"), "{printed}");
     assert!(printed.contains("Policy reloaded successfully\n[exit:143]"), "{printed}");
+    assert!(printed.ends_with("\nremoved\n"), "{printed}");
     assert!(!printed.contains("DEGRADED") && !printed.contains("/usr/"), "{printed}");
 }
 
