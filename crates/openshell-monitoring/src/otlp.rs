@@ -135,8 +135,8 @@ pub(crate) fn export(
     start: SystemTime,
     now: SystemTime,
 ) -> Export {
-    let times = (nanoseconds(start), nanoseconds(now));
-    let metrics = families.iter().map(|family| metric(family, times)).collect();
+    let (start, now) = (nanoseconds(start), nanoseconds(now));
+    let metrics = families.iter().map(|family| metric(family, start, now)).collect();
     let attributes = attributes.iter().map(|(key, value)| attribute(key, value)).collect();
     let scope = Some(Scope { name: PREFIX.to_owned() });
     let resource = Some(Resource { attributes });
@@ -145,7 +145,7 @@ pub(crate) fn export(
     }
 }
 
-fn metric(Family { name, help, values }: &Family, (start, now): (u64, u64)) -> Metric {
+fn metric(Family { name, help, values }: &Family, start: u64, now: u64) -> Metric {
     let number = |labels: &Labels, value: u64| NumberDataPoint {
         start_time_unix_nano: start,
         time_unix_nano: now,

@@ -22,6 +22,9 @@ use openshell_supervisor::environment::Environment;
 
 use crate::logging;
 
+/// Variables that name the collector, the one of metrics alone first.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+
 /// Variables with headers, which may be secrets.
 const HEADERS: [&str; 2] = ["OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
 
@@ -36,19 +39,24 @@ pub(crate) fn collector(
     name: &str,
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Option<Collector>> {
+    if ENDPOINTS.iter().all(|name| environment.get(name).is_none_or(|value| value.is_empty())) {
+        return Ok(None);
+    }
+    // Taken whether they are used or not: they are meant for that collector.
+    let headers = HEADERS.map(|name| environment.take(name).map(OsString::into_vec).map(Secret::new));
+    let headers = headers.into_iter().flatten().find(|value| !value.expose().is_empty());
+    let headers = headers.unwrap_or_else(|| Secret::new(Vec::new()));
     let text =
         |name: &str| environment.get(name).and_then(|value| value.to_str()).unwrap_or_default().trim().to_owned();
-    let first = |names: [&str; 2]| {
-        names.into_iter().map(|name| (name.to_owned(), text(name))).find(|(_, text)| !text.is_empty())
-    };
-    let Some((variable, mut url)) = first(["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
-    else {
-        return Ok(None);
+    let first =
+        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), text(name))).find(|(_, text)| !text.is_empty());
+    let Some((variable, mut url)) = first(&ENDPOINTS) else {
+        bail!("{} is blank, or not UTF-8", ENDPOINTS.join(" or "));
     };
     if text("OTEL_SDK_DISABLED").eq_ignore_ascii_case("true") || text("OTEL_METRICS_EXPORTER") == "none" {
         return Ok(None);
     }
-    if let Some((variable, protocol)) = first(["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"])
+    if let Some((variable, protocol)) = first(&["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"])
         .filter(|(_, text)| text != "http/protobuf")
     {
         warnings.push(format!(
@@ -60,19 +68,16 @@ pub(crate) fn collector(
     if variable == "OTEL_EXPORTER_OTLP_ENDPOINT" {
         url = format!("{}/v1/metrics", url.trim_end_matches('/'));
     }
-    let milliseconds = |names: [&str; 2], usual: u64| match first(names) {
+    let milliseconds = |names: &[&str], usual: u64| match first(names) {
         Some((variable, text)) => match text.parse() {
             Ok(number @ 1..) => Ok(Duration::from_millis(number)),
             _ => Err(anyhow!("{variable} is no number of milliseconds")),
         },
         None => Ok(Duration::from_millis(usual)),
     };
-    let every = milliseconds(["OTEL_METRIC_EXPORT_INTERVAL", ""], 60_000)?;
-    let timeout = milliseconds(["OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"], 10_000)?;
+    let every = milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL"], 60_000)?;
+    let timeout = milliseconds(&["OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"], 10_000)?;
     let (service, attributes) = (text("OTEL_SERVICE_NAME"), text("OTEL_RESOURCE_ATTRIBUTES"));
-    let headers = HEADERS.map(|name| environment.take(name).map(OsString::into_vec).map(Secret::new));
-    let headers = headers.into_iter().flatten().find(|value| !value.expose().is_empty());
-    let headers = headers.unwrap_or_else(|| Secret::new(Vec::new()));
     let mut collector = Collector::parse(&url, &headers).map_err(|why| anyhow!("{variable}: {why}"))?;
     (collector.every, collector.timeout) = (every, timeout);
     let mut named =

@@ -321,4 +321,10 @@ fn variables_of_opentelemetry_that_are_invalid_or_ask_for_something_else_are_sai
     assert!(printed.contains("OTEL_EXPORTER_OTLP_PROTOCOL is grpc") && printed.ends_with("ran\n0\n"), "{printed}");
     let printed = run("OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317 OTEL_SDK_DISABLED=true");
     assert_eq!(printed, "ran\n0\n");
+    // Headers are taken also where nothing is exported.
+    let program = lab.program_path().display().to_string();
+    let variables =
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://c OTEL_EXPORTER_OTLP_PROTOCOL=grpc OTEL_EXPORTER_OTLP_HEADERS=x=hush";
+    let printed = lab.shell(&format!("{} env {variables} {program} -p {policy} -- env", lab.as_caller()));
+    assert!(printed.contains("OTEL_EXPORTER_OTLP_PROTOCOL=grpc") && !printed.contains("hush"), "{printed}");
 }
