@@ -14,7 +14,8 @@ use anyhow::{Context as _, bail};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
-use rustix::fs::{FlockOperation, OFlags, StatVfsMountFlags};
+use openshell_supervisor::trusted_symlinks::{is_on_read_only_mount, is_root};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
@@ -88,14 +89,14 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error).context("it cannot be made"),
         Ok(()) | Err(_) => {}
     }
-    let data = std::fs::metadata(folder).context("it cannot be looked at")?;
-    // A mounted secret is root's, has the mode of /tmp, and cannot be written to.
-    let is_mounted = || {
-        let system = rustix::fs::statvfs(folder);
-        let is_read_only = system.is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
-        is_read_only && data.uid() == 0 && !folder.join(OWN).exists()
+    let inspect = || -> io::Result<_> {
+        let folder = File::open(folder)?;
+        Ok((folder.metadata()?, is_own(&folder)?, is_on_read_only_mount(&folder)?))
     };
-    if !is_own(data.uid()) || data.mode() & 0o022 != 0 && !is_mounted() {
+    let (data, is_own, is_read_only) = inspect().context("it cannot be looked at")?;
+    // A mounted secret is root's, and has the mode of /tmp.
+    let is_mounted = || is_read_only && is_root(data.uid()) && !folder.join(OWN).exists();
+    if !is_own || data.mode() & 0o022 != 0 && !is_mounted() {
         bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
     }
     Ok(())
@@ -186,10 +187,10 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
         opened => opened.context("it cannot be read")?,
     };
     let data = file.metadata()?;
-    if !data.is_file() || !is_own(data.uid()) {
+    if !data.is_file() || !is_own(&file)? {
         bail!("it is not a file of root's or this user's");
     }
-    if is_key && !secret_file::is_private(&data) {
+    if is_key && !secret_file::is_private(&file)? {
         bail!("others may read it: give it mode 0600 (chmod 600, defaultMode: 0400)");
     }
     let mut bytes = Vec::with_capacity(usize::try_from(data.len().min(BYTES)).unwrap_or_default());
@@ -232,8 +233,12 @@ fn write(path: &Path, text: &Secret) -> io::Result<()> {
     file.sync_all()
 }
 
-fn is_own(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw()
+/// Returns true if `file` is root's or this user's. Where root has no mapping, all users but this one look like root, and a read-only
+/// mount tells that none of them can change the file here.
+fn is_own(file: &File) -> io::Result<bool> {
+    let uid = file.metadata()?.uid();
+    let is_known = uid == 0 || uid == rustix::process::geteuid().as_raw();
+    Ok(is_known || is_root(uid) && is_on_read_only_mount(file)?)
 }
 
 #[cfg(test)]

@@ -294,6 +294,7 @@ impl Config {
         let home = path(None, "HOME").filter(|home| home.is_absolute());
         let state = state.or_else(|| home.map(|home| home.join(".local/state")));
         let log_dirs = match args.log_dir {
+            _ if args.log_to == LogPlace::Stderr => vec![],
             Some(named) => vec![named],
             None => [PathBuf::from(LOG_DIR)].into_iter().chain(state.map(|state| state.join("openshell"))).collect(),
         };

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 use crate::mounts::{Shown, bind};
-use crate::trusted_symlinks::{links, open};
+use crate::trusted_symlinks::{is_on_read_only_mount, links, open};
 
 /// A file or folder that the supervisor relies on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,9 +218,14 @@ impl Grants {
             Err(error) if error.kind() == io::ErrorKind::NotFound && writable.is_none() => return Ok(()),
             data => data,
         };
-        // Files of others that may only be read have modes that the workload cannot change.
+        // Files of others that may only be read have modes that the workload cannot change, and so have all on a read-only mount, where
+        // a volume's content can be replaced from outside.
         let is_own = data.as_ref().is_ok_and(|data| data.uid() == uid);
-        if !holds_secret && writable.is_none() && !is_own {
+        let is_changeable = || {
+            is_own
+                && !open(path, OFlags::PATH).map_err(io::Error::from).and_then(is_on_read_only_mount).unwrap_or(false)
+        };
+        if !holds_secret && writable.is_none() && !is_changeable() {
             return Ok(());
         }
         let (act, forbidden) = if *holds_secret { ("read", &self.listed) } else { ("change", &self.writing) };
@@ -377,4 +382,33 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::ProtectedPath;
+    use crate::landlock::Request;
+
+    #[test]
+    fn a_secret_of_a_volume_is_protected_with_the_volume_and_one_that_a_link_leads_to_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (volume, other) = (folder.path().join("volume"), folder.path().join("other"));
+        std::fs::create_dir_all(volume.join("..first")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        symlink("..data/token", volume.join("token")).unwrap();
+        let protected = |target: &str| {
+            let _ = std::fs::remove_file(volume.join("..data"));
+            symlink(target, volume.join("..data")).unwrap();
+            std::fs::write(volume.join(target).join("token"), "secret").unwrap();
+            ProtectedPath::find("file of a credential", &volume.join("token"), true, &Request::default())
+                .unwrap()
+                .unwrap()
+                .path
+        };
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).unwrap();
+        assert_eq!(protected("..first"), real(&volume));
+        assert_eq!(protected("../other"), real(&other.join("token")));
+    }
 }

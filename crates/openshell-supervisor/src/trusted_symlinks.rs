@@ -6,11 +6,11 @@
 
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::privilege::{NOBODY, is_root_mapped};
@@ -105,8 +105,17 @@ fn follow(
     Ok((resolved, followed))
 }
 
+/// Returns true if the mount that `file` was opened in is read-only (statvfs(3)): nobody who has it in no other mount can change anything.
+///
+/// # Errors
+/// The mount cannot be inspected.
+pub fn is_on_read_only_mount(file: impl AsFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Returns true if `uid` is root, or appears as root does where root has no mapping (user_namespaces(7)).
-pub(crate) fn is_root(uid: u32) -> bool {
+#[must_use]
+pub fn is_root(uid: u32) -> bool {
     uid == if is_root_mapped() { 0 } else { NOBODY }
 }
 

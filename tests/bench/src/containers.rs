@@ -14,7 +14,7 @@ const SANDBOX: &[&str] = &["/box/openshell-sandbox", "-p", "/box/policy.yaml", "
 
 fn container(lab: &Lab) -> Container {
     let policy = lab.file("policy.yaml", "network_policies: {}\n");
-    let binds = vec![(lab.program_path(), "/box/openshell-sandbox"), (policy, "/box/policy.yaml")];
+    let binds = vec![(lab.program_path(), "/box/openshell-sandbox".into()), (policy, "/box/policy.yaml".into())];
     Container { binds, ..Container::new(0, &[DEFAULT, DOCUMENTED]) }
 }
 

@@ -6,7 +6,7 @@ use lab::{Lab, only_as_root};
 /// Words that start the binary under test in `container`, under a policy without a network.
 fn sandbox(lab: &Lab, container: &mut Container, command: &[&'static str]) -> Vec<&'static str> {
     let policy = lab.file("policy.yaml", "network_policies: {}\n");
-    container.binds = vec![(lab.program_path(), "/box/openshell-sandbox"), (policy, "/box/policy.yaml")];
+    container.binds = vec![(lab.program_path(), "/box/openshell-sandbox".into()), (policy, "/box/policy.yaml".into())];
     [&["/box/openshell-sandbox", "-p", "/box/policy.yaml", "--"], command].concat()
 }
 

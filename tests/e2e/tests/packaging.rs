@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use lab::Lab;
 use lab::container::{Container, DEFAULT, DOCUMENTED, Engine, Files, profile};
+use serde_json::Value;
 
 /// Capabilities that the documentation asks for in a container that has no others.
 const NEEDED: &[&str] = &["CHOWN", "DAC_OVERRIDE", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID"];
@@ -38,7 +39,7 @@ fn contexts(image: &str) -> [(&'static str, Container, u32); 4] {
         ..Container::new(0, &[NEEDED, DOCUMENTED])
     };
     let user_namespace = Container { users: Some((200_000, 65_536)), is_masked: false, ..privileged.clone() };
-    let binds = vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml")];
+    let binds = vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml".into())];
     let default = Container { files: files.clone(), seccomp: own(DEFAULT), binds, ..Container::new(0, &[DEFAULT]) };
     let restricted =
         Container { files, seccomp: own(&[]), is_read_only: true, no_new_privileges: true, ..Container::new(998, &[]) };
@@ -67,7 +68,7 @@ fn an_image_of_the_binary_alone_runs_it() {
     let policy =
         lab.file("policy.yaml", "network_policies: {}\nfilesystem_policy: {read_only: [/openshell-sandbox]}\n");
     for (name, mut container, _) in contexts("supervisor") {
-        container.binds.push((policy.clone(), "/policy.yaml"));
+        container.binds.push((policy.clone(), "/policy.yaml".into()));
         let own = "/openshell-sandbox";
         let printed = container.run(&lab, &[own, "-p", "/policy.yaml", "--", own, "--version"]);
         let version = concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"), "\n");
@@ -111,7 +112,7 @@ fn an_engines_own_profile_is_named_where_it_forbids_the_sandbox() {
         for engine in [Engine::Podman, Engine::Docker] {
             let seccomp = Some(profile(Path::new(ENGINES), capabilities, Some(engine)));
             let (files, binds) =
-                (Files::Image(made("demo")), vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml")]);
+                (Files::Image(made("demo")), vec![(data("examples/first.yaml"), "/etc/openshell/policy.yaml".into())]);
             let container = Container { files, seccomp, binds, ..Container::new(uid, &[capabilities]) };
             let printed = container.run(&lab, &["openshell-sandbox", "-p", "/etc/openshell/policy.yaml", "id", "-u"]);
             println!("== {uid} {engine:?}\n{printed}");
@@ -127,24 +128,28 @@ fn an_engines_own_profile_is_named_where_it_forbids_the_sandbox() {
     }
 }
 
-/// The four descriptions of a pod, merged and valid by the schemas of Kubernetes.
+/// Returns the descriptions of pods by overlay, merged and valid by the schemas of Kubernetes.
+fn overlays(lab: &Lab) -> Value {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubernetes.py");
+    let [python, program, folder] =
+        [made("python/bin/python"), program, data("kubernetes")].map(|path| path.display().to_string());
+    let printed = lab.shell(&format!("{python} {program} {folder}"));
+    serde_json::from_str(&printed).expect(&printed)
+}
+
+/// Returns the pod of an overlay.
+fn pod(overlays: &Value, overlay: &str) -> Value {
+    let resources = overlays[overlay].as_array().unwrap();
+    let deployment = resources.iter().find(|resource| resource["kind"] == "Deployment").unwrap();
+    deployment["spec"]["template"]["spec"].clone()
+}
+
 #[test]
 fn pods_are_valid_and_as_their_pod_security_levels_demand() {
     let lab = Lab::new(&[]);
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubernetes.py");
-    let printed = lab.shell(&format!(
-        "{} {} {}",
-        made("python/bin/python").display(),
-        program.display(),
-        data("kubernetes").display()
-    ));
-    let overlays: serde_json::Value = serde_json::from_str(&printed).expect(&printed);
-    let pod = |overlay: &str| {
-        let resources = overlays[overlay].as_array().unwrap();
-        let deployment = resources.iter().find(|resource| resource["kind"] == "Deployment").unwrap();
-        deployment["spec"]["template"]["spec"].clone()
-    };
-    let containers = |pod: &serde_json::Value| {
+    let overlays = overlays(&lab);
+    let pod = |overlay: &str| pod(&overlays, overlay);
+    let containers = |pod: &Value| {
         [pod["initContainers"].as_array().unwrap().clone(), pod["containers"].as_array().unwrap().clone()].concat()
     };
     // Pod Security Standards, "restricted".
@@ -157,8 +162,7 @@ fn pods_are_valid_and_as_their_pod_security_levels_demand() {
         assert_eq!(context["capabilities"], serde_json::json!({"drop": ["ALL"]}), "{container}");
     }
     let volumes = restricted["volumes"].as_array().unwrap();
-    let is_allowed =
-        |volume: &serde_json::Value| ["emptyDir", "configMap", "secret"].iter().any(|kind| !volume[kind].is_null());
+    let is_allowed = |volume: &Value| ["emptyDir", "configMap", "secret"].iter().any(|kind| !volume[kind].is_null());
     assert!(volumes.iter().all(is_allowed), "{volumes:?}");
     for overlay in ["user-namespace", "privileged"] {
         let pod = pod(overlay);
@@ -174,6 +178,106 @@ fn pods_are_valid_and_as_their_pod_security_levels_demand() {
     let arguments = restricted["containers"][0]["args"].to_string();
     assert!(arguments.contains("--drain=5") && arguments.contains("--grace=20"), "{arguments}");
     assert!(restricted["terminationGracePeriodSeconds"].as_u64() > Some(25), "{restricted}");
+}
+
+/// A folder that holds files as the kubelet lays out a ConfigMap or a Secret, for a user of the node.
+struct Volume {
+    folder: String,
+    owner: String,
+    mode: &'static str,
+}
+
+impl Volume {
+    /// Returns the line of a shell that replaces its files by `files`, in one step (the kubelet's AtomicWriter).
+    fn update(&self, number: u32, files: &[(&str, &str)]) -> String {
+        let Self { folder, owner, mode } = self;
+        let write = |(name, text): &(&str, &str)| {
+            format!(
+                "printf %s '{text}' > ..{number}/{name}; chmod {mode} ..{number}/{name}; ln -sfn ..data/{name} {name}; "
+            )
+        };
+        let files: String = files.iter().map(write).collect();
+        format!(
+            "mkdir -p {folder}; cd {folder}; mkdir ..{number}; {files} chown -Rh {owner} .; ln -s ..{number} ..new; chown -h {owner} ..new; \
+             mv -T ..new ..data; rm -rf ..{}; cd /; ",
+            number - 1
+        )
+    }
+}
+
+/// The pod's volumes, arguments and working directory are those of the description, its command is a shell's, and it has an authority and
+/// a group for its volumes besides.
+#[test]
+fn pods_start_with_their_volumes_follow_a_change_and_hide_secrets_from_their_command() {
+    let lab = Lab::with_web();
+    let overlays = overlays(&lab);
+    let text = |name: &str| std::fs::read_to_string(data("kubernetes/base").join(name)).unwrap();
+    let authority = lab.folder("authority").join("ca").display().to_string();
+    let printed = lab.shell(&format!("{} ca rotate {authority}", lab.binary()));
+    assert!(printed.contains("CERTIFICATE"), "{printed}");
+    let authority = std::fs::read_to_string(format!("{authority}/ca.pem")).unwrap();
+    let (key, certificate) = authority.split_at(authority.find("-----BEGIN CERT").unwrap());
+    for (name, mut container, _) in contexts("demo") {
+        let overlay = if name == "default" { "privileged" } else { name };
+        let pod = pod(&overlays, overlay);
+        let agent = &pod["containers"][0];
+        // Every second pod of root has a group for its volumes, as some clusters demand.
+        let has_group = name == "privileged" || !pod["securityContext"]["fsGroup"].is_null();
+        let first = container.users.map_or(0, |(first, _)| first);
+        let owner = format!("{first}:{}", if has_group { 998 } else { first });
+        let folder = |kind: &str| lab.folder(&format!("{name}-{kind}")).display().to_string();
+        let mode = if has_group { "0440" } else { "0400" };
+        let volume = |kind: &str, mode| Volume { folder: folder(kind), owner: owner.clone(), mode };
+        let policy = volume("policy", "0644");
+        let (secrets, pair) = (volume("credentials", mode), volume("ca", mode));
+        container.binds = vec![(pair.folder.clone().into(), "/etc/openshell/ca".into())];
+        container.volumes = vec![];
+        for mount in agent["volumeMounts"].as_array().unwrap() {
+            let to = mount["mountPath"].as_str().unwrap().to_owned();
+            match mount["name"].as_str().unwrap() {
+                "program" => container.binds.push((made("supervisor"), to)),
+                "policy" => container.binds.push((policy.folder.clone().into(), to)),
+                "credentials" => container.binds.push((secrets.folder.clone().into(), to)),
+                kind => container.volumes.push((folder(kind).into(), to)),
+            }
+        }
+        container.workdir = agent["workingDir"].as_str().unwrap().to_owned();
+        let script = "echo inside; for file in credentials/github-token credentials/other ca/tls.key; do cat /etc/openshell/$file; done; echo $GITHUB_TOKEN; \
+                      touch /work/ready /tmp/x; until test -e /work/go; do sleep 0.02; done; \
+                      cat /etc/openshell/credentials/..data/github-token; ls /etc/openshell/credentials; touch /etc/openshell/policy/policy.yaml";
+        let arguments = agent["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let arguments = arguments.take_while(|word| *word != "--").filter(|word| !word.contains("$("));
+        let words: Vec<_> = [agent["command"][0].as_str().unwrap()].into_iter().chain(arguments).collect();
+        let words = [&words[..], &["--ca-dir=/etc/openshell/ca", "--", "sh", "-c", script]].concat();
+        // Root without capabilities becomes nobody, whom the policy lets write nowhere else.
+        let output = format!("{}/output", folder("output"));
+        let work = folder("work");
+        let printed = lab.shell(&format!(
+            "{}{}{}{}{} > {output} 2>&1 & \
+             until test -e {work}/ready || ! kill -0 $!; do sleep 0.02; done; {}\
+             until grep -q 'reloaded successfully' {output} || ! kill -0 $!; do sleep 0.02; done; {}\
+             until test $(grep -c 'reloaded successfully' {output}) = 2 || ! kill -0 $!; do sleep 0.02; done; \
+             touch {work}/go; wait $!; echo $?; cat {output}",
+            ["work", "tmp", "run"].map(|kind| format!("chmod 1777 {}; ", folder(kind))).concat(),
+            policy.update(1, &[("policy.yaml", &text("policy.yaml")), ("credentials.yaml", &text("credentials.yaml"))]),
+            secrets.update(1, &[("github-token", "first-secret"), ("other", "other-secret")]),
+            pair.update(1, &[("tls.key", key), ("tls.crt", certificate)]),
+            container.script(&lab, &words),
+            policy.update(
+                2,
+                &[
+                    ("policy.yaml", &text("policy.yaml").replace("read-only", "full")),
+                    ("credentials.yaml", &text("credentials.yaml"))
+                ]
+            ),
+            secrets.update(2, &[("github-token", "second-secret"), ("other", "other-secret")]),
+        ));
+        println!("== {name}\n{printed}");
+        assert!(printed.contains("inside\n") && printed.contains("openshell:resolve:env:"), "{name}: {printed}");
+        assert!(!printed.contains("-secret") && !printed.contains("PRIVATE KEY"), "{name}: {printed}");
+        assert!(!printed.contains("DEGRADED") || name != "privileged", "{name}: {printed}");
+        assert_eq!(printed.matches("reloaded successfully").count(), 2, "{name}: {printed}");
+    }
 }
 
 #[test]
@@ -198,10 +302,11 @@ fn the_debian_package_runs_sandboxes_by_its_unit_and_leaves_nothing_when_removed
             .map(|path| path.display().to_string());
     let printed = lab.shell(&format!("unshare -m sh {program} {bundle} {image} {package}"));
     let version = concat!("openshell-sandbox ", env!("CARGO_PKG_VERSION"));
-    let expected = format!("{version}\nverified\nactive\nnobody\n403\ntouch: cannot touch '/etc/x': ");
+    let expected = format!("{version}\nverified\nactive\nnobody\n403\nnobody nogroup\ntouch: cannot touch '/etc/x': ");
     assert!(printed.contains(&expected) && printed.contains("\nactive\nResult=success\n"), "{printed}");
     assert!(printed.contains("Policy reloaded successfully\n[exit:143]"), "{printed}");
-    assert!(printed.ends_with("\nremoved\n"), "{printed}");
+    // One that runs ends with the package.
+    assert!(printed.ends_with("\nLoadState=not-found\nActiveState=inactive\nremoved\n"), "{printed}");
     assert!(!printed.contains("DEGRADED") && !printed.contains("/usr/"), "{printed}");
 }
 

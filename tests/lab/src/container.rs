@@ -59,8 +59,12 @@ pub struct Container {
     pub seccomp: Option<Value>,
     /// Users of the host behind those of the container, the first and their number, if it has a user namespace.
     pub users: Option<(u32, u32)>,
-    /// Further binds, each with source and destination.
-    pub binds: Vec<(PathBuf, &'static str)>,
+    /// Further read-only binds, each with source and destination.
+    pub binds: Vec<(PathBuf, String)>,
+    /// Further writable binds, each with source and destination.
+    pub volumes: Vec<(PathBuf, String)>,
+    /// Working directory.
+    pub workdir: String,
     /// Further variables, as `NAME=VALUE`.
     pub variables: Vec<&'static str>,
 }
@@ -80,12 +84,14 @@ impl Container {
             seccomp: None,
             users: None,
             binds: vec![],
+            volumes: vec![],
+            workdir: "/".to_owned(),
             variables: vec![],
         }
     }
 
     fn config(&self, root: &Path, words: &[&str]) -> Value {
-        let bind = |from: &Path, to: &str| json!({"destination": to, "type": "bind", "source": from, "options": ["rbind", "ro"]});
+        let bind = |from: &Path, to: &str, access: &str| json!({"destination": to, "type": "bind", "source": from, "options": ["rbind", access]});
         let tmpfs =
             |to: &str, mode: &str| json!({"destination": to, "type": "tmpfs", "source": "tmpfs", "options": [mode]});
         let mut mounts = vec![
@@ -99,11 +105,12 @@ impl Container {
             Files::Programs => &["/usr", "/bin", "/lib", "/lib64", "/sbin"],
             Files::Image(_) => &[],
         };
-        mounts.extend(folders.iter().map(|folder| bind(Path::new(folder), folder)));
+        mounts.extend(folders.iter().map(|folder| bind(Path::new(folder), folder, "ro")));
         if matches!(self.files, Files::Host) {
             mounts.extend([tmpfs("/tmp", "mode=1777"), tmpfs("/run", "mode=755"), tmpfs("/var", "mode=755")]);
         }
-        mounts.extend(self.binds.iter().map(|(from, to)| bind(from, to)));
+        mounts.extend(self.binds.iter().map(|(from, to)| bind(from, to, "ro")));
+        mounts.extend(self.volumes.iter().map(|(from, to)| bind(from, to, "rw")));
         let names: Vec<_> = self.capabilities.iter().map(|name| format!("CAP_{name}")).collect();
         let effective = if self.uid == 0 { names.clone() } else { vec![] };
         let (masked, read_only) = match self.is_masked {
@@ -125,7 +132,7 @@ impl Container {
                 "user": {"uid": self.uid, "gid": self.uid},
                 "args": words,
                 "env": variables.collect::<Vec<_>>(),
-                "cwd": "/",
+                "cwd": self.workdir,
                 "noNewPrivileges": self.no_new_privileges,
                 "capabilities": {"bounding": names, "effective": effective, "permitted": effective, "inheritable": [], "ambient": []},
             },
@@ -165,11 +172,14 @@ impl Container {
         std::fs::write(bundle.join("config.json"), self.config(&root, words).to_string()).unwrap();
         let bundle = bundle.display();
         let root = self.users.map_or(0, |(first, _)| first);
+        // Root of a user namespace cannot make them.
+        let folders = self.binds.iter().chain(&self.volumes).filter(|(from, _)| from.is_dir());
+        let folders: String = folders.map(|(_, to)| format!(" {bundle}/rootfs{to}")).collect();
         let files = match &self.files {
             Files::Image(image) => format!(
                 "mount -t tmpfs none {bundle}/changes; mkdir {bundle}/changes/up {bundle}/changes/work; \
                  mount -t overlay -o lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none {bundle}/rootfs; \
-                 chown {root}:{root} {bundle}/rootfs; ",
+                 chown {root}:{root} {bundle}/rootfs; mkdir -p {bundle}/rootfs{folders}; ",
                 image.display()
             ),
             _ => String::new(),

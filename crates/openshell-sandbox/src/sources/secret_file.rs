@@ -1,13 +1,14 @@
 //! Files that hold secrets, which only their owner may read.
 
-use std::fs::Metadata;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::credential::{self, MAX_SECRET_BYTES};
 use openshell_policy::secret::Secret;
+use openshell_supervisor::trusted_symlinks::is_on_read_only_mount;
 use zeroize::Zeroizing;
 
 use crate::sources::input::{self, Phase};
@@ -44,7 +45,7 @@ pub(crate) fn checked(secret: Secret) -> anyhow::Result<Secret> {
 pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, bool)> {
     let file = input::open(path, phase)?;
     let metadata = file.metadata()?;
-    let is_private = is_private(&metadata);
+    let is_private = is_private(&file)?;
     // A buffer that grows would leave copies of the secret behind.
     let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
@@ -55,10 +56,14 @@ pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(S
     Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
 }
 
-/// Returns true if a file with secrets is open to its owner alone; or, if this user has only its group's right to it, to that
-/// group, as a secret mounted by Kubernetes is with `fsGroup`.
-pub(crate) fn is_private(data: &Metadata) -> bool {
-    let own = rustix::process::geteuid();
+/// Returns true if a file with secrets is open to its owner alone; or to its group, if this user has only the group's right to it, or
+/// the mount is read-only, as secrets are that Kubernetes mounts with `fsGroup`.
+///
+/// # Errors
+/// The file cannot be inspected.
+pub(crate) fn is_private(file: &File) -> io::Result<bool> {
+    let (data, own) = (file.metadata()?, rustix::process::geteuid());
     let is_by_group = !own.is_root() && data.uid() != own.as_raw();
-    data.mode() & (if is_by_group { 0o027 } else { 0o066 }) == 0
+    let public = if is_by_group || is_on_read_only_mount(file)? { 0o027 } else { 0o066 };
+    Ok(data.mode() & public == 0)
 }

@@ -8,7 +8,7 @@ mount -t tmpfs none "$bundle/changes" && mkdir "$bundle/changes/up" "$bundle/cha
 mount -t overlay -o "lowerdir=$image,upperdir=$bundle/changes/up,workdir=$bundle/changes/work" none "$bundle/rootfs" || exit
 cp "$package" "$bundle/rootfs/root/package.deb"
 mkdir "$bundle/rootfs/etc/openshell"
-echo 'network_policies: {}' > "$bundle/rootfs/etc/openshell/demo.yaml"
+printf 'network_policies: {}\nfilesystem_policy: {read_write: [/var/lib/openshell/demo]}\n' > "$bundle/rootfs/etc/openshell/demo.yaml"
 echo 'OPENSHELL_SANDBOX_COMMAND=sleep 600' > "$bundle/rootfs/etc/openshell/demo.env"
 python3 - "$bundle/config.json" <<'END'
 import json, sys
@@ -50,8 +50,9 @@ inside systemd-analyze verify $unit && echo verified
 inside systemctl daemon-reload
 inside systemctl start $unit; inside systemctl is-active $unit
 await inside openshell-sandbox exec demo -- true
-inside openshell-sandbox exec demo -- sh -c "id -un; curl -s -o /dev/null -w '%{http_connect}\n' https://example.com; touch /etc/x"
+inside openshell-sandbox exec demo -- sh -c "id -un; curl -s -o /dev/null -w '%{http_connect}\n' https://example.com; touch /var/lib/openshell/demo/file && ls -l /var/lib/openshell/demo | grep -o 'nobody.*nogroup'; touch /etc/x"
 inside systemctl reload $unit; inside systemctl is-active $unit
 inside systemctl stop $unit; inside systemctl show --property Result $unit
+inside systemctl start $unit; await inside openshell-sandbox exec demo -- true
 inside sh -c 'cat /var/log/openshell*.log' | grep -o 'CONFIG:DEGRADED.*\|Policy reloaded successfully\|\[exit:.*'
-inside dpkg -r openshell-sandbox > /dev/null && inside find / -xdev -name '*openshell-sandbox*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/lib/systemd/*' && echo removed
+inside dpkg --purge openshell-sandbox > /dev/null && inside systemctl show --property ActiveState,LoadState $unit && inside find / -xdev -name '*openshell-sandbox*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/lib/systemd/*' && echo removed
