@@ -50,7 +50,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --watch --policy-rules --network --publish --workdir --timeout --grace --drain --interactive --no-interactive --clear-env --proposals --observe --observe-merge --credentials --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
+            opts="-p -w -t -i -h -V --policy --policy-data --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --timeout --grace --drain --interactive --no-interactive --clear-env --proposals --observe --observe-merge --credentials --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -86,6 +86,14 @@ _openshell__sandbox() {
                     ;;
                 -w)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --carve-out-lost)
+                    COMPREPLY=($(compgen -W "end warn" -- "${cur}"))
+                    return 0
+                    ;;
+                --git-config)
+                    COMPREPLY=($(compgen -W "ro rw" -- "${cur}"))
                     return 0
                     ;;
                 --timeout)

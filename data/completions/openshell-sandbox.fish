@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= watch policy-rules= network= publish= w/workdir= t/timeout= grace= drain= i/interactive no-interactive clear-env proposals= observe= observe-merge credentials= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= t/timeout= grace= drain= i/interactive no-interactive clear-env proposals= observe= observe-merge credentials= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -31,6 +31,10 @@ block\t'No network'
 allow\t'The host\'s network; files, system calls and identity stay confined'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l publish -d 'Publish a server inside: an address (127.0.0.1) and port outside, 0 for any, and its port at 127.0.0.1 inside (the same); may be repeated' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s w -l workdir -d 'Working directory of the command, an existing folder; also added to its writable paths' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l carve-out-lost -d 'What happens when such a path is replaced outside while the sandbox runs, and so is no longer kept from the command [default: end for hidden paths, warn for the others]' -r -f -a "end\t'The sandbox ends'
+warn\t'A log line says it'"
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l git-config -d 'Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case' -r -f -a "ro\t'Read-only: `git config`, `git remote add`, `git push -u` and the like fail'
+rw\t'Writable'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s t -l timeout -d 'Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l grace -d 'Time between asking the command to end and killing it' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l drain -d 'Time between a signal to end and asking the command to: the sandbox is not ready any more (--health-port), and lets no more clients in from outside' -r
@@ -62,6 +66,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l health-port -d 'Port of health and metrics (/healthz, /readyz, /metrics), at every address of the host or container' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l health-socket -d 'Unix socket of the same, for this user and root' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l watch -d 'Read the policy and the credentials again when their files change, as for SIGHUP'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Make no empty files in place of missing paths of read_only and hidden, which the command could then make; they are named instead'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s i -l interactive -d 'Give the command the terminal [default: when standard input is one]'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-interactive -d 'Never give the command the terminal; it may still be its standard input'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, instead of the caller\'s'

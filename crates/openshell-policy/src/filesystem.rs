@@ -2,33 +2,114 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use globset::GlobBuilder;
+
 use crate::violation::ViolationKind;
 
-/// A path of the filesystem policy: absolute, without `..`, without a trailing slash.
+/// Beginnings of paths that depend on the run: the home of the workload's user, and the working directory.
+const HOME: &str = "~";
+const WORKDIR: &str = "$WORKDIR";
+
+/// Beginning of a pattern for every writable folder.
+const EVERYWHERE: &str = "**";
+
+/// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath `~` or `$WORKDIR`. With a `*` it is a
+/// pattern over paths, which may begin with `**/`, in every writable folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantedPath(PathBuf);
 
 impl GrantedPath {
-    /// Parses a path of a policy.
+    /// Parses a path.
     ///
     /// # Errors
-    /// The path is relative, or has `..` or a NUL byte.
+    /// The path is relative, is a pattern, or has `..` or a NUL byte.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
+        match Self::parse_pattern(text)? {
+            path if path.is_pattern() => Err(ViolationKind::PathPattern(text.to_owned())),
+            path => Ok(path),
+        }
+    }
+
+    /// Parses a path or a pattern.
+    ///
+    /// # Errors
+    /// The path is relative, has `..` or a NUL byte, or the pattern does not compile.
+    pub fn parse_pattern(text: &str) -> Result<Self, ViolationKind> {
         let path = Path::new(text);
-        if !path.is_absolute() || text.contains('\0') {
+        let is_placed = [HOME, WORKDIR].iter().any(|place| path.starts_with(place))
+            || path.starts_with(EVERYWHERE) && path.components().count() > 1;
+        if !(path.is_absolute() || is_placed) || text.contains('\0') {
             return Err(ViolationKind::PathNotAbsolute(text.to_owned()));
         }
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(ViolationKind::PathTraversal(text.to_owned()));
         }
+        if text.contains('*') {
+            crate::network::binary::glob(text)?;
+        }
         Ok(Self(path.components().collect()))
     }
 
-    /// The path.
+    /// Returns the path of a match, absolute and without `..`, also one that is no text.
+    #[must_use]
+    pub fn found(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The path, absolute once its policy is [`Filesystem::resolved`].
     #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.0
     }
+
+    /// Returns true if it stands for all paths that match.
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.0.as_os_str().as_encoded_bytes().contains(&b'*')
+    }
+
+    /// Returns the folder that all matches of a pattern lie in, and the test for paths relative to it.
+    pub fn matcher(&self) -> (PathBuf, impl Fn(&Path) -> bool) {
+        let has_star = |part: &Component<'_>| part.as_os_str().as_encoded_bytes().contains(&b'*');
+        let base: PathBuf = self.0.components().take_while(|part| !has_star(part)).collect();
+        let rest = self.0.strip_prefix(&base).unwrap_or(&self.0).to_string_lossy().into_owned();
+        // Compiled once already.
+        let glob = GlobBuilder::new(&rest).literal_separator(true).build().map(|glob| glob.compile_matcher());
+        (base, move |path: &Path| glob.as_ref().is_ok_and(|glob| glob.is_match(path)))
+    }
+
+    /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable folder.
+    fn resolved(self, places: &Places, writable: &[PathBuf]) -> Result<Vec<Self>, MissingPlace> {
+        for (name, place) in [(HOME, &places.home), (WORKDIR, &places.workdir)] {
+            if let Ok(rest) = self.0.strip_prefix(name) {
+                let place = place.as_ref().ok_or_else(|| MissingPlace { path: self.0.clone(), place: name })?;
+                return Ok(vec![Self(place.join(rest).components().collect())]);
+            }
+        }
+        match self.0.starts_with(EVERYWHERE) {
+            true => Ok(writable.iter().map(|folder| Self(folder.join(&self.0))).collect()),
+            false => Ok(vec![self]),
+        }
+    }
+}
+
+/// Folders of a run that paths of a policy may begin with.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Home of the workload's user.
+    pub home: Option<PathBuf>,
+    /// Working directory.
+    pub workdir: Option<PathBuf>,
+    /// True if `include_workdir` makes that one writable.
+    pub is_writable: bool,
+}
+
+/// A path of a policy that depends on a place which the run does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("filesystem_policy: {path} begins with `{place}`, and this run has none; write the whole path", path = path.display())]
+pub struct MissingPlace {
+    path: PathBuf,
+    place: &'static str,
 }
 
 /// File access of the workload.
@@ -36,10 +117,14 @@ impl GrantedPath {
 pub struct Filesystem {
     /// True if an explicit working directory is added to `read_write`.
     pub include_workdir: bool,
-    /// Paths that may be read and executed.
+    /// Paths and patterns that may be read and executed, and not written, also beneath a path of `read_write`.
     pub read_only: Vec<GrantedPath>,
     /// Paths with all rights but creating device nodes; created when missing.
     pub read_write: Vec<GrantedPath>,
+    /// Paths and patterns that may neither be read nor listed, wherever they lie.
+    pub hidden: Vec<GrantedPath>,
+    /// Paths and patterns where nothing may be executed, nor mapped as code.
+    pub noexec: Vec<GrantedPath>,
     /// Handling of rights that the kernel lacks.
     pub compatibility: Compatibility,
 }
@@ -50,8 +135,50 @@ impl Default for Filesystem {
             include_workdir: true,
             read_only: Vec::new(),
             read_write: Vec::new(),
+            hidden: Vec::new(),
+            noexec: Vec::new(),
             compatibility: Compatibility::BestEffort,
         }
+    }
+}
+
+impl Filesystem {
+    /// Returns true if a path begins with the home of the workload's user.
+    #[must_use]
+    pub fn needs_home(&self) -> bool {
+        let mut all = [&self.read_only, &self.read_write, &self.hidden, &self.noexec].into_iter().flatten();
+        all.any(|path| path.as_path().starts_with(HOME))
+    }
+
+    /// Returns the same with absolute paths alone.
+    ///
+    /// # Errors
+    /// A path begins with a place that the run does not have.
+    pub fn resolved(self, places: &Places) -> Result<Self, MissingPlace> {
+        let resolve = |paths: Vec<GrantedPath>, writable: &[PathBuf]| -> Result<Vec<_>, MissingPlace> {
+            let resolved = paths.into_iter().map(|path| path.resolved(places, writable));
+            Ok(resolved.collect::<Result<Vec<_>, _>>()?.concat())
+        };
+        let read_write = resolve(self.read_write, &[])?;
+        let workdir = places.workdir.iter().filter(|_| self.include_workdir && places.is_writable).cloned();
+        let writable: Vec<_> = read_write.iter().map(|path| path.0.clone()).chain(workdir).collect();
+        Ok(Self {
+            read_only: resolve(self.read_only, &writable)?,
+            hidden: resolve(self.hidden, &writable)?,
+            noexec: resolve(self.noexec, &writable)?,
+            read_write,
+            ..self
+        })
+    }
+
+    /// Returns a path of `hidden`, and one that the policy grants in it.
+    #[must_use]
+    pub fn hidden_grant(&self) -> Option<(&Path, &Path)> {
+        let granted = || self.read_only.iter().chain(&self.read_write).map(GrantedPath::as_path);
+        self.hidden
+            .iter()
+            .map(GrantedPath::as_path)
+            .find_map(|hidden| Some((hidden, granted().find(|path| path.starts_with(hidden))?)))
     }
 }
 
@@ -121,3 +248,59 @@ pub const BASELINE: &[Baseline] = &[
     row("/dev/pts", BaselineAccess::Terminal, "pseudo-terminals"),
     row("/dev/shm", BaselineAccess::ReadWrite, "POSIX shared memory and semaphores"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{Filesystem, GrantedPath, Places};
+
+    fn paths(texts: &[&str]) -> Vec<GrantedPath> {
+        texts.iter().map(|text| GrantedPath::parse_pattern(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn paths_begin_with_the_home_the_working_directory_or_every_writable_folder() {
+        let filesystem = Filesystem {
+            read_only: paths(&["~/.config", "/usr/"]),
+            read_write: paths(&["/data", "~/.cache//pip"]),
+            hidden: paths(&["**/.env", "~", "$WORKDIR/a*/b"]),
+            ..Filesystem::default()
+        };
+        assert!(filesystem.needs_home());
+        let places =
+            Places { home: Some(PathBuf::from("/home/kim")), workdir: Some(PathBuf::from("/work")), is_writable: true };
+        let resolved = filesystem.clone().resolved(&places).unwrap();
+        assert_eq!(resolved.read_only, paths(&["/home/kim/.config", "/usr"]));
+        assert_eq!(resolved.read_write, paths(&["/data", "/home/kim/.cache/pip"]));
+        let everywhere = ["/data/**/.env", "/home/kim/.cache/pip/**/.env", "/work/**/.env"];
+        assert_eq!(resolved.hidden, paths(&[&everywhere[..], &["/home/kim", "/work/a*/b"]].concat()));
+        let missing = filesystem.resolved(&Places::default()).unwrap_err().to_string();
+        assert!(missing.contains("~/.cache/pip begins with `~`"), "{missing}");
+    }
+
+    #[test]
+    fn relative_paths_and_patterns_for_writing_are_rejected() {
+        for text in ["a", "./a", "~kim/a", "$HOME/a", "**", "*/a", "", "/a/../b", "~/..", "$WORKDIRS/a", "/a\0"] {
+            assert!(GrantedPath::parse_pattern(text).is_err(), "{text}");
+        }
+        for text in ["/a/*", "**/a", "$WORKDIR/*.c"] {
+            assert!(GrantedPath::parse(text).is_err() && GrantedPath::parse_pattern(text).is_ok(), "{text}");
+        }
+        assert!(GrantedPath::parse_pattern("/a/[*").is_err());
+    }
+
+    #[test]
+    fn a_grant_in_a_hidden_folder_is_found() {
+        let filesystem = |hidden: &[&str]| Filesystem {
+            read_only: paths(&["/a/b"]),
+            read_write: paths(&["/c"]),
+            hidden: paths(hidden),
+            ..Filesystem::default()
+        };
+        for hidden in ["/a", "/a/b", "/c", "/"] {
+            assert!(filesystem(&[hidden]).hidden_grant().is_some(), "{hidden}");
+        }
+        assert_eq!(filesystem(&["/a/bc", "/a/b/c", "/c/d"]).hidden_grant(), None);
+    }
+}

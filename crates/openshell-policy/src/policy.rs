@@ -1,8 +1,9 @@
 //! The validated policy.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Filesystem, MissingPlace, Places};
 use crate::network::endpoint::{Endpoint, TlsMode};
 use crate::network::{NetworkPolicies, PolicyName};
 use crate::process::{Processes, RunAs};
@@ -10,6 +11,16 @@ use crate::violation::{FieldPath, ViolationKind};
 
 /// Limit of endpoints per policy, which bounds the memory and the time of decisions.
 pub const MAX_ENDPOINTS: usize = 10_000;
+
+/// A filesystem policy that a run cannot use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum UnresolvedPath {
+    #[error(transparent)]
+    Missing(#[from] MissingPlace),
+    #[error("filesystem_policy: {hidden} is hidden, and {granted} is granted; list one of them", hidden = hidden.display(), granted = granted.display())]
+    HiddenGrant { hidden: PathBuf, granted: PathBuf },
+}
 
 /// Policy of one sandbox. A value of this type is always valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +59,18 @@ impl Policy {
     #[must_use]
     pub fn with_static_parts(self, other: &Self) -> Self {
         Self { filesystem: other.filesystem.clone(), processes: other.processes.clone(), network: self.network }
+    }
+
+    /// Returns the same with absolute paths in its filesystem policy.
+    ///
+    /// # Errors
+    /// A path begins with a place that the run does not have, or a grant lies in a hidden folder.
+    pub fn resolved(self, places: &Places) -> Result<Self, UnresolvedPath> {
+        let filesystem = self.filesystem.resolved(places)?;
+        if let Some((hidden, granted)) = filesystem.hidden_grant() {
+            return Err(UnresolvedPath::HiddenGrant { hidden: hidden.to_owned(), granted: granted.to_owned() });
+        }
+        Ok(Self { filesystem, ..self })
     }
 
     /// A policy that grants nothing but the baseline, and no network.

@@ -120,6 +120,12 @@ pub enum ViolationKind {
     PathNotAbsolute(String),
     #[error("`{0}` contains `..`")]
     PathTraversal(String),
+    #[error("`{0}` is a pattern; name each folder that is to be written")]
+    PathPattern(String),
+    #[error("`{0}` cannot be hidden: every program needs it")]
+    PathNeeded(String),
+    #[error("`{hidden}` is hidden, and `{granted}` is granted; list one of them")]
+    HiddenGrant { hidden: String, granted: String },
     #[error("the workload never runs as root; name an unprivileged user or group")]
     RunAsRoot,
     #[error("a user or group name is not empty and has no `:`, `/`, blank or control character")]
@@ -247,12 +253,12 @@ impl ViolationKind {
     }
 }
 
-/// A path of `read_only` that another grant makes writable, as grants on one path add up.
+/// A path of `read_only` that is granted for writing too, as grants of one path add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOnlyWritable {
     /// The path of `read_only`.
     pub path: String,
-    /// The writable path that contains it.
+    /// The same path, as it is granted for writing.
     pub writable: String,
     /// Line of that path in `read_write`; `None` if it is writable in every sandbox.
     pub line: Option<u64>,
@@ -263,10 +269,7 @@ impl fmt::Display for ReadOnlyWritable {
         let Self { path, writable, line } = self;
         write!(f, "`{path}` is not read-only: ")?;
         match line {
-            Some(line) => write!(
-                f,
-                "`read_write` grants writing in `{writable}` (line {line}); list only its parts that are to be written"
-            ),
+            Some(line) => write!(f, "`read_write` lists `{writable}` too (line {line}); list it once"),
             None => write!(f, "every sandbox may write in `{writable}`; keep it elsewhere"),
         }
     }

@@ -50,6 +50,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) carve_outs: CarveOutArgs,
+
     /// Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub(crate) timeout: Duration,
@@ -264,6 +267,41 @@ fn published(text: &str) -> Result<Published, String> {
         return Err("the port of the server inside must be named: PORT:PORT".to_owned());
     }
     Ok(Published { address: (address, outside).into(), port })
+}
+
+/// Options of the paths that are taken out of granted folders.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CarveOutArgs {
+    /// Make no empty files in place of missing paths of read_only and hidden, which the command could then make; they are named instead
+    #[arg(long)]
+    pub(crate) no_placeholders: bool,
+
+    /// What happens when such a path is replaced outside while the sandbox runs, and so is no longer kept from the command [default: end
+    /// for hidden paths, warn for the others]
+    #[arg(long, value_name = "ACT")]
+    pub(crate) carve_out_lost: Option<CarveOutLost>,
+
+    /// Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case
+    #[arg(long, value_name = "ACCESS", default_value = "rw")]
+    pub(crate) git_config: GitConfig,
+}
+
+/// What happens when a carve-out is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CarveOutLost {
+    /// The sandbox ends
+    End,
+    /// A log line says it
+    Warn,
+}
+
+/// Access to the configuration of git work trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GitConfig {
+    /// Read-only: `git config`, `git remote add`, `git push -u` and the like fail
+    Ro,
+    /// Writable
+    Rw,
 }
 
 /// Where log lines go.

@@ -15,12 +15,12 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::ca_dir;
-use crate::cli::{self, Args, LogPlace, NetworkMode, Published};
+use crate::cli::{self, Args, CarveOutArgs, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
-use crate::sources::policy_file::{Policy, PolicyFiles};
+use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
 use crate::sources::route_file;
 use crate::telemetry;
 
@@ -46,6 +46,7 @@ pub(crate) struct Config {
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current_dir: Option<PathBuf>,
+    pub(crate) carve_outs: CarveOutArgs,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
     /// Time between a signal to end and passing it on.
@@ -209,7 +210,10 @@ impl Origin {
         let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
         let workdir = args.workdir.as_deref().map(std::path::absolute).transpose().context("--workdir")?;
         let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
-        let files = PolicyFiles { workdir, ..PolicyFiles::default() };
+        let number = |name: &str| variable(name)?.to_str()?.parse().ok();
+        let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
+        let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo };
+        let files = PolicyFiles { folders, ..PolicyFiles::default() };
         if let Some(data) = data {
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
         }
@@ -272,8 +276,7 @@ impl Config {
         let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
-        let number = |name: &str| variable(name)?.to_str()?.parse().ok();
-        let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
+        let RunFolders { workdir, current, sudo } = origin.files().folders.clone();
         let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
@@ -358,8 +361,9 @@ impl Config {
             network: args.network,
             publish: args.publish,
             command,
-            workdir: absolute(args.workdir).context("--workdir")?,
-            current_dir: std::env::current_dir().ok(),
+            workdir,
+            current_dir: current,
+            carve_outs: args.carve_outs,
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
             drain: args.drain,

@@ -148,8 +148,9 @@ impl Request {
         let listed = |path: &Path, access| Grant { path: path.to_owned(), access, listed: true };
         let baseline = |path: &str, access| Grant { path: PathBuf::from(path), access, listed: false };
         let workdir = workdir.filter(|_| filesystem.include_workdir);
-        let mut grants: Vec<_> =
-            filesystem.read_only.iter().map(|path| listed(path.as_path(), PathAccess::ReadExecute)).collect();
+        // A pattern grants what it matches once that has been looked up.
+        let read_only = filesystem.read_only.iter().filter(|path| !path.is_pattern());
+        let mut grants: Vec<_> = read_only.map(|path| listed(path.as_path(), PathAccess::ReadExecute)).collect();
         grants.extend(filesystem.read_write.iter().map(|path| listed(path.as_path(), PathAccess::ReadWrite)));
         grants.extend(workdir.map(|path| listed(path, PathAccess::ReadWrite)));
         // Rules on one path add up, so the baseline never reduces a listed right.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::carve_outs::{self, CarveOut};
 use crate::confine::{Confinement, Enforced, Step};
 use crate::init::Init;
 use crate::init::ipc::{Command, NotStarted, Reply, Request, Status};
@@ -248,6 +249,13 @@ impl Launcher {
         let secrets = secrets.iter().filter(|path| mounted.contains(path)).cloned().collect();
         let program = std::env::current_exe().ok();
         Protection { init: self.init.pid(), mounted, secrets, program, landlock }
+    }
+
+    /// Returns `carve_outs` as init has enforced them.
+    #[must_use]
+    pub fn carve_outs(&self, enforced: &Enforced, carve_outs: Vec<CarveOut>) -> carve_outs::Enforced {
+        let all = carve_outs.into_iter().zip(enforced.carve_outs.iter().cloned()).collect();
+        carve_outs::Enforced { init: self.init.pid(), all }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.

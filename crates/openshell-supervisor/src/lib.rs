@@ -22,6 +22,7 @@ pub mod seccomp;
 pub mod streams;
 pub mod trusted_symlinks;
 
+pub mod carve_outs;
 pub mod checks;
 pub mod confine;
 pub mod harden;

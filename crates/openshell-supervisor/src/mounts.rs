@@ -1,10 +1,12 @@
 //! Bind mounts by descriptor.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -20,6 +22,21 @@ pub(crate) enum Shown {
     AsItIs,
     /// The file or folder, read-only, with the mounts in it as they are.
     ReadOnly,
+    /// The same with the mounts in it, where the kernel has mount_setattr(2); else those as they are.
+    ReadOnlyWithin,
+    /// The file or folder, with nothing to be executed in it; the mounts in it as for [`Self::ReadOnlyWithin`].
+    NoExecWithin,
+}
+
+impl Shown {
+    /// The attribute for mount_setattr(2) and the flag for mount(2), if it has one.
+    fn flags(self) -> Option<(u64, MountFlags)> {
+        match self {
+            Self::AsItIs => None,
+            Self::ReadOnly | Self::ReadOnlyWithin => Some((libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY)),
+            Self::NoExecWithin => Some((libc::MOUNT_ATTR_NOEXEC, MountFlags::NOEXEC)),
+        }
+    }
 }
 
 /// Mounts `source`, with the mounts in it, on `place`.
@@ -53,7 +70,7 @@ pub(crate) fn bind_as_it_is(source: &OwnedFd, target: &OwnedFd) -> io::Result<()
 }
 
 fn bind_to(source: &OwnedFd, target: &OwnedFd, place: Option<(&Path, Shown)>) -> io::Result<()> {
-    let read_only = place.filter(|(_, shown)| *shown == Shown::ReadOnly).map(|(place, _)| place);
+    let changed = place.and_then(|(place, shown)| Some((place, shown, shown.flags()?)));
     // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user namespace mounts of the outer one
     // can be cloned only together with those in them (mount_namespaces(7)).
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -61,8 +78,8 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, place: Option<(&Path, Shown)>) ->
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
     let moved = rustix::mount::open_tree(source, "", flags).map_err(io::Error::from).and_then(|tree| {
-        if read_only.is_some() {
-            sys::set_mount_read_only(&tree)?;
+        if let Some((_, shown, (attribute, _))) = changed {
+            sys::add_mount_attributes(&tree, attribute, shown != Shown::ReadOnly)?;
         }
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(rustix::mount::move_mount(tree, "", target, "", flags)?)
@@ -71,30 +88,74 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, place: Option<(&Path, Shown)>) ->
         // A container's filter may know the older call alone.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             rustix::mount::mount_bind_recursive(by_descriptor(source), by_descriptor(target))?;
-            read_only.map_or(Ok(()), remount_read_only)
+            changed.map_or(Ok(()), |(place, _, (_, flag))| remount(place, flag))
         }
         result => result,
     }
 }
 
-/// Makes the mount at `place` read-only, with its other options.
-fn remount_read_only(place: &Path) -> io::Result<()> {
+/// Adds `flag` to the options of the mount at `place`.
+fn remount(place: &Path, flag: MountFlags) -> io::Result<()> {
     let mount = open(place, OFlags::PATH)?;
     let set = rustix::fs::fstatvfs(&mount)?.f_flag;
     let kept = [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
         (StatVfsMountFlags::from_bits_retain(libc::ST_NODEV), MountFlags::NODEV),
         (StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC), MountFlags::NOEXEC),
         (StatVfsMountFlags::from_bits_retain(libc::ST_NOATIME), MountFlags::NOATIME),
     ];
-    let flags = kept
-        .into_iter()
-        .filter(|(known, _)| set.contains(*known))
-        .fold(MountFlags::RDONLY, |all, (_, flag)| all | flag);
+    let flags = kept.into_iter().filter(|(known, _)| set.contains(*known)).fold(flag, |all, (_, flag)| all | flag);
     Ok(rustix::mount::mount_remount(by_descriptor(&mount), MountFlags::BIND | flags, c"")?)
 }
 
 /// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
 pub(crate) fn by_descriptor(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// A mount, as the table of a process shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableEntry {
+    /// Device, as two numbers.
+    pub(crate) device: Vec<u8>,
+    /// The folder or file of the file system that is mounted.
+    pub(crate) root: PathBuf,
+    /// The mount point.
+    pub(crate) place: PathBuf,
+}
+
+/// Reads a table of mounts (proc_pid_mountinfo(5)), the first mounts first.
+///
+/// # Errors
+/// The table cannot be read.
+pub(crate) fn mount_table(path: &str) -> io::Result<Vec<TableEntry>> {
+    let table = std::fs::read(path)?;
+    let entry = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (device, root, place) = (fields.next()?.to_owned(), fields.next()?, fields.next()?);
+        let [root, place] = [root, place].map(|field| PathBuf::from(OsString::from_vec(unescaped(field))));
+        Some(TableEntry { device, root, place })
+    };
+    Ok(table.split(|byte| *byte == b'\n').filter_map(entry).collect())
+}
+
+/// Replaces each backslash with three octal digits by the byte that they stand for.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
 }

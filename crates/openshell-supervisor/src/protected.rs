@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
-use crate::mounts::{Shown, bind};
+use crate::mounts::{Shown, bind, mount_table};
 use crate::trusted_symlinks::{is_on_read_only_mount, links, open};
 
 /// A file or folder that the supervisor relies on.
@@ -54,6 +53,17 @@ impl Covers {
 pub(crate) struct OpenCovers {
     file: Option<OwnedFd>,
     folder: Option<OwnedFd>,
+}
+
+impl OpenCovers {
+    /// Mounts an empty file or folder over `path`, which `data` describes.
+    ///
+    /// # Errors
+    /// There is none, or the mount fails.
+    pub(crate) fn hide(&self, path: &Path, data: &Metadata) -> io::Result<()> {
+        let cover = if data.is_dir() { &self.folder } else { &self.file };
+        bind(cover.as_ref().ok_or(io::ErrorKind::NotFound)?, path, Shown::ReadOnly)
+    }
 }
 
 /// A path that cannot be protected.
@@ -123,7 +133,7 @@ fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
 }
 
 /// Returns true if there is no file, or none that this process may reach.
-fn is_out_of_reach(error: &io::Error) -> bool {
+pub(crate) fn is_out_of_reach(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory)
 }
 
@@ -248,11 +258,9 @@ impl Grants {
                 pin(folder, Shown::AsItIs).map_err(failed)?;
             }
         }
-        let cover = if before.is_dir() { &covers.folder } else { &covers.file };
-        match (holds_secret, cover) {
-            (true, Some(cover)) => bind(cover, path, Shown::ReadOnly).map_err(failed)?,
-            (true, None) => return Err(failed(io::ErrorKind::NotFound.into())),
-            (false, _) => pin(path, Shown::ReadOnly).map_err(failed)?,
+        match holds_secret {
+            true => covers.hide(path, &before).map_err(failed)?,
+            false => pin(path, Shown::ReadOnly).map_err(failed)?,
         }
         mounted.insert(path.clone());
         let is_covered = || -> io::Result<bool> {
@@ -274,12 +282,12 @@ impl Grants {
 pub const PROGRAM: &str = "program of the sandbox";
 
 /// Returns true for a file with several names, which a mount over one of them does not protect.
-fn is_linked(data: &Metadata) -> bool {
+pub(crate) fn is_linked(data: &Metadata) -> bool {
     data.is_file() && data.nlink() > 1
 }
 
 /// Mounts `path` on itself. A grant that does not exist needs no mount.
-fn pin(path: &Path, shown: Shown) -> io::Result<()> {
+pub(crate) fn pin(path: &Path, shown: Shown) -> io::Result<()> {
     match open(path, OFlags::PATH) {
         Err(Errno::NOENT) => Ok(()),
         opened => bind(&opened?, path, shown),
@@ -336,13 +344,10 @@ impl Protection {
         if mounts.is_empty() {
             return Ok(());
         }
-        let table = std::fs::read(self.table())?;
-        // The fifth field is the mount point, with special characters in octal (proc_pid_mountinfo(5)).
-        let places = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-        let places: BTreeSet<_> = places.map(unescaped).collect();
+        let places: BTreeSet<_> = mount_table(&self.table())?.into_iter().map(|mount| mount.place).collect();
         let is_kept = |path: &PathBuf| {
             let has_one_name = std::fs::symlink_metadata(path).is_ok_and(|data| !is_linked(&data));
-            places.contains(path.as_os_str().as_bytes()) && (has_one_name || self.program.as_ref() == Some(path))
+            places.contains(path) && (has_one_name || self.program.as_ref() == Some(path))
         };
         let lost = mounts.iter().find(|path| !is_kept(path));
         lost.map_or(Ok(()), |path| {
@@ -362,26 +367,6 @@ impl Protection {
             Err(error) => is_out_of_reach(&error),
         }
     }
-}
-
-/// Replaces each backslash with three octal digits by the byte that they stand for.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
 
 mod caller;
+mod carve_outs;
 mod clients;
 mod containers;
 mod credentials;

@@ -217,7 +217,7 @@ print('ended', time.monotonic() - start < 10)
 }
 
 /// Waits for `count` lines of the log that contain `text`.
-fn wait_for_lines(lab: &Lab, text: &str, count: usize) {
+pub(crate) fn wait_for_lines(lab: &Lab, text: &str, count: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while lab.log().lines().filter(|line| line.contains(text)).count() != count {
         assert!(Instant::now() < deadline, "{count} x {text}: {}", lab.log());

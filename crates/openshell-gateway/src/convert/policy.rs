@@ -194,7 +194,7 @@ pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
     let (user, group) = (identity(run_as.user.as_ref()), identity(run_as.group.as_ref()));
     let process = (user.is_some() || group.is_some())
         .then(|| ProcessPolicy { run_as_user: user.unwrap_or_default(), run_as_group: group.unwrap_or_default() });
-    let Filesystem { include_workdir, read_only, read_write, compatibility } = policy.filesystem();
+    let Filesystem { include_workdir, read_only, read_write, compatibility, .. } = policy.filesystem();
     let paths = |paths: &[openshell_policy::filesystem::GrantedPath]| {
         paths.iter().map(|path| path.as_path().display().to_string()).collect()
     };

@@ -121,15 +121,18 @@ fn version(reader: &mut Reader, at: Option<At<'_>>) {
 fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibility) -> Filesystem {
     let defaults = Filesystem { compatibility, ..Filesystem::default() };
     let Some(at) = at else { return defaults };
-    let Some(mut fields) = reader.mapping(&at, &["include_workdir", "read_only", "read_write"]) else {
+    let Some(mut fields) = reader.mapping(&at, &["include_workdir", "read_only", "read_write", "hidden", "noexec"])
+    else {
         return defaults;
     };
-    let mut paths = |reader: &mut Reader, key| {
+    let mut paths = |reader: &mut Reader, key, parse: fn(&str) -> Result<GrantedPath, ViolationKind>| {
         let items = fields.take(key).and_then(|at| reader.sequence(&at)).unwrap_or_default();
-        items.into_iter().filter_map(|item| Some((reader.text(&item, GrantedPath::parse)?, item))).collect::<Vec<_>>()
+        items.into_iter().filter_map(|item| Some((reader.text(&item, parse)?, item))).collect::<Vec<_>>()
     };
-    let read_only = paths(reader, "read_only");
-    let read_write = paths(reader, "read_write");
+    let read_only = paths(reader, "read_only", GrantedPath::parse_pattern);
+    let read_write = paths(reader, "read_write", GrantedPath::parse);
+    let hidden = paths(reader, "hidden", hidden_path);
+    let noexec = paths(reader, "noexec", GrantedPath::parse_pattern);
     for (path, at) in &read_only {
         let Some(found) = writable_parent(path, &read_write) else { continue };
         match compatibility {
@@ -137,25 +140,52 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
             Compatibility::HardRequirement => reader.reject(at, ViolationKind::ReadOnlyWritable(found)),
         }
     }
-    Filesystem {
-        read_only: read_only.into_iter().map(|(path, _)| path).collect(),
-        read_write: read_write.into_iter().map(|(path, _)| path).collect(),
+    let [only_read, read_write, only_hidden, noexec] =
+        [&read_only, &read_write, &hidden, &noexec].map(|paths| paths.iter().map(|(path, _)| path.clone()).collect());
+    let filesystem = Filesystem {
+        read_only: only_read,
+        read_write,
+        hidden: only_hidden,
+        noexec,
         include_workdir: fields
             .take("include_workdir")
             .and_then(|at| reader.boolean(&at))
             .unwrap_or(defaults.include_workdir),
         compatibility,
+    };
+    if let Some((path, granted)) = filesystem.hidden_grant() {
+        let [hidden_path, granted] = [path, granted].map(|path| path.display().to_string());
+        let kind = ViolationKind::HiddenGrant { hidden: hidden_path, granted };
+        hidden
+            .iter()
+            .filter(|(hidden, _)| hidden.as_path() == path)
+            .for_each(|(_, at)| reader.reject(at, kind.clone()));
+    }
+    filesystem
+}
+
+/// Folders that cannot be hidden.
+const NEEDED: &[&str] = &["/", "/proc", "/dev"];
+
+fn hidden_path(text: &str) -> Result<GrantedPath, ViolationKind> {
+    match GrantedPath::parse_pattern(text)? {
+        path if NEEDED.iter().any(|needed| path.as_path() == Path::new(needed))
+            || path.as_path().starts_with("/proc") =>
+        {
+            Err(ViolationKind::PathNeeded(text.to_owned()))
+        }
+        path => Ok(path),
     }
 }
 
 /// Returns the grant that makes `path` writable although `read_only` lists it.
 fn writable_parent(path: &GrantedPath, read_write: &[(GrantedPath, At<'_>)]) -> Option<ReadOnlyWritable> {
     let shown = |path: &Path| path.display().to_string();
-    let listed = read_write.iter().find(|(writable, _)| path.as_path().starts_with(writable.as_path()));
+    let listed = read_write.iter().find(|(writable, _)| path == writable);
     let baseline = BASELINE.iter().filter(|row| row.access == BaselineAccess::ReadWrite);
     let (writable, line) = match listed {
         Some((writable, at)) => (shown(writable.as_path()), Some(at.node.line())),
-        None => (baseline.map(|row| row.path).find(|row| path.as_path().starts_with(row))?.to_owned(), None),
+        None => (baseline.map(|row| row.path).find(|row| path.as_path() == Path::new(row))?.to_owned(), None),
     };
     Some(ReadOnlyWritable { path: shown(path.as_path()), writable, line })
 }

@@ -39,12 +39,18 @@ pub fn static_data(policy: &Policy) -> Value {
     if policy.permits_debugging() {
         process.insert("debug".to_owned(), json!(true));
     }
+    let mut folders = json!({
+        "include_workdir": filesystem.include_workdir,
+        "read_only": paths(&filesystem.read_only),
+        "read_write": paths(&filesystem.read_write),
+    });
+    for (key, listed) in [("hidden", &filesystem.hidden), ("noexec", &filesystem.noexec)] {
+        if !listed.is_empty() {
+            folders[key] = paths(listed);
+        }
+    }
     json!({
-        "filesystem_policy": {
-            "include_workdir": filesystem.include_workdir,
-            "read_only": paths(&filesystem.read_only),
-            "read_write": paths(&filesystem.read_write),
-        },
+        "filesystem_policy": folders,
         "landlock": { "compatibility": compatibility },
         "process": process,
     })

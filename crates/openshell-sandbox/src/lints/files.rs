@@ -32,10 +32,12 @@ fn of_everything(filesystem: &Filesystem) -> Option<String> {
 pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let filesystem = policy.filesystem();
     let user = user(policy).err().map(|error| format!("process: {error:#}"));
-    let is_missing = |path: &&GrantedPath| {
-        let path = path.as_path();
+    let is_missing = |granted: &&GrantedPath| {
+        let path = granted.as_path();
         // An image may lack paths of the baseline.
-        !path.exists() && !BASELINE.iter().any(|row| Path::new(row.path) == path)
+        !path.to_string_lossy().contains('*')
+            && !path.exists()
+            && !BASELINE.iter().any(|row| Path::new(row.path) == path)
     };
     let say = |key: &str, path: &GrantedPath, what: &str| {
         format!("filesystem_policy.{key}: {} does not exist; {what}", path.as_path().display())
@@ -53,12 +55,12 @@ pub(crate) fn user(policy: &Policy) -> anyhow::Result<User> {
     Ok(run_as::resolve(policy.run_as(), &privilege, None)?)
 }
 
-/// Returns a line for each path of `read_only` that the writable `workdir` contains.
+/// Returns a line for each path of `read_only` that is the writable `workdir`.
 pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
-    let covered = filesystem.read_only.iter().filter(|path| path.as_path().starts_with(workdir));
+    let covered = filesystem.read_only.iter().filter(|path| path.as_path() == workdir);
     let line = |path: &GrantedPath| {
         let (path, workdir) = (path.as_path().display(), workdir.display());
-        format!("filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants writing there")
+        format!("filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants writing it")
     };
     covered.map(line).collect()
 }

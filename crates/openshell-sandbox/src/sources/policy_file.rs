@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use aws_lc_rs::digest::{SHA256, digest};
+use openshell_policy::filesystem::Places;
 use openshell_policy::violation::ViolationKind;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::landlock::Request;
+use openshell_supervisor::privilege::Privilege;
+use openshell_supervisor::run_as;
 use openshell_supervisor::trusted_symlinks::resolve_unwritable;
 
 use crate::sources::input::{self, Phase};
@@ -30,10 +33,34 @@ pub(crate) struct PolicyFiles {
     pub(crate) data: PathBuf,
     /// Rules instead of the built-in ones.
     pub(crate) rules: Option<PathBuf>,
-    /// The folder that `include_workdir` grants for writing.
-    pub(crate) workdir: Option<PathBuf>,
+    /// The folders of the run.
+    pub(crate) folders: RunFolders,
     /// File rules of the first generation, which stay in force.
     pub(crate) started: Arc<OnceLock<Request>>,
+}
+
+/// Folders of a run, from which paths of a policy may begin, and who called `sudo`, whose home may be one of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunFolders {
+    /// The folder that `include_workdir` grants for writing.
+    pub(crate) workdir: Option<PathBuf>,
+    pub(crate) current: Option<PathBuf>,
+    pub(crate) sudo: Option<(u32, u32)>,
+}
+
+impl RunFolders {
+    /// Returns the file rules of `policy` with absolute paths.
+    ///
+    /// # Errors
+    /// A path begins with a folder that the run does not have, or a grant lies in a hidden folder.
+    fn resolve(&self, policy: openshell_policy::policy::Policy) -> anyhow::Result<openshell_policy::policy::Policy> {
+        let home = match policy.filesystem().needs_home() {
+            true => run_as::resolve(policy.run_as(), &Privilege::of_start(true)?, self.sudo)?.home,
+            false => None,
+        };
+        let workdir = self.workdir.clone().or_else(|| self.current.clone());
+        Ok(policy.resolved(&Places { home, workdir, is_writable: self.workdir.is_some() })?)
+    }
 }
 
 /// The text of a policy, not yet validated.
@@ -44,7 +71,7 @@ pub(crate) struct PolicyDocument {
     rules: Option<String>,
     /// Number and hash that a gateway has given it; `None` for a file.
     of_gateway: Option<String>,
-    workdir: Option<PathBuf>,
+    folders: RunFolders,
     started: Arc<OnceLock<Request>>,
     /// Time at which reading began.
     began: Instant,
@@ -96,6 +123,12 @@ pub(crate) struct PolicyReport {
 }
 
 impl PolicyFiles {
+    /// Returns the files of a policy that is looked at, and not run.
+    pub(crate) fn to_look_at(data: PathBuf, rules: Option<PathBuf>) -> Self {
+        let folders = RunFolders { current: std::env::current_dir().ok(), ..RunFolders::default() };
+        Self { data, rules, folders, ..Self::default() }
+    }
+
     /// Returns the files, each with its kind.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
@@ -106,8 +139,8 @@ impl PolicyFiles {
 
     /// Returns a document that comes from elsewhere, with the number and hash that a gateway has given it.
     pub(crate) fn document(&self, origin: String, data: String, of_gateway: Option<String>) -> PolicyDocument {
-        let (workdir, started, began) = (self.workdir.clone(), Arc::clone(&self.started), Instant::now());
-        PolicyDocument { origin, data, rules: None, of_gateway, workdir, started, began }
+        let (folders, started, began) = (self.folders.clone(), Arc::clone(&self.started), Instant::now());
+        PolicyDocument { origin, data, rules: None, of_gateway, folders, started, began }
     }
 
     /// Reads the files.
@@ -120,8 +153,8 @@ impl PolicyFiles {
         let rules = self.rules.as_ref().map(|path| {
             read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
-        let (workdir, started) = (self.workdir.clone(), Arc::clone(&self.started));
-        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, of_gateway: None, workdir, started, began })
+        let (folders, started) = (self.folders.clone(), Arc::clone(&self.started));
+        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, of_gateway: None, folders, started, began })
     }
 }
 
@@ -140,7 +173,7 @@ impl PolicyDocument {
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, of_gateway, workdir, started, began } = self;
+        let Self { origin, data, rules, of_gateway, folders, started, began } = self;
         let read = if of_gateway.is_some() { yaml::policy_of_gateway } else { yaml::policy };
         let mut version = of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
         if let Some(rules) = &rules {
@@ -152,7 +185,8 @@ impl PolicyDocument {
             }
             _ => anyhow!("{origin}: {violations}"),
         })?;
-        let granted = Request::new(policy.filesystem(), workdir.as_deref());
+        let policy = folders.resolve(policy).with_context(|| origin.clone())?;
+        let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());
         // Rules may grant other folders.
         let is_writable = |folder: &Path| {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::carve_outs::{self, CarveOut, Restriction};
 use openshell_supervisor::confine::{Confinement, Enforced};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
@@ -42,6 +43,8 @@ pub(super) struct Confined {
     enforced: Enforced,
     /// Files with secrets that the workload must not read.
     secrets: Vec<PathBuf>,
+    /// Paths that are taken out of what the policy grants.
+    carve_outs: Vec<CarveOut>,
 }
 
 impl Confined {
@@ -64,13 +67,17 @@ impl Confined {
             mounts.push(mount);
         }
         let secrets = protected.iter().filter(|path| path.holds_secret).map(|path| path.path.clone()).collect();
+        let carve_outs = std::mem::take(&mut host.carve_outs);
+        let is_hidden = |carve_out: &CarveOut| carve_out.restriction == Restriction::Hidden;
+        let has_hidden = protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
         let confinement = Confinement {
             private_run: host.private.run,
             home: host.private.home.clone(),
             landlock: granted.clone(),
             mounts,
-            covers: protected.iter().any(|path| path.holds_secret).then(|| host.covers.clone()),
+            covers: has_hidden.then(|| host.covers.clone()),
             protected,
+            carve_outs: carve_outs.clone(),
             keep_visible: config.workdir.clone(),
             identity: plan.user.identity.clone(),
             sockets: network::sockets(config),
@@ -78,12 +85,17 @@ impl Confined {
             is_init_exposed: false,
             debug: plan.debug,
         };
-        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets })
+        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets, carve_outs })
     }
 
     /// Returns the protection of the files that are read again.
     pub(super) fn protection(&self) -> Protection {
         self.launcher.protection(&self.enforced, &self.secrets, self.granted.clone())
+    }
+
+    /// Returns the carve-outs in force.
+    pub(super) fn carve_outs(&mut self) -> carve_outs::Enforced {
+        self.launcher.carve_outs(&self.enforced, std::mem::take(&mut self.carve_outs))
     }
 
     /// Logs the restrictions in force, and those that are not.
@@ -211,6 +223,7 @@ pub(super) struct PendingConfinement {
     confining: Confining,
     granted: Request,
     secrets: Vec<PathBuf>,
+    carve_outs: Vec<CarveOut>,
 }
 
 impl PendingConfinement {
@@ -234,7 +247,7 @@ impl PendingConfinement {
         host: &mut Host,
         signals: &mut mpsc::Receiver<Received>,
     ) -> anyhow::Result<Confined> {
-        let Self { confining, granted, secrets } = self;
+        let Self { confining, granted, secrets, carve_outs } = self;
         #[expect(
             deprecated,
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
@@ -259,7 +272,7 @@ impl PendingConfinement {
         if let Some(why) = &enforced.no_names {
             resolver_files::log_unavailable(why);
         }
-        Ok(Confined { launcher: Arc::new(launcher), granted, connects, enforced, secrets })
+        Ok(Confined { launcher: Arc::new(launcher), granted, connects, enforced, secrets, carve_outs })
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::carve_outs::CarveOut;
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
@@ -35,8 +36,10 @@ pub(super) struct Host {
     pub(super) home: PathBuf,
     /// The Landlock self-test.
     pub(super) proof: LandlockProof,
-    /// To be mounted on files and folders with secrets.
+    /// To be mounted on files and folders with secrets, and on hidden ones.
     pub(super) covers: Covers,
+    /// Paths to take out of what the policy grants.
+    pub(super) carve_outs: Vec<CarveOut>,
 }
 
 impl Host {
@@ -52,9 +55,10 @@ impl Host {
         if config.is_named {
             run_dir.claim(&config.sandbox)?;
         }
-        let uses = writable().chain([config.tls_dir()]);
+        let uses = writable().chain([config.tls_dir()]).chain(plan.carve_outs.paths());
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
+        let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
         let tls = CaFiles::create(config, &run_dir, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &run_dir)?;
         let private = PrivateFolders::create(user, landlock, &run_dir)?;
@@ -68,7 +72,7 @@ impl Host {
         let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(&covers.folder));
         is_made.with_context(|| format!("cannot write {}", covers.file.display()))?;
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, covers })
+        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, covers, carve_outs })
     }
 }
 

@@ -1,6 +1,7 @@
 //! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
 
 mod ca_files;
+mod carve_outs;
 mod confine;
 mod host;
 mod inside;
@@ -216,6 +217,7 @@ pub(crate) async fn start(
     };
     let protection = confined.protection();
     serve::watch(protection.clone(), &mut tasks)?;
+    carve_outs::watch(confined.carve_outs(), config.carve_outs.carve_out_lost, &mut tasks)?;
     sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());

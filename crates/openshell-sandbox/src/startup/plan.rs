@@ -16,6 +16,7 @@ use tracing::Level;
 use crate::config::Config;
 use crate::lints;
 use crate::logging;
+use crate::startup::carve_outs::CarveOuts;
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {
@@ -27,6 +28,8 @@ pub(super) struct Plan {
     pub(super) landlock: Request,
     /// Writable paths, made if they are missing. None of them may go through a symlink.
     pub(super) writable: Vec<PathBuf>,
+    /// Paths to take out of what the policy grants.
+    pub(super) carve_outs: CarveOuts,
     /// True if commands may trace each other.
     pub(super) debug: bool,
 }
@@ -41,12 +44,18 @@ impl Plan {
         let user = run_as::resolve(launcher.unwrap_or(policy.run_as()), &privilege, config.sudo)?;
         check_directory(config)?;
         check_groups(&privilege, &user, policy)?;
-        let landlock = Request::new(policy.filesystem(), config.workdir.as_deref());
         check_workdir(config, policy)?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
+        let mut filesystem = policy.filesystem().clone();
+        let carve_outs = CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs)?;
+        // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
+        let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);
+        let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
+        filesystem.read_only.retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
+        let landlock = Request::new(&filesystem, config.workdir.as_deref());
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
-        Ok(Self { privilege, user, landlock, writable, debug: policy.permits_debugging() })
+        Ok(Self { privilege, user, landlock, writable, carve_outs, debug: policy.permits_debugging() })
     }
 }
 
@@ -104,7 +113,16 @@ fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = 
 /// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement` they are an error.
 fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
     let filesystem = policy.filesystem();
-    let Some(workdir) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(()) };
+    let Some(workdir) = config.workdir.as_deref() else { return Ok(()) };
+    if let Some(hidden) = filesystem.hidden.iter().find(|hidden| workdir.starts_with(hidden.as_path())) {
+        bail!(
+            "filesystem_policy.hidden: {} holds the working directory; leave one of them out",
+            hidden.as_path().display()
+        );
+    }
+    if !filesystem.include_workdir {
+        return Ok(());
+    }
     for line in lints::files::read_only_in(workdir, filesystem) {
         if filesystem.compatibility == Compatibility::HardRequirement {
             bail!(line);

@@ -17,11 +17,7 @@ use crate::text::counted;
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
-    let policies = args.files.into_iter().map(|data| PolicyFiles {
-        data,
-        rules: args.policy_rules.clone(),
-        ..PolicyFiles::default()
-    });
+    let policies = args.files.into_iter().map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
     let (mut warnings, mut is_usable) = (0, true);
     let checked = policies.map(|files| check_policy(&files, credentials));
     for checked in checked.chain(credentials.into_iter().map(check_credentials)) {

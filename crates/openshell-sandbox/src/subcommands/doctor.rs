@@ -154,7 +154,7 @@ fn clock() -> Check {
 fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program has no path")?;
     let origin = Origin::Files(Box::new(match &args.policy {
-        Some(data) => Policy::load(PolicyFiles { data: data.clone(), ..PolicyFiles::default() }),
+        Some(data) => Policy::load(PolicyFiles::to_look_at(data.clone(), None)),
         None => Policy::restrictive(),
     }));
     let run = cli::run_args(["openshell-sandbox", "--no-interactive", "--log-level", "error", "--", "true"])?;

@@ -36,7 +36,7 @@ struct Allowed {
 /// The host or the policy is invalid.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
-    let files = PolicyFiles { data: args.file, rules: args.policy_rules, ..PolicyFiles::default() };
+    let files = PolicyFiles::to_look_at(args.file, args.policy_rules);
     let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
     let target = Target { host, port: args.port };
     let program =

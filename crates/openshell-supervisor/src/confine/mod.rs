@@ -13,6 +13,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
+use crate::carve_outs::{self, CarveOut, CarveOutError, Places};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind, cover};
@@ -37,7 +38,9 @@ pub struct Confinement {
     pub home: Option<PathBuf>,
     /// Files and folders to protect from the workload.
     pub protected: Vec<ProtectedPath>,
-    /// Mounted on protected paths that hold secrets.
+    /// Parts of granted folders to take out.
+    pub carve_outs: Vec<CarveOut>,
+    /// Mounted on protected paths that hold secrets, and on hidden ones.
     pub covers: Option<Covers>,
     /// A path that is not masked although it is not granted.
     pub keep_visible: Option<PathBuf>,
@@ -108,6 +111,8 @@ pub struct Enforced {
     pub no_names: Option<String>,
     /// Mount points that protect files of the supervisor.
     pub protected: Vec<PathBuf>,
+    /// Mount points that keep each carve-out.
+    pub carve_outs: Vec<Places>,
 }
 
 /// Result of the steps that apply to all commands.
@@ -136,6 +141,8 @@ pub enum ApplyError {
         "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement: {0}"
     )]
     NotMasked(String),
+    #[error(transparent)]
+    CarveOut(CarveOutError),
     #[error(transparent)]
     Protected(ProtectError),
     #[error(transparent)]
@@ -250,6 +257,7 @@ impl Confinement {
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
+        let carve_outs = carve_outs::apply(&self.carve_outs, &granted, &covers).map_err(ApplyError::CarveOut)?;
         let protected =
             protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
@@ -266,7 +274,7 @@ impl Confinement {
         }
         let not_proved = self.prove_landlock(&landlock)?;
         firewall_probe.map_or(Ok(()), prove_firewall)?;
-        let enforced = Enforced { landlock, not_proved, not_masked, no_trust, no_names, protected };
+        let enforced = Enforced { landlock, not_proved, not_masked, no_trust, no_names, protected, carve_outs };
         // Init itself connects to nothing from here on.
         let connects = firewall_probe.map(|_| notify::install()).transpose();
         Ok(AppliedToInit { enforced, filter, connects: connects.map_err(|source| ApplyError::Connects { source })? })

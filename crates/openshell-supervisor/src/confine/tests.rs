@@ -24,6 +24,7 @@ fn confinement() -> Confinement {
     Confinement {
         mounts: Vec::new(),
         protected: Vec::new(),
+        carve_outs: Vec::new(),
         covers: None,
         landlock: Request::new(&Filesystem::default(), None),
         private_run: false,

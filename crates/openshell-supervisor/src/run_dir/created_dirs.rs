@@ -1,4 +1,5 @@
-//! Directories that a start created on the host; those that are empty are removed with the sandbox.
+//! Directories and files that a start created on the host; directories that are empty, and files that are as they were made, are
+//! removed with the sandbox.
 //!
 //! Sandboxes whose run directories have the same parent coordinate: each records the paths that it uses before it looks
 //! for them, and hands the removal of a directory over to another sandbox that uses it. Both happen under a lock of
@@ -91,6 +92,16 @@ impl CreatedDirs {
         record(&self.run_dir, folder)
     }
 
+    /// Records that `file` was created, as it is now.
+    ///
+    /// # Errors
+    /// It cannot be looked at, or the run directory cannot be written.
+    pub fn add_file(&mut self, file: &Path) -> io::Result<()> {
+        self.is_removed = false;
+        let entry = [identity(&std::fs::symlink_metadata(file)?).as_bytes(), file.as_os_str().as_bytes()].concat();
+        record(&self.run_dir, Path::new(OsStr::from_bytes(&entry)))
+    }
+
     /// Removes the created directories and returns those that remain because they are not empty. A directory that
     /// another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
@@ -120,15 +131,49 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     if lock.is_err() || made.is_empty() {
         return made;
     }
-    // Children first.
-    made.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+    // Children first; a file has its identity in front.
+    made.sort_by_key(|entry| {
+        std::cmp::Reverse(file_of(entry).map_or(entry.as_path(), |(_, file)| file).components().count())
+    });
     let others = others(parent, run_dir);
-    made.retain(|folder| match others.iter().find(|(_, uses)| uses.iter().any(|path| path.starts_with(folder))) {
-        // Handed over to the sandbox that uses it.
-        Some((other, _)) => record(other, folder).is_err(),
-        None => remove_empty(folder).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
+    made.retain(|entry| {
+        let file = file_of(entry);
+        let path = file.map_or(entry.as_path(), |(_, file)| file);
+        match others.iter().find(|(_, uses)| uses.iter().any(|used| used.starts_with(path))) {
+            // Handed over to the sandbox that uses it.
+            Some((other, _)) => record(other, entry).is_err(),
+            None => match file {
+                // One that somebody has changed or replaced is theirs.
+                Some((identity, file)) => drop_unchanged(file, identity),
+                None => remove_empty(entry).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
+            },
+        }
     });
     made
+}
+
+/// What tells a file from another one at its path, and from itself with another content.
+fn identity(data: &Metadata) -> String {
+    format!("{}:{}:{}:", data.dev(), data.ino(), data.len())
+}
+
+/// Returns the identity and the path of the file that `entry` of a list records, if it is no directory.
+fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
+    let bytes = entry.as_os_str().as_bytes();
+    let begin = bytes.iter().position(|byte| *byte == b'/').filter(|begin| *begin > 0)?;
+    let (identity, path) = bytes.split_at_checked(begin)?;
+    Some((identity, Path::new(OsStr::from_bytes(path))))
+}
+
+/// Removes a file that is as it was made; returns false, as nothing of it needs to be reported.
+fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
+    let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else { return false };
+    let is_same =
+        std::fs::symlink_metadata(file).is_ok_and(|now| now.is_file() && identity(&now).as_bytes() == made_as);
+    if is_same && let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) {
+        let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+    }
+    false
 }
 
 /// The run directories in `parent` except `own`, each with the paths that its sandbox uses.

@@ -215,16 +215,18 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
-/// Makes the detached mount `tree` read-only, but not the mounts in it (mount_setattr(2), Linux 5.12).
-pub(crate) fn set_mount_read_only(tree: &OwnedFd) -> io::Result<()> {
-    let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+/// Adds attributes (`MOUNT_ATTR_RDONLY` and the like) to the detached mount `tree`, and with `is_recursive` to the mounts in it
+/// (mount_setattr(2), Linux 5.12).
+pub(crate) fn add_mount_attributes(tree: &OwnedFd, attr_set: u64, is_recursive: bool) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let recursive = if is_recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty, NUL-terminated string, and the kernel reads as many bytes of the structure as it is told.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             tree.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | recursive,
             &raw const attributes,
             size_of::<libc::mount_attr>(),
         )

@@ -199,7 +199,7 @@ fn first_version(
     let message = format!("the gateway's policy is invalid, so nothing is permitted: {error}");
     logging::config_event(ConfigState::Failed, Severity::High, &message);
     // The file rules of the run, which stay in force.
-    let _ = files.started.set(Request::new(&Filesystem::default(), files.workdir.as_deref()));
+    let _ = files.started.set(Request::new(&Filesystem::default(), files.folders.workdir.as_deref()));
     Ok((PolicyResult::Failed(error), Policy::restrictive().version?))
 }
 
