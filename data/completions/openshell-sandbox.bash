@@ -50,7 +50,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --timeout --grace --drain --interactive --no-interactive --clear-env --proposals --observe --observe-merge --credentials --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
+            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --proposals --observe --observe-merge --credentials --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -65,6 +65,26 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --read)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hide)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --preset)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -96,6 +116,10 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -W "ro rw" -- "${cur}"))
                     return 0
                     ;;
+                --tmp-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -109,6 +133,14 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --env-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -157,6 +189,10 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --label)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --die-with-parent)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= t/timeout= grace= drain= i/interactive no-interactive clear-env proposals= observe= observe-merge credentials= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= proposals= observe= observe-merge credentials= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -25,6 +25,11 @@ function __fish_openshell_sandbox_using_subcommand
 end
 
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s p -l policy-data -l policy -d 'Policy data (YAML): the permissions of the command [or OPENSHELL_POLICY_DATA]' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l allow -d 'Let every program connect to a host, at port 443 unless another is named; with `=read-only`, `=read-write` or `=full` requests are judged, `=tcp` is for bytes that are not HTTP; may be repeated, as the following' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l write -d 'Let the command write to a folder, and read it' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l read -d 'Let the command read and execute a file or folder; below a writable one it is kept from being written' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l hide -d 'Hide a file or folder, or what matches a pattern such as `**/.env`, from the command' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l preset -d 'Add a policy for a usual need (data/presets): git-read, github, models' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l network -d 'Confinement of the network' -r -f -a "proxy\t'Only through the proxy, under the policy'
 block\t'No network'
@@ -35,9 +40,12 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l car
 warn\t'A log line says it'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l git-config -d 'Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case' -r -f -a "ro\t'Read-only: `git config`, `git remote add`, `git push -u` and the like fail'
 rw\t'Writable'"
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l tmp-size -d 'Most bytes in each of the sandbox\'s own /tmp and /dev/shm, such as 512M [default: 1G, or half of the memory limit]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s t -l timeout -d 'Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l grace -d 'Time between asking the command to end and killing it' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l drain -d 'Time between a signal to end and asking the command to: the sandbox is not ready any more (--health-port), and lets no more clients in from outside' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env -d 'Set a variable of the command, or pass the caller\'s on, which matters with --clear-env; may be repeated' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env-file -d 'Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proposals -d 'Write a policy fragment that would permit the refused connections and requests' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
@@ -53,6 +61,7 @@ file\t'The log file; messages for the operator still go to standard error'
 both\t'Both'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l name -d 'Name of this sandbox, unique among yours: for `exec`, and in its log lines, `sandbox=NAME` [default: eight random hex digits]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l label -d 'Label of the run, in every log line and record, such as session=7f3a or user=kim; may be repeated [also OPENSHELL_LABELS: KEY=VALUE,…]' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l die-with-parent -d 'End the sandbox, at once, when the process that started it ends; with the PID of that process its end before this start counts too' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l log-dir -d 'Directory of the log files [default: /var/log, else openshell in $XDG_STATE_HOME or ~/.local/state]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l run-dir -d 'Directory of the sandbox\'s own files during a run [default: /run/openshell, else openshell in $XDG_RUNTIME_DIR, else /tmp or /dev/shm]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l tls-dir -d 'Directory inside the sandbox that holds the CA files for programs [default: /etc/openshell-tls, else in the run directory]' -r -F
@@ -65,11 +74,12 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh-socket-path -d 'Unix socket of the SSH server, for this user and root [or OPENSHELL_SSH_SOCKET_PATH]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l health-port -d 'Port of health and metrics (/healthz, /readyz, /metrics), at every address of the host or container' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l health-socket -d 'Unix socket of the same, for this user and root' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l print-policy -d 'Print the policy that the command line means, as YAML, and run nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l watch -d 'Read the policy and the credentials again when their files change, as for SIGHUP'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Make no empty files in place of missing paths of read_only and hidden, which the command could then make; they are named instead'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s i -l interactive -d 'Give the command the terminal [default: when standard input is one]'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-interactive -d 'Never give the command the terminal; it may still be its standard input'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, instead of the caller\'s'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller\'s'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -80,11 +80,13 @@ impl GrantedPath {
 
     /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable folder.
     fn resolved(self, places: &Places, writable: &[PathBuf]) -> Result<Vec<Self>, MissingPlace> {
-        for (name, place) in [(HOME, &places.home), (WORKDIR, &places.workdir)] {
-            if let Ok(rest) = self.0.strip_prefix(name) {
-                let place = place.as_ref().ok_or_else(|| MissingPlace { path: self.0.clone(), place: name })?;
-                return Ok(vec![Self(place.join(rest).components().collect())]);
-            }
+        if let Ok(rest) = self.0.strip_prefix(HOME) {
+            // Who has no home has nothing in it.
+            return Ok(places.home.iter().map(|home| Self(home.join(rest).components().collect())).collect());
+        }
+        if let Ok(rest) = self.0.strip_prefix(WORKDIR) {
+            let workdir = places.workdir.as_ref().ok_or_else(|| MissingPlace { path: self.0.clone() })?;
+            return Ok(vec![Self(workdir.join(rest).components().collect())]);
         }
         match self.0.starts_with(EVERYWHERE) {
             true => Ok(writable.iter().map(|folder| Self(folder.join(&self.0))).collect()),
@@ -96,7 +98,7 @@ impl GrantedPath {
 /// Folders of a run that paths of a policy may begin with.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Home of the workload's user.
+    /// Home of the workload's user; without one, paths in it are left out.
     pub home: Option<PathBuf>,
     /// Working directory.
     pub workdir: Option<PathBuf>,
@@ -104,12 +106,11 @@ pub struct Places {
     pub is_writable: bool,
 }
 
-/// A path of a policy that depends on a place which the run does not have.
+/// A path of a policy that begins with the working directory, in a run without one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("filesystem_policy: {path} begins with `{place}`, and this run has none; write the whole path", path = path.display())]
+#[error("filesystem_policy: {path} begins with the working directory, and that is gone; name a folder with --workdir", path = path.display())]
 pub struct MissingPlace {
     path: PathBuf,
-    place: &'static str,
 }
 
 /// File access of the workload.
@@ -153,7 +154,7 @@ impl Filesystem {
     /// Returns the same with absolute paths alone.
     ///
     /// # Errors
-    /// A path begins with a place that the run does not have.
+    /// A path begins with the working directory, and there is none.
     pub fn resolved(self, places: &Places) -> Result<Self, MissingPlace> {
         let resolve = |paths: Vec<GrantedPath>, writable: &[PathBuf]| -> Result<Vec<_>, MissingPlace> {
             let resolved = paths.into_iter().map(|path| path.resolved(places, writable));
@@ -276,7 +277,7 @@ mod tests {
         let everywhere = ["/data/**/.env", "/home/kim/.cache/pip/**/.env", "/work/**/.env"];
         assert_eq!(resolved.hidden, paths(&[&everywhere[..], &["/home/kim", "/work/a*/b"]].concat()));
         let missing = filesystem.resolved(&Places::default()).unwrap_err().to_string();
-        assert!(missing.contains("~/.cache/pip begins with `~`"), "{missing}");
+        assert!(missing.contains("$WORKDIR/a*/b begins with the working directory"), "{missing}");
     }
 
     #[test]

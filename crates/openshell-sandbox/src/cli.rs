@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use openshell_policy::network::host::HostPattern;
 
 use crate::logging::{Form, Label};
 
@@ -28,6 +30,9 @@ pub(crate) struct Args {
     /// Policy data (YAML): the permissions of the command [or OPENSHELL_POLICY_DATA]
     #[arg(short, long, visible_alias = "policy", value_name = "FILE")]
     pub(crate) policy_data: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
 
     /// Read the policy and the credentials again when their files change, as for SIGHUP
     #[arg(long)]
@@ -53,6 +58,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) carve_outs: CarveOutArgs,
 
+    /// Most bytes in each of the sandbox's own /tmp and /dev/shm, such as 512M [default: 1G, or half of the memory limit]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) tmp_size: Option<u64>,
+
     /// Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub(crate) timeout: Duration,
@@ -74,9 +83,17 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_interactive: bool,
 
-    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, instead of the caller's
+    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller's
     #[arg(long)]
     pub(crate) clear_env: bool,
+
+    /// Set a variable of the command, or pass the caller's on, which matters with --clear-env; may be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+
+    /// Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Option<PathBuf>,
 
     /// Write a policy fragment that would permit the refused connections and requests
     #[arg(long, value_name = "FILE")]
@@ -131,6 +148,10 @@ pub(crate) struct Args {
     /// OPENSHELL_LABELS: KEY=VALUE,…]
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) label: Vec<Label>,
+
+    /// End the sandbox, at once, when the process that started it ends; with the PID of that process its end before this start counts too
+    #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true)]
+    pub(crate) die_with_parent: Option<Option<i32>>,
 
     /// Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it
     #[arg(long)]
@@ -237,6 +258,21 @@ fn port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| "a port is a whole number from 1 to 65535".to_owned())
 }
 
+/// Parses a number of bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (text.get(..text.len() - 1), 10),
+        Some(b'm' | b'M') => (text.get(..text.len() - 1), 20),
+        Some(b'g' | b'G') => (text.get(..text.len() - 1), 30),
+        _ => (Some(text), 0),
+    };
+    let number = digits
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|digits| digits.parse::<u64>().ok());
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift)).filter(|bytes| *bytes >= 4096);
+    bytes.ok_or_else(|| "a size is a number of bytes, at least 4K, such as 64M or 2G".to_owned())
+}
+
 /// A port of a server inside, and the address outside at which it is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
@@ -267,6 +303,95 @@ fn published(text: &str) -> Result<Published, String> {
         return Err("the port of the server inside must be named: PORT:PORT".to_owned());
     }
     Ok(Published { address: (address, outside).into(), port })
+}
+
+/// Grants of a command line, alone or beside a policy file; without one the working directory may be written.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct PolicyArgs {
+    /// Let every program connect to a host, at port 443 unless another is named; with `=read-only`, `=read-write` or `=full` requests
+    /// are judged, `=tcp` is for bytes that are not HTTP; may be repeated, as the following
+    #[arg(long, value_name = "HOST[:PORT][=ACCESS]", value_parser = allowed)]
+    pub(crate) allow: Vec<Allowed>,
+
+    /// Let the command write to a folder, and read it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) write: Vec<PathBuf>,
+
+    /// Let the command read and execute a file or folder; below a writable one it is kept from being written
+    #[arg(long, value_name = "PATH")]
+    pub(crate) read: Vec<PathBuf>,
+
+    /// Hide a file or folder, or what matches a pattern such as `**/.env`, from the command
+    #[arg(long, value_name = "PATH")]
+    pub(crate) hide: Vec<PathBuf>,
+
+    /// Add a policy for a usual need (data/presets): git-read, github, models
+    #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
+    pub(crate) preset: Vec<String>,
+
+    /// Print the policy that the command line means, as YAML, and run nothing
+    #[arg(long)]
+    pub(crate) print_policy: bool,
+}
+
+impl PolicyArgs {
+    /// Returns true if they grant and hide nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.allow.is_empty()
+            && self.write.is_empty()
+            && self.read.is_empty()
+            && self.hide.is_empty()
+            && self.preset.is_empty()
+    }
+}
+
+/// A host that every program may connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    pub(crate) host: String,
+    pub(crate) port: NonZeroU16,
+    /// What requests to it may do; `None` for any bytes.
+    pub(crate) access: Option<Access>,
+}
+
+/// What may be done at a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+    Full,
+    Tcp,
+}
+
+/// Parses `HOST[:PORT][=ACCESS]`.
+fn allowed(text: &str) -> Result<Allowed, String> {
+    let (place, access) = match text.split_once('=') {
+        None => (text, None),
+        Some((place, word)) => {
+            let access = match word {
+                "read-only" => Access::ReadOnly,
+                "read-write" => Access::ReadWrite,
+                "full" => Access::Full,
+                "tcp" => Access::Tcp,
+                _ => return Err(format!("`{word}` is not one of read-only, read-write, full, tcp")),
+            };
+            (place, Some(access))
+        }
+    };
+    // An IPv6 address is in brackets.
+    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or("expected [ADDRESS]:PORT")?)),
+        None => place.rsplit_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+    };
+    let number = |port: &str| Some(port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok();
+    let port = match port {
+        None => NonZeroU16::new(443),
+        Some(port) => number(port),
+    };
+    let port = port.ok_or("a port is a whole number from 1 to 65535")?;
+    HostPattern::parse(host).map_err(|error| error.to_string())?;
+    Ok(Allowed { host: host.to_owned(), port, access })
 }
 
 /// Options of the paths that are taken out of granted folders.

@@ -17,11 +17,12 @@ use tracing::Level;
 use crate::ca_dir;
 use crate::cli::{self, Args, CarveOutArgs, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
+use crate::sources::composed;
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
-use crate::sources::route_file;
+use crate::sources::{route_file, variables};
 use crate::telemetry;
 
 /// Everything that a run depends on.
@@ -47,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current_dir: Option<PathBuf>,
     pub(crate) carve_outs: CarveOutArgs,
+    /// Most bytes in each private folder for temporary files, if a number is given.
+    pub(crate) tmp_size: Option<u64>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
     /// Time between a signal to end and passing it on.
@@ -185,6 +188,7 @@ const LOG_DIR: &str = "/var/log";
 const TLS_DIR: &str = "/etc/openshell-tls";
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
+    --allow HOST, --write PATH, --read PATH, --hide PATH or --preset NAME: the current directory may be written then\n  \
     --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
     --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n  \
     --sandbox-id ID and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): a gateway's\n\
@@ -214,6 +218,15 @@ impl Origin {
         let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
         let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo };
         let files = PolicyFiles { folders, ..PolicyFiles::default() };
+        let is_alone = data.is_none() && !args.policy.is_empty();
+        if is_alone {
+            let (current, home) = (files.folders.current.as_deref(), variable("HOME"));
+            let project = composed::project(files.folders.workdir.as_deref(), current, home.as_deref())?;
+            let additions = composed::documents(&args.policy, Some(&project))?.into();
+            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { additions, rules, ..files }))));
+        }
+        let additions = composed::documents(&args.policy, None)?.into();
+        let files = PolicyFiles { additions, ..files };
         if let Some(data) = data {
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
         }
@@ -331,7 +344,17 @@ impl Config {
         for name in routes.iter().flat_map(|routes| &routes.variables) {
             drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
         }
-        let environment = if args.clear_env { environment.cleared() } else { environment };
+        let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
+        let mut environment = if args.clear_env { environment.cleared() } else { environment };
+        // Those that are given are meant.
+        let secrets = variables::secrets(&environment);
+        if !secrets.is_empty() {
+            warnings.push(format!(
+                "the command gets {}, which look like secrets: keep them out with --clear-env, or give it placeholders with --credentials",
+                secrets.join(", ")
+            ));
+        }
+        given.into_iter().for_each(|(name, value)| environment.set(name, value));
         let (mut gateway, mut run_as, mut push_level) = (None, None, None);
         let mut variables = Vec::new();
         if let Some(launched) = launched {
@@ -364,6 +387,7 @@ impl Config {
             workdir,
             current_dir: current,
             carve_outs: args.carve_outs,
+            tmp_size: args.tmp_size,
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
             drain: args.drain,
@@ -431,6 +455,7 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
         (args.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
         (args.observe.is_some(), "--observe", "the gateway gives the policy"),
         (args.watch, "--watch", "the gateway gives the policy"),
+        (!args.policy.is_empty(), "--allow, --write, --read, --hide or --preset", "the gateway gives the policy"),
         (args.network != NetworkMode::Proxy, "--network", "a gateway's sandbox always has the proxy"),
     ];
     match given.into_iter().find(|(is_given, ..)| *is_given) {

@@ -16,6 +16,7 @@ mod gateway_reports;
 mod lints;
 mod logging;
 mod look_up;
+mod parent;
 mod refusals;
 mod run_reports;
 mod signals;
@@ -37,7 +38,10 @@ use openshell_supervisor::privilege::Privilege;
 
 use crate::cli::Invocation;
 use crate::config::Config;
+use crate::parent::Parent;
+use crate::sources::input::Phase;
 use crate::sources::origin::Origin;
+use crate::sources::policy_file::Policy;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
 use crate::subcommands::{ca, check, copy_self, cp, doctor, exec, explain, gateway, internal, ps};
@@ -59,6 +63,14 @@ fn main() -> ExitCode {
         }
         Invocation::Printed(code) => return code,
     };
+    if args.policy.print_policy {
+        return print_policy(&args).unwrap_or_else(|error| failed(&error));
+    }
+    // It may end at any moment.
+    let parent = match args.die_with_parent.map(Parent::open).transpose() {
+        Ok(parent) => parent,
+        Err(error) => return failed(&error),
+    };
     // Before any thread, and before any secret is read.
     let privilege = match Privilege::acquire(args.network.is_isolated()) {
         Ok(privilege) => privilege,
@@ -77,10 +89,26 @@ fn main() -> ExitCode {
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&error.into()),
     };
-    let code =
-        origin.and_then(|origin| run(*args, origin, begun, privilege, init)).unwrap_or_else(|error| failed(&error));
+    let code = origin
+        .and_then(|origin| run(*args, origin, begun, privilege, init, parent))
+        .unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
+}
+
+/// Prints the policy that `args` mean.
+///
+/// # Errors
+/// They name none, or an invalid one.
+fn print_policy(args: &cli::Args) -> anyhow::Result<ExitCode> {
+    let Origin::Files(policy) = Origin::named(args)? else {
+        anyhow::bail!("--print-policy: the gateway gives the policy");
+    };
+    let Policy { files, version } = *policy;
+    version?;
+    let (_, text) = files.text(Phase::Start)?;
+    text.lines().for_each(logging::print_line);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(
@@ -89,9 +117,10 @@ fn run(
     begun: SystemTime,
     privilege: Privilege,
     init: Init,
+    parent: Option<Parent>,
 ) -> anyhow::Result<ExitCode> {
     // The network takes as long as everything until it is needed.
-    let groundwork = Groundwork { begun, network: PendingNetwork::start(&args)?, privilege, init };
+    let groundwork = Groundwork { begun, network: PendingNetwork::start(&args)?, privilege, init, parent };
     let mut config = Config::read(args, &origin)?;
     let (directories, push, form) = (config.log_dirs.as_slice(), config.push_level, config.log_form);
     let level = config.logs_to_stderr.then_some(config.log_level);

@@ -8,7 +8,7 @@ use tokio::task::{Id, JoinSet};
 /// Tasks without an end of their own. Dropping them ends them.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    running: JoinSet<()>,
+    running: JoinSet<Option<String>>,
     names: HashMap<Id, &'static str>,
 }
 
@@ -17,6 +17,8 @@ pub(crate) struct Tasks {
 pub(crate) enum TaskEnded {
     #[error("the {0} ended, which it never should, and the sandbox with it")]
     Returned(&'static str),
+    #[error("{0}; the sandbox ends")]
+    Reason(String),
     #[error("the {0} failed, and the sandbox with it; this is an error of the sandbox's own: {1}")]
     Panicked(&'static str, String),
 }
@@ -24,7 +26,17 @@ pub(crate) enum TaskEnded {
 impl Tasks {
     /// Starts a task. To be called inside a tokio runtime.
     pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let task = async move {
+            task.await;
+            None
+        };
         let id = self.running.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Starts a task whose end, with what it returns, is a reason to end the sandbox. To be called inside a tokio runtime.
+    pub(crate) fn spawn_watch(&mut self, name: &'static str, task: impl Future<Output = String> + Send + 'static) {
+        let id = self.running.spawn(async move { Some(task.await) }).id();
         self.names.insert(id, name);
     }
 
@@ -32,7 +44,8 @@ impl Tasks {
     pub(crate) async fn ended(&mut self) -> TaskEnded {
         let name = |id: Id| self.names.get(&id).copied().unwrap_or("task");
         match self.running.join_next_with_id().await {
-            Some(Ok((id, ()))) => TaskEnded::Returned(name(id)),
+            Some(Ok((id, None))) => TaskEnded::Returned(name(id)),
+            Some(Ok((_, Some(reason)))) => TaskEnded::Reason(reason),
             Some(Err(error)) => TaskEnded::Panicked(name(error.id()), error.to_string()),
             None => pending().await,
         }
@@ -55,6 +68,8 @@ mod tests {
         });
         tasks.spawn("reaper", async {});
         assert_eq!(tasks.ended().await.to_string(), "the reaper ended, which it never should, and the sandbox with it");
+        tasks.spawn_watch("watch", async { "the file is gone".to_owned() });
+        assert_eq!(tasks.ended().await.to_string(), "the file is gone; the sandbox ends");
         tasks.spawn("monitor", async { panic!("out of luck") });
         let ended = tasks.ended().await.to_string();
         assert!(ended.starts_with("the monitor failed") && ended.contains("out of luck"), "{ended}");

@@ -117,13 +117,18 @@ impl CarveOut {
             Err(error) if is_out_of_reach(&error) => return Ok(None),
             real => real.map_err(inspect)?,
         };
+        if !landlock.shows(&real) {
+            return Ok(None);
+        }
         let mut links = links(path).map_err(inspect)?;
-        links.retain(|link| link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder)));
+        links.retain(|link| {
+            link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
+        });
         Ok(Some(Self { path: real, restriction, links: Places(links) }))
     }
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach. To be called in a private mount namespace. Returns for each the paths
+/// Takes `carve_outs` out of what the rights `granted` reach; `private` are folders of the sandbox's own. To be called in a private mount namespace. Returns for each the paths
 /// that have to stay mount points; none if no grant reaches it.
 ///
 /// # Errors
@@ -131,6 +136,7 @@ impl CarveOut {
 pub(crate) fn apply(
     carve_outs: &[CarveOut],
     granted: &[Resolved<'_>],
+    private: &[PathBuf],
     covers: &OpenCovers,
 ) -> Result<Vec<Places>, CarveOutError> {
     if carve_outs.is_empty() {
@@ -142,6 +148,7 @@ pub(crate) fn apply(
     let grants = Grants {
         writing: of(&|grant| grant.grants_writing()),
         reading: of(&|grant| grant.grants_reading()),
+        private: private.iter().cloned().collect(),
         mounted: BTreeSet::new(),
     };
     let table = table()?;
@@ -171,6 +178,8 @@ fn table() -> Result<Vec<TableEntry>, CarveOutError> {
 struct Grants {
     writing: BTreeSet<PathBuf>,
     reading: BTreeSet<PathBuf>,
+    /// Folders that are the sandbox's own.
+    private: BTreeSet<PathBuf>,
     /// Folders and symlinks that are mount points already.
     mounted: BTreeSet<PathBuf>,
 }
@@ -248,7 +257,10 @@ impl Grants {
         if !is_needed {
             return Ok(Vec::new());
         }
-        if is_linked(&before) {
+        // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
+        let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
+        let reached = if restriction == Restriction::ReadOnly { &self.writing } else { &self.reading };
+        if is_linked(&before) && reached.iter().any(is_hosts) {
             return Err(CarveOutError::Linked(restriction, path.to_owned()));
         }
         let mut places = self.between(path);

@@ -171,7 +171,8 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
     let is_own = |path: &&Path| is_private_to(path, &user.identity);
-    let is_granted = |path: &&Path| landlock.grants_reading(path) || landlock.lists_beneath(path);
+    let is_granted =
+        |path: &&Path| landlock.grants_reading(path) && landlock.shows(path) || landlock.lists_beneath(path);
     let is_writable = |path: &&Path| landlock.grants_writing(path);
     let own = user.home.as_deref().filter(is_granted).filter(is_own);
     own.or_else(|| Some(Path::new("/sandbox")).filter(is_writable).filter(is_own)).map(Path::to_owned)

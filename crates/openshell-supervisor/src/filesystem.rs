@@ -1,8 +1,8 @@
 //! Creates missing read-write directories, without following symlinks.
 
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
@@ -104,6 +104,71 @@ fn create(
     rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
         .map_err(|errno| PrepareError::Chown { path: path.to_owned(), source: errno.into() })?;
     Ok((made, true))
+}
+
+/// What stands in for a missing path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placeholder<'t> {
+    /// A file with this content.
+    File(&'t str),
+    /// An empty folder.
+    Folder,
+}
+
+/// Makes a placeholder at `path`, whose way must have no symlink, and the folders missing above it, for the owner of the folder that
+/// holds the first of them; records all in `made`. Everything is done on descriptors, as a workload of another sandbox may replace
+/// what is on the way meanwhile.
+///
+/// # Errors
+/// A part of the way is a symlink or no folder, something is at `path` by now, or it cannot be made.
+pub fn make_placeholder(path: &Path, placeholder: Placeholder<'_>, made: &mut CreatedDirs) -> io::Result<()> {
+    let (deepest, missing) = existing_ancestor(path)?;
+    let data = rustix::fs::fstat(&deepest)?;
+    let Some((name, folders)) = missing.split_last() else { return Err(io::ErrorKind::AlreadyExists.into()) };
+    if FileType::from_raw_mode(data.st_mode) != FileType::Directory {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let owner = (Uid::from_raw(data.st_uid), Gid::from_raw(data.st_gid));
+    let mut reached = path.ancestors().nth(missing.len()).unwrap_or(path).to_owned();
+    let mut folder = deepest;
+    for name in folders {
+        folder = make_folder(&folder, name, owner)?;
+        reached.push(name);
+        made.add(&reached)?;
+    }
+    match placeholder {
+        Placeholder::Folder => {
+            make_folder(&folder, name, owner)?;
+            made.add(path)
+        }
+        Placeholder::File(content) => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = std::fs::File::from(rustix::fs::openat(&folder, *name, flags, Mode::from_raw_mode(0o644))?);
+            file.write_all(content.as_bytes())?;
+            give(&file, owner)?;
+            made.add_file(path, &file.metadata()?)
+        }
+    }
+}
+
+fn make_folder(parent: &OwnedFd, name: &OsStr, owner: (Uid, Gid)) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    // Another one that was put in its place is not this process's to give away.
+    if rustix::fs::fstat(&folder)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    give(&folder, owner)?;
+    Ok(folder)
+}
+
+/// Gives a file to its owner, if this process is root.
+fn give(file: impl AsFd, (uid, gid): (Uid, Gid)) -> io::Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

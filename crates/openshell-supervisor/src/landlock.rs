@@ -12,6 +12,7 @@ use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, File
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::private_tmp;
 use crate::privilege::is_caller_root;
 use crate::trusted_symlinks::{self, resolve_with_links};
 
@@ -96,6 +97,8 @@ impl Resolved<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     grants: Vec<Grant>,
+    /// Folders that the sandbox has instead of the host's.
+    private: Vec<PathBuf>,
     hard_requirement: bool,
 }
 
@@ -168,7 +171,26 @@ impl Request {
         // Internal services such as sftp run this program as a confined command. It has no path if it was removed.
         let program = std::env::current_exe().ok();
         grants.extend(program.map(|program| Grant { path: program, access: PathAccess::ReadExecute, listed: false }));
-        Self { grants, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
+        let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
+        private.retain(|folder| !grants.iter().any(|grant| grant.listed && folder.starts_with(&grant.path)));
+        private.retain(|folder| folder.symlink_metadata().is_ok_and(|data| data.is_dir()));
+        Self { grants, private, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
+    }
+
+    /// Folders that the sandbox has instead of the host's: those for temporary files, unless the policy lists them. What it grants
+    /// beneath them is the host's.
+    #[must_use]
+    pub fn private(&self) -> &[PathBuf] {
+        &self.private
+    }
+
+    /// Returns true if `path` is the same inside and outside, if it is granted: it lies in no private folder, or is granted by itself
+    /// or with a folder in that.
+    #[must_use]
+    pub fn shows(&self, path: &Path) -> bool {
+        let Some(private) = self.private.iter().find(|folder| path.starts_with(folder)) else { return true };
+        let is_in = |grant: &Grant| grant.path != *private && grant.path.starts_with(private);
+        self.grants.iter().any(|grant| is_in(grant) && path.starts_with(&grant.path))
     }
 
     /// Adds read access to `path`.
@@ -233,12 +255,12 @@ impl Request {
         self.grants.iter().any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
-    /// Returns true if a grant, behind whatever symlinks, covers `path`, which has none.
+    /// Returns true if a grant, behind whatever symlinks, covers the host's `path`, which has none.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| {
             let real = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
             grant.access != PathAccess::List && path.starts_with(real)
-        })
+        }) && self.shows(path)
     }
 
     /// Returns true if there is a grant of `path` itself: one of the policy, or one to write.
@@ -319,7 +341,7 @@ impl Request {
 /// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None` without Landlock. A thread
 /// of its own is restricted for that.
 pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
-    let nothing = Request { grants: Vec::new(), hard_requirement: false };
+    let nothing = Request { grants: Vec::new(), private: Vec::new(), hard_requirement: false };
     let none = CompensatingMechanisms { masked_sockets: false, scopes: false };
     let enforced = std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), none)).join()).ok()?.ok()?;
     let lacking = rights_beyond(ABI::from(enforced.abi), none);

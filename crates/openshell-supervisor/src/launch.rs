@@ -131,7 +131,7 @@ impl Confining {
     /// # Errors
     /// Init is gone.
     pub fn start(init: Init, confinement: Confinement) -> Result<Self, LaunchError> {
-        let request = Request::Confine(confinement);
+        let request = Request::Confine(Box::new(confinement));
         packets::send(init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })?;
         Ok(Self { init })
     }

@@ -17,6 +17,7 @@ mod mounts;
 pub mod netlink;
 pub mod netns;
 pub mod private_run;
+pub mod private_tmp;
 pub mod protected;
 pub mod seccomp;
 pub mod streams;

@@ -4,6 +4,7 @@
 //! in reach. Paths beneath /run that the policy grants are bound into the new one.
 
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -51,15 +52,9 @@ struct KeptEntry {
 /// # Errors
 /// A mount fails, or a visible path cannot be opened.
 pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
-    let beneath = |path: &&PathBuf| path.starts_with(RUN) && path.as_path() != Path::new(RUN);
-    let is_inside_another = |path: &Path| path.ancestors().skip(1).any(|above| visible.contains(above));
-    let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
-    // Opened before the mount hides them.
-    let kept: Vec<_> = wanted.filter_map(|path| open_entry(path).transpose()).collect::<io::Result<_>>()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // Inodes for as many entries as a policy may list, with a few parents each.
-    rustix::mount::mount("openshell-run", RUN, "tmpfs", flags, Some(c"mode=755,size=1m,nr_inodes=64k"))?;
-    kept.iter().try_for_each(restore)?;
+    replace_folder(Path::new(RUN), visible, flags, c"mode=755,size=1m,nr_inodes=64k")?;
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(OWN_DIR)?;
     // Independent of the caller's umask.
     std::fs::set_permissions(OWN_DIR, PermissionsExt::from_mode(0o755))?;
@@ -67,15 +62,35 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
+/// Replaces `folder` by a tmpfs with `flags` and `options` that shows only the `visible` paths beneath it.
+///
+/// # Errors
+/// A mount fails, or a visible path cannot be opened.
+pub(crate) fn replace_folder(
+    folder: &Path,
+    visible: &BTreeSet<PathBuf>,
+    flags: MountFlags,
+    options: &CStr,
+) -> io::Result<()> {
+    let beneath = |path: &&PathBuf| path.starts_with(folder) && path.as_path() != folder;
+    let is_inside_another =
+        |path: &Path| path.ancestors().skip(1).any(|above| above != folder && visible.contains(above));
+    let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
+    // Opened before the mount hides them.
+    let kept: Vec<_> = wanted.filter_map(|path| open_entry(path, folder).transpose()).collect::<io::Result<_>>()?;
+    rustix::mount::mount("openshell", folder, "tmpfs", flags, Some(options))?;
+    kept.iter().try_for_each(restore)
+}
+
 /// Opens `path` without following symlinks; `None` if it does not exist.
-fn open_entry(path: &Path) -> io::Result<Option<KeptEntry>> {
+fn open_entry(path: &Path, top: &Path) -> io::Result<Option<KeptEntry>> {
     let fd = match trusted_symlinks::open(path, OFlags::PATH) {
         // A path through an untrusted symlink, or out of the caller's reach, grants nothing, so there is nothing to show.
         Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => return Ok(None),
         opened => opened?,
     };
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
-    let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != Path::new(RUN)).collect();
+    let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != top).collect();
     let data = |folder: &&Path| Ok((folder.to_path_buf(), std::fs::symlink_metadata(folder)?));
     let parents = above.iter().rev().map(data).collect::<io::Result<_>>()?;
     Ok(Some(KeptEntry { path: path.to_owned(), fd, kind, parents }))

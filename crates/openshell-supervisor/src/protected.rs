@@ -107,6 +107,9 @@ impl ProtectedPath {
             Err(error) if is_out_of_reach(&error) => return Ok(None),
             real => real.map_err(inspect)?,
         };
+        if !landlock.shows(&real) {
+            return Ok(None);
+        }
         let path = std::path::absolute(path).map_err(inspect)?;
         let links = links(&path).map_err(inspect)?;
         let volume = kubernetes_volume(&links).filter(|_| holds_secret).map(std::fs::canonicalize);
@@ -118,7 +121,9 @@ impl ProtectedPath {
             return Err(ProtectError::Granted { what, path: real, act });
         }
         let is_kept = std::fs::metadata(&real).is_ok_and(|data| data.is_file() || data.is_dir());
-        let is_changeable = |link: &PathBuf| link.parent().is_some_and(|folder| landlock.grants_writing(folder));
+        let is_changeable = |link: &PathBuf| {
+            link.parent().is_some_and(|folder| landlock.grants_writing(folder) && landlock.shows(folder))
+        };
         match links.into_iter().find(is_changeable).filter(|_| is_kept) {
             Some(link) => Err(ProtectError::Symlink { what, path, link, target: real }),
             None => Ok(is_kept.then_some(Self { what, path: real, holds_secret })),

@@ -81,7 +81,8 @@ fn log_run_folder_and_ca_files_have_places_of_the_callers_own() {
     // A workload can leave there what looks like the folder of another start.
     let planted = "mkdir -p /tmp/openshell-00000000deadbeef && mkfifo /tmp/openshell-00000000deadbeef/lock";
     assert_eq!(lab.shell(&format!("{} sh -c '{planted}'", lab.as_caller())), "");
-    let beside = run(&format!("HOME={home}"), "rm -r /tmp/openshell-00000000deadbeef; echo ran");
+    let beside = run(&format!("HOME={home}"), "echo ran");
+    assert_eq!(lab.shell("rm -r /tmp/openshell-00000000deadbeef"), "");
     assert_eq!(beside, "ran\n0\n");
     let homeless = run("", "echo ran");
     assert!(homeless.contains("no log file") && homeless.ends_with("ran\n0\n"), "{homeless}");

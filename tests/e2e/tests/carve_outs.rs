@@ -247,6 +247,8 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
             ("echo gitdir: /tmp > deep/sub/.git", "EROFS"),
             ("mv deep/sub/.git x", "EBUSY"),
             ("mv deep d", "EBUSY"),
+            ("echo /x > .git/worktrees/linked/commondir", "EROFS"),
+            ("mv .git/worktrees .git/w", "EBUSY"),
             (&commit, "ok"),
             ("git config user.name x && git branch b && git status", "ok"),
         ],
@@ -347,7 +349,7 @@ fn a_carve_out_that_is_replaced_or_renamed_outside_is_said_and_a_hidden_one_ends
             "-c",
             "touch ready; until test -e go; do sleep 0.01; done; echo ran",
         ]);
-        let lines = "replaced or renamed outside";
+        let lines = "what is there now (--carve-out-lost) sandbox=";
         project.run(&format!("until test -e ready; do sleep 0.01; done; {change}"));
         wait_for_lines(&lab, lines, 1);
         if !is_end {
@@ -403,4 +405,61 @@ fn other_names_of_a_carve_out_by_bind_mounts_are_kept_too() {
             ("touch whole/x", "ok"),
         ],
     );
+}
+
+#[test]
+fn what_an_earlier_command_has_planted_has_the_supervisor_make_nothing_outside() {
+    let lab = Lab::with_web();
+    let victim = lab.folder("victim").display().to_string();
+    lab.shell(&format!("cd {victim}; mkdir repository; touch repository/HEAD; chmod -R a+rX .")).clear();
+    let before = lab.shell(&format!("cd {victim}; find . -printf '%p %u %m\n' | sort"));
+    let plants = [
+        "ln -s VICTIM .git",
+        "mkdir .git; ln -s VICTIM .git/modules",
+        "mkdir .git; ln -s VICTIM .git/info",
+        "echo gitdir: VICTIM/repository > .git",
+        "mkdir .git; echo VICTIM/repository > .git/commondir",
+        "ln -s VICTIM deep",
+        "mkdir -p .git/modules/e; mkfifo .git/config .git/commondir .git/modules/e/HEAD",
+        "mkdir -p .git/modules/e; cd .git/modules/e; touch HEAD hooks; ln hooks h2; cd ../../..",
+        "mkdir -p .git/modules; cd .git/modules; for n in $(seq 1100); do : > f$n; done; cd ../..",
+        "mkfifo .git",
+    ];
+    for plant in plants {
+        let project = Project::new(&lab, &format!("rm -rf .git deep; {}", plant.replace("VICTIM", &victim)));
+        let rest = "read_only: [@/deep/a/settings], hidden: [\"**/.env\"]";
+        let finished = project.sandbox(rest).args(&["--git-config", "ro"]).sh("echo ran; touch deep/a/settings");
+        assert_eq!(finished.stdout, "ran\n", "{plant}: {finished:?}");
+        assert!(finished.code() != 0, "{plant}: {finished:?}");
+        assert_eq!(lab.shell(&format!("cd {victim}; find . -printf '%p %u %m\n' | sort")), before, "{plant}");
+    }
+}
+
+#[test]
+fn a_symlink_or_a_file_above_a_carve_out_takes_nothing_of_it_away() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "mkdir -p real/keep; ln -s real way; touch file; echo s3cret > real/.env");
+    assert_attempts(
+        project.sandbox("read_only: [@/way/keep, @/file/settings], hidden: [@/way/.env, @/way/missing]"),
+        &[
+            ("touch real/keep/x", "EROFS"),
+            ("cat real/.env", "EACCES"),
+            ("echo x > way/missing", "EROFS"),
+            ("rm way", "EBUSY"),
+            ("mv real r", "EBUSY"),
+            ("rm file", "EBUSY"),
+        ],
+    );
+    assert_eq!(project.run("ls -A real"), ".env\nkeep\n");
+}
+
+#[test]
+fn what_a_pattern_finds_is_no_reason_to_hide_what_every_program_needs() {
+    let lab = Lab::with_web();
+    for target in ["/usr", "/proc", "/tmp", "."] {
+        let project =
+            Project::new(&lab, &format!("rm -f sub/.env; mkdir -p sub; ln -s {target} sub/.env; echo s > .env"));
+        let finished = project.sandbox("hidden: [\"**/.env\"]").sh("cat .env 2>&1 | grep -c 'Permission denied'");
+        assert_eq!(finished.ok(), "1", "{target}: {finished:?}");
+    }
 }

@@ -232,7 +232,7 @@ fn a_program_of_a_sandbox_is_handed_nothing_of_a_client_in_a_container_with_a_ma
     let out = lab.folder("out").join("out").display().to_string();
     let script = container.script(&lab, &words);
     let printed = lab.shell(&format!(
-        "{script} > {out} 2>&1 & until grep -q planted {out}; do sleep 0.05; done; one=$(pgrep -P $!); \
+        "{script} > {out} 2>&1 & until grep -qs planted {out}; do sleep 0.05; done; one=$(pgrep -P $!); \
          nsenter -t $one -m -p setpriv --reuid 61184 --regid 61184 --clear-groups --bounding-set -all \
          timeout --kill-after=1 10 /box/openshell-sandbox exec web -- echo hello; echo $?; kill -TERM $one; wait $!; cat {out}"
     ));

@@ -1,6 +1,8 @@
 //! File access of the workload. Each refusal has a counterpart: the same act outside the sandbox, as the same user,
 //! succeeds, which shows that the sandbox refuses it.
 
+use std::path::Path;
+
 use lab::Lab;
 use lab::host::UID;
 use lab::only_as_root;
@@ -344,7 +346,7 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
     let outside = as_user(&lab, &format!("/usr/bin/python3 {} {name}", file.display()));
     assert_eq!(outside, "reached\n", "the twin outside");
     for (listed, expected) in
-        [("[]", "PermissionError"), ("[/tmp]", "PermissionError"), (&format!("[{path}]"), "reached")]
+        [("[]", "FileNotFoundError"), ("[/tmp]", "PermissionError"), (&format!("[{path}]"), "reached")]
     {
         let policy = format!("{}filesystem_policy: {{read_write: {listed}}}\n", super::policy("{}"));
         assert_eq!(lab.sandbox(&policy).python(SOCKETS, &[&name]).ok(), expected, "{listed}");
@@ -353,6 +355,44 @@ fn services_in_a_shared_folder_are_out_of_reach_unless_they_are_listed() {
     let own = "import os, socket, tempfile; p = tempfile.mkdtemp() + '/s'; s = socket.socket(1); s.bind(p); s.listen(); \
                socket.socket(1).connect(p); print('reached'); os.unlink(p); os.rmdir(os.path.dirname(p))";
     assert_eq!(lab.sandbox(&super::policy("{}")).python(own, &[]).ok(), "reached");
+}
+
+#[test]
+fn temporary_files_are_the_sandboxs_own_bounded_shared_by_its_commands_and_gone_at_its_end() {
+    let lab = Lab::with_web();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let path = folder.path().display().to_string();
+    std::fs::write(folder.path().join("file"), "of the host").unwrap();
+    lab.shell(&format!("chown -R {UID} {path}")).clear();
+    let script = "for d in /tmp /dev/shm; do ls -A $d; echo x > $d/file; stat -c '%a' $d; df --output=size -B 1M $d | tail -n 1; done; \
+                  head -c 70000000 /dev/zero > /tmp/large; echo $?; rm /tmp/large; cp /bin/true /tmp/true && /tmp/true && echo executed";
+    let printed = lab.sandbox(&super::policy("{}")).args(&["--tmp-size", "64M"]).sh(script);
+    assert_eq!(
+        printed.ok().split_whitespace().collect::<Vec<_>>(),
+        ["1777", "64", "1777", "64", "1", "executed"],
+        "{printed:?}"
+    );
+    assert!(!Path::new("/tmp/large").exists() && !Path::new("/dev/shm/file").exists());
+    // What is listed there is the host's, with nothing beside it.
+    let listed = format!("{}filesystem_policy: {{read_write: [{path}]}}\n", super::policy("{}"));
+    let named = Path::new(&path).file_name().unwrap().to_str().unwrap();
+    let script = format!("ls -A /tmp; cat {path}/file; echo x > {path}/made");
+    assert_eq!(lab.sandbox(&listed).sh(&script).ok(), format!("{named}\nof the host"));
+    let script = format!("cat file; touch ../other-{named}; rm {path}/made && echo removed");
+    assert_eq!(lab.sandbox(&super::policy("{}")).args(&["--workdir", &path]).sh(&script).ok(), "of the hostremoved");
+    assert!(!Path::new(&format!("/tmp/other-{named}")).exists());
+    let read = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", super::policy("{}"));
+    let script = format!("cat {path}/file; touch {path}/made; mv {path} /tmp/away; rm {path}/file");
+    let finished = lab.sandbox(&read).sh(&script);
+    assert_eq!((finished.stdout.as_str(), finished.code()), ("of the host", 1), "{finished:?}");
+    assert!(folder.path().join("file").exists() && !folder.path().join("made").exists());
+    // The host's whole, if it is listed itself.
+    let whole = format!("{}filesystem_policy: {{read_only: [/tmp]}}\n", super::policy("{}"));
+    assert_eq!(lab.sandbox(&whole).sh(&format!("cat {path}/file")).ok(), "of the host");
+    for size in ["0", "4095", "1T", "x", ""] {
+        let refused = lab.sandbox(&super::policy("{}")).args(&["--tmp-size", size]).sh("echo ran");
+        assert!(refused.code() > 0 && refused.stderr.contains("a size is a number of bytes"), "{refused:?}");
+    }
 }
 
 /// Listens at `argv[1]` until `argv[2]` exists.
@@ -370,7 +410,8 @@ fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
     let name = format!("/tmp/e2e-socket-{}", std::process::id());
     let folder = lab.folder("ready");
     let go = folder.join("go");
-    let first = lab.sandbox(&super::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&[
+    let policy = format!("{}filesystem_policy: {{read_write: [/tmp]}}\n", super::policy("{}"));
+    let first = lab.sandbox(&policy).args(&["--workdir", folder.to_str().unwrap()]).start(&[
         "/usr/bin/python3",
         "-c",
         LISTENER,
@@ -378,10 +419,10 @@ fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
         go.to_str().unwrap(),
     ]);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !std::path::Path::new(&name).exists() {
+    while !Path::new(&name).exists() {
         assert!(std::time::Instant::now() < deadline, "no socket");
     }
-    let second = lab.sandbox(&super::policy("{}")).python(SOCKETS, &[&name]);
+    let second = lab.sandbox(&policy).python(SOCKETS, &[&name]);
     std::fs::write(go, "").unwrap();
     assert_eq!(first.wait().code(), 0);
     std::fs::remove_file(&name).unwrap();

@@ -305,7 +305,8 @@ fn a_home_of_the_runs_own_takes_nothing_from_other_sandboxes_and_is_gone_afterwa
     // As in the examples: a user without a home, and no /sandbox. Another sandbox leaves a start-up file in every place it can.
     let planted = format!("/tmp/e2e-planted-{}", std::process::id());
     let plant = format!("for d in $HOME /tmp /dev/shm; do echo 'echo planted' > $d/.e2e-rc; done; touch {planted}");
-    assert_eq!(lab.sandbox(&super::policy("{}")).sh(&plant).code(), 0);
+    let shared = format!("{}filesystem_policy: {{read_write: [/tmp, /dev/shm]}}\n", super::policy("{}"));
+    assert_eq!(lab.sandbox(&shared).sh(&plant).code(), 0);
     let script = "[ -e $HOME/.e2e-rc ] && . $HOME/.e2e-rc; echo $HOME; stat -c '%u %a' $HOME; ls -A $HOME; \
                   echo x > $HOME/file && mkdir $HOME/d && mv $HOME/file $HOME/d/ && cp /bin/true $HOME/d/ && $HOME/d/true && cat $HOME/d/file";
     let finished = lab.sandbox(&super::policy("{}")).sh(script);

@@ -271,26 +271,28 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     let folder = lab.folder("host");
     let path = folder.display();
     let tls = format!("{path}/tls");
-    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared]}}\n", super::policy("{}"));
+    let signs = lab.folder("signs");
+    std::os::unix::fs::chown(&signs, Some(lab::host::UID), None).unwrap();
+    let signs = signs.display();
+    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared, {signs}]}}\n", super::policy("{}"));
     let begin = |name: &str| {
         let started = lab.sandbox(&policy).args(&["--tls-dir", &tls]).start(&[
             "sh",
             "-c",
-            &format!("touch /tmp/e2e-{name}; while ! rm /tmp/e2e-{name}-go 2>/dev/null; do sleep 0.01; done; \
+            &format!("touch {signs}/{name}; while ! rm {signs}/{name}-go 2>/dev/null; do sleep 0.01; done; \
                       openssl x509 -noout -in {tls}/openshell-ca.pem && echo x > {path}/shared/file && rm {path}/shared/file && echo used"),
         ]);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while std::fs::remove_file(format!("/tmp/e2e-{name}")).is_err() {
+        while std::fs::remove_file(format!("{signs}/{name}")).is_err() {
             assert!(Instant::now() < deadline, "the command did not start");
         }
         started
     };
-    let unique = std::process::id();
-    let names = [format!("one-{unique}"), format!("two-{unique}")];
-    let started = [begin(&names[0]), begin(&names[1])];
-    for (name, started) in names.iter().zip(started) {
-        std::fs::write(format!("/tmp/e2e-{name}-go"), "").unwrap();
-        std::os::unix::fs::chown(format!("/tmp/e2e-{name}-go"), Some(lab::host::UID), None).unwrap();
+    let names = ["one", "two"];
+    let started = names.map(begin);
+    for (name, started) in names.into_iter().zip(started) {
+        std::fs::write(format!("{signs}/{name}-go"), "").unwrap();
+        std::os::unix::fs::chown(format!("{signs}/{name}-go"), Some(lab::host::UID), None).unwrap();
         assert_eq!(started.wait().ok(), "used");
     }
 }

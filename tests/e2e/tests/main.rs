@@ -23,6 +23,7 @@ mod logs;
 mod monitoring;
 mod names;
 mod network;
+mod one_line;
 mod origin;
 mod policy;
 mod process;

@@ -39,7 +39,8 @@ fn endpoint(host: &str) -> String {
 
 fn policy(hosts: &[&str], binary: &str) -> String {
     let endpoints: Vec<_> = hosts.iter().map(|host| endpoint(host)).collect();
-    super::policy(&format!("{{registry: {{endpoints: [{}], binaries: [{{path: {binary}}}]}}}}", endpoints.join(", ")))
+    let network = format!("{{registry: {{endpoints: [{}], binaries: [{{path: {binary}}}]}}}}", endpoints.join(", "));
+    format!("{}filesystem_policy: {{read_write: [/tmp]}}\n", super::policy(&network))
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! path and line.
 
 mod credentials;
+mod merge;
 mod network;
 mod node;
 mod reader;
@@ -16,6 +17,7 @@ use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
 use crate::process::{Identity, Processes, RunAs};
 use crate::violation::{FieldPath, ReadOnlyWritable, Violation, ViolationKind, Violations, Warning, WarningKind};
+pub use merge::merged;
 use node::{Node, Value};
 use reader::{At, Reader};
 

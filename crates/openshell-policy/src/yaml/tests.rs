@@ -1,4 +1,4 @@
-use super::policy;
+use super::{merged, policy};
 use crate::network::endpoint::{Endpoint, TlsMode};
 
 /// Returns the messages of the violations of `document`; none if it loads.
@@ -283,4 +283,21 @@ fn documents_have_bounds() {
     let endpoint = "{host: a.test, port: 1},";
     let many = format!("network_policies: {{a: {{endpoints: [{}]}}}}", endpoint.repeat(10_001));
     assert!(messages(&many)[0].contains("10001 endpoints"), "{:?}", messages(&many).first());
+}
+
+#[test]
+fn lists_join_single_values_stay_and_policies_of_one_name_are_kept_apart() {
+    let one = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, read_write: [/a], hidden: [\"~\"]}\n\
+               network_policies: {web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}\n";
+    let other = "filesystem_policy: {include_workdir: true, read_write: [/a, /b], read_only: [\"**/x: y\"]}\n\
+                 network_policies: {web: {endpoints: [{host: b.test, port: 1}], binaries: [{path: \"/**\"}]}, n: {endpoints: \
+                 [{host: \"*.c.test\", port: 2, protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
+    let text = merged(&[one, other]).unwrap();
+    let expected = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, read_write: [/a, /b], hidden: [\"~\"], \
+                    read_only: [\"**/x: y\"]}\nnetwork_policies: {web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \
+                    /bin/a}]}, web-2: {endpoints: [{host: b.test, port: 1}], binaries: [{path: \"/**\"}]}, n: {endpoints: [{host: \
+                    \"*.c.test\", port: 2, protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
+    assert_eq!(policy(&text).unwrap().0, policy(expected).unwrap().0, "{text}");
+    assert_eq!(merged(&[&text]).unwrap(), text);
+    assert!(merged(&[one, "a: ["]).is_err());
 }

@@ -13,6 +13,7 @@ use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 
 use findings::Findings;
+pub(crate) use programs::EVERY_PROGRAM;
 
 /// Returns true if the workload may write in a folder.
 type IsWritable<'w> = &'w dyn Fn(&Path) -> bool;

@@ -28,6 +28,9 @@ const INTERPRETERS: &[&str] = &[
     "pwsh", "python", "ruby", "tclsh", "wish",
 ];
 
+/// What is said of a pattern that matches all programs.
+pub(crate) const EVERY_PROGRAM: &str = "is every program";
+
 /// Program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
@@ -90,7 +93,7 @@ fn of_glob(path: &str, found: &mut Findings) {
         }
         "**" | "/**" | "/**/*" => {
             found.warn(format!(
-                "`{path}` is every program, those that the workload writes too; list the programs that connect"
+                "`{path}` {EVERY_PROGRAM}, those that the workload writes too; list the programs that connect"
             ));
         }
         _ => {}

@@ -17,6 +17,7 @@ use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as;
 use openshell_supervisor::trusted_symlinks::resolve_unwritable;
 
+use crate::sources::composed;
 use crate::sources::input::{self, Phase};
 use crate::{lints, logging, text};
 
@@ -33,6 +34,8 @@ pub(crate) struct PolicyFiles {
     pub(crate) data: PathBuf,
     /// Rules instead of the built-in ones.
     pub(crate) rules: Option<PathBuf>,
+    /// Documents of the command line, which grant more.
+    pub(crate) additions: Arc<[String]>,
     /// The folders of the run.
     pub(crate) folders: RunFolders,
     /// File rules of the first generation, which stay in force.
@@ -71,6 +74,8 @@ pub(crate) struct PolicyDocument {
     rules: Option<String>,
     /// Number and hash that a gateway has given it; `None` for a file.
     of_gateway: Option<String>,
+    /// True if it is joined with documents of the command line.
+    has_additions: bool,
     folders: RunFolders,
     started: Arc<OnceLock<Request>>,
     /// Time at which reading began.
@@ -140,7 +145,26 @@ impl PolicyFiles {
     /// Returns a document that comes from elsewhere, with the number and hash that a gateway has given it.
     pub(crate) fn document(&self, origin: String, data: String, of_gateway: Option<String>) -> PolicyDocument {
         let (folders, started, began) = (self.folders.clone(), Arc::clone(&self.started), Instant::now());
-        PolicyDocument { origin, data, rules: None, of_gateway, folders, started, began }
+        PolicyDocument { origin, data, rules: None, of_gateway, has_additions: false, folders, started, began }
+    }
+
+    /// Returns the name and the text of the policy, with what the command line adds.
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command line adds.
+    pub(crate) fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
+        if self.data.as_os_str().is_empty() {
+            return Ok(("the command line".to_owned(), composed::joined(None, &self.additions)?));
+        }
+        let origin = self.data.display().to_string();
+        let data = read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;
+        if self.additions.is_empty() {
+            return Ok((origin, data));
+        }
+        // By itself, so that lines are those of the file.
+        yaml::policy(&data).map_err(|violations| anyhow!("{origin}: {violations}"))?;
+        let joined = composed::joined(Some(&data), &self.additions)?;
+        Ok((format!("{origin} and the command line"), joined))
     }
 
     /// Reads the files.
@@ -148,13 +172,14 @@ impl PolicyFiles {
     /// # Errors
     /// A file cannot be read, is too large, or is not UTF-8.
     pub(crate) fn read(&self, phase: Phase) -> anyhow::Result<PolicyDocument> {
-        let (began, origin) = (Instant::now(), self.data.display().to_string());
-        let data = read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;
+        let began = Instant::now();
+        let (origin, data) = self.text(phase)?;
         let rules = self.rules.as_ref().map(|path| {
             read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
         let (folders, started) = (self.folders.clone(), Arc::clone(&self.started));
-        Ok(PolicyDocument { origin, data, rules: rules.transpose()?, of_gateway: None, folders, started, began })
+        let (rules, has_additions) = (rules.transpose()?, !self.additions.is_empty());
+        Ok(PolicyDocument { origin, data, rules, of_gateway: None, has_additions, folders, started, began })
     }
 }
 
@@ -173,7 +198,7 @@ impl PolicyDocument {
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, of_gateway, folders, started, began } = self;
+        let Self { origin, data, rules, of_gateway, has_additions, folders, started, began } = self;
         let read = if of_gateway.is_some() { yaml::policy_of_gateway } else { yaml::policy };
         let mut version = of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
         if let Some(rules) = &rules {
@@ -196,7 +221,13 @@ impl PolicyDocument {
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;
         let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
         let lints = lints::lints(snapshot.policy(), &is_writable);
-        let of_lints = lints.warnings.into_iter().map(|lint| format!("policy warning: {origin}: {lint}"));
+        // On a command line every program is meant.
+        let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
+        let of_lints = lints
+            .warnings
+            .into_iter()
+            .filter(|lint| !is_meant(lint))
+            .map(|lint| format!("policy warning: {origin}: {lint}"));
         let warnings = warnings.chain(of_lints).collect();
         let notes = lints.notes.into_iter().map(|note| format!("policy note: {origin}: {note}")).collect();
         let links = snapshot.links().iter().map(|(link, target)| (link.clone(), target.clone())).collect();

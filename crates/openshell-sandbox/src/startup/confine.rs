@@ -14,6 +14,7 @@ use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
+use openshell_supervisor::private_tmp;
 use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::signals::{self, Received, SignalAction};
@@ -72,6 +73,7 @@ impl Confined {
         let has_hidden = protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
         let confinement = Confinement {
             private_run: host.private.run,
+            tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),
             landlock: granted.clone(),
             mounts,
@@ -285,7 +287,9 @@ pub(super) fn environment(
     credentials: Option<&CredentialSet>,
 ) -> Environment {
     let placeholders: Vec<_> = credentials.iter().flat_map(|credentials| &credentials.variables).cloned().collect();
-    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && user.identity.may_write(folder);
+    let is_private = |folder: &Path| host.landlock.private().iter().any(|private| private == folder);
+    let is_shown = |folder: &Path| host.landlock.shows(folder) && user.identity.may_write(folder);
+    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && (is_private(folder) || is_shown(folder));
     environment::workload(&Inputs {
         placeholders: &placeholders,
         caller: &config.environment,

@@ -46,6 +46,7 @@ use crate::background_reporter::BackgroundReporter;
 use crate::config::{CommandTerminal, Config};
 use crate::control::server::{self, Control};
 use crate::gateway_reports::GatewayReports;
+use crate::parent::{self, Parent};
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::signals;
@@ -131,6 +132,8 @@ pub(crate) struct Groundwork {
     pub(crate) privilege: Privilege,
     pub(crate) init: Init,
     pub(crate) network: PendingNetwork,
+    /// The parent that the sandbox ends with.
+    pub(crate) parent: Option<Parent>,
 }
 
 /// Starts a sandbox up to its command.
@@ -143,7 +146,7 @@ pub(crate) async fn start(
     secrets: Secrets,
     groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
-    let Groundwork { begun, privilege, init, network } = groundwork;
+    let Groundwork { begun, privilege, init, network, parent } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
@@ -155,10 +158,16 @@ pub(crate) async fn start(
         Some(_) => Some(signals::receive(&mut tasks)?),
         None => None,
     };
+    let is_watched = parent.is_some();
+    let mut parent_ended = Box::pin(parent::ended(parent));
     let (sources, initial, receiver) = tokio::select! {
         opened = origin.open(secrets, &mut tasks) => opened?,
         signal = ending(&mut signals) => bail!("signal {signal} ended the start"),
+        reason = &mut parent_ended => bail!(reason),
     };
+    if is_watched {
+        tasks.spawn_watch("watch over the parent", parent_ended);
+    }
     let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
     let ssh_sockets = SshSockets::open(&mut config.ssh);
     // From here on things are made that a signal must not keep from being removed.

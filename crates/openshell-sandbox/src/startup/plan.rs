@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use openshell_policy::filesystem::{Compatibility, GrantedPath};
+use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::landlock::Request;
@@ -44,10 +44,11 @@ impl Plan {
         let user = run_as::resolve(launcher.unwrap_or(policy.run_as()), &privilege, config.sudo)?;
         check_directory(config)?;
         check_groups(&privilege, &user, policy)?;
-        check_workdir(config, policy)?;
+        check_workdir(config, policy.filesystem())?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
         let carve_outs = CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs)?;
+        check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
         let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);
         let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
@@ -110,19 +111,28 @@ fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = 
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
 }
 
-/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement` they are an error.
-fn check_workdir(config: &Config, policy: &Policy) -> anyhow::Result<()> {
-    let filesystem = policy.filesystem();
-    let Some(workdir) = config.workdir.as_deref() else { return Ok(()) };
-    if let Some(hidden) = filesystem.hidden.iter().find(|hidden| workdir.starts_with(hidden.as_path())) {
+/// Requires that no hidden path, nor what a pattern has found, holds the working directory or another grant.
+fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
+    if let Some((hidden, granted)) = filesystem.hidden_grant() {
         bail!(
-            "filesystem_policy.hidden: {} holds the working directory; leave one of them out",
-            hidden.as_path().display()
+            "filesystem_policy: {} is hidden, and {} is granted; list one of them",
+            hidden.display(),
+            granted.display()
         );
     }
-    if !filesystem.include_workdir {
-        return Ok(());
+    let Some(workdir) = &config.workdir else { return Ok(()) };
+    match filesystem.hidden.iter().find(|hidden| workdir.starts_with(hidden.as_path())) {
+        Some(hidden) => bail!(
+            "filesystem_policy.hidden: {} holds the working directory; leave one of them out",
+            hidden.as_path().display()
+        ),
+        None => Ok(()),
     }
+}
+
+/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement` they are an error.
+fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
+    let Some(workdir) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(()) };
     for line in lints::files::read_only_in(workdir, filesystem) {
         if filesystem.compatibility == Compatibility::HardRequirement {
             bail!(line);
@@ -138,21 +148,29 @@ pub(super) fn start_directories(config: &Config, landlock: &Request, home: &Path
     if let Some(workdir) = &config.workdir {
         return vec![workdir.clone()];
     }
-    let current = config.current_dir.iter().filter(|path| landlock.grants_reading(path)).cloned();
+    let is_private = |path: &PathBuf| landlock.private().contains(path);
+    let is_usable = |path: &&PathBuf| is_private(path) || landlock.grants_reading(path) && landlock.shows(path);
+    let current = config.current_dir.iter().filter(is_usable).cloned();
     let directories: Vec<_> = current.chain([home.to_owned(), PathBuf::from("/")]).collect();
-    warn_of_directory(config, &directories);
+    warn_of_directory(config, landlock, &directories);
     directories
 }
 
-fn warn_of_directory(config: &Config, directories: &[PathBuf]) {
-    if let (Some(current), Some(start)) = (&config.current_dir, directories.first())
-        && start != current
-        && config.log_level >= Level::WARN
-    {
-        let (current, start) = (current.display(), start.display());
+fn warn_of_directory(config: &Config, landlock: &Request, directories: &[PathBuf]) {
+    let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else { return };
+    let (shown, start_shown) = (current.display(), start.display());
+    if start == current {
+        if landlock.private().contains(current) {
+            let message =
+                format!("the command starts in a {shown} of the sandbox's own; --workdir {shown} grants the host's");
+            logging::config_event(ConfigState::Enabled, Severity::Info, &message);
+        }
+        return;
+    }
+    if config.log_level >= Level::WARN {
         logging::print_stderr(&format!(
-            "openshell-sandbox: the policy does not grant the current directory {current}, so the command starts in {start}; \
-             --workdir {current} grants it"
+            "openshell-sandbox: the policy does not grant the current directory {shown}, so the command starts in {start_shown}; \
+             --workdir {shown} grants it"
         ));
     }
 }

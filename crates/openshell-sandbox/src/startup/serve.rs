@@ -250,7 +250,7 @@ pub(super) fn watch(protection: Protection, tasks: &mut Tasks) -> anyhow::Result
     let Some(table) = protection.mounts_of_secrets()? else { return Ok(()) };
     #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which a File's does not")]
     let changes = AsyncFd::with_interest(table, Interest::PRIORITY)?;
-    tasks.spawn("watch over files with secrets", async move {
+    tasks.spawn_watch("watch over files with secrets", async move {
         loop {
             match protection.verify_secrets() {
                 // Init has ended.
@@ -264,13 +264,14 @@ pub(super) fn watch(protection: Protection, tasks: &mut Tasks) -> anyhow::Result
                 }
                 Err(error) => {
                     let message = format!("a secret is no longer hidden: {error}");
-                    return logging::config_event(ConfigState::Failed, Severity::High, &message);
+                    logging::config_event(ConfigState::Failed, Severity::High, &message);
+                    return message;
                 }
                 Ok(()) => {}
             }
             match changes.ready(Interest::PRIORITY).await {
                 Ok(mut ready) => ready.clear_ready(),
-                Err(error) => return tracing::error!("the mounts of the sandbox cannot be watched: {error}"),
+                Err(error) => return format!("the mounts of the sandbox cannot be watched: {error}"),
             }
         }
     });

@@ -165,7 +165,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
     let secrets = std::mem::take(&mut config.secrets);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tried = runtime.block_on(async {
-        let groundwork = Groundwork { begun: SystemTime::now(), privilege, init, network };
+        let groundwork = Groundwork { begun: SystemTime::now(), privilege, init, network, parent: None };
         let sandbox = Box::pin(startup::start(&mut config, origin, secrets, groundwork)).await?;
         let command = Command {
             arguments: vec![program.into_os_string(), "--version".into()],

@@ -54,7 +54,9 @@ impl StartContext<'_> {
             std::env::split_paths(self.environment.get("PATH")?).map(|folder| folder.join(word)).find(is_program)
         };
         // A path that is granted is out of reach for another reason.
-        let found = std::fs::canonicalize(found?).ok().filter(|found| !self.granted.grants_reading(found))?;
+        let found = std::fs::canonicalize(found?)
+            .ok()
+            .filter(|found| !(self.granted.grants_reading(found) && self.granted.shows(found)))?;
         let (path, folder) = (found.display(), found.parent()?.display());
         Some(format!(
             "{path} is there, but the policy does not grant it; add `{folder}` to filesystem_policy.read_only, with what else it needs"

@@ -17,13 +17,13 @@ use crate::carve_outs::{self, CarveOut, CarveOutError, Places};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind, cover};
-use crate::private_run;
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::notify;
 use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
+use crate::{private_run, private_tmp};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Confinement {
     pub mounts: Vec<Mount>,
     /// True if a private tmpfs replaces /run.
     pub private_run: bool,
+    /// Most bytes in each private folder for temporary files.
+    pub tmp_bytes: u64,
     /// Mount point of a private home, if the sandbox needs one.
     pub home: Option<PathBuf>,
     /// Files and folders to protect from the workload.
@@ -135,6 +137,10 @@ pub enum ApplyError {
     Network { source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
     Run { source: io::Error },
+    #[error(
+        "cannot replace the host's {path} in the sandbox; list it in filesystem_policy.read_write to have the host's"
+    )]
+    Tmp { path: PathBuf, source: io::Error },
     #[error("cannot mount a home of the sandbox's own at {path}")]
     Home { path: PathBuf, source: io::Error },
     #[error(
@@ -257,7 +263,8 @@ impl Confinement {
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
-        let carve_outs = carve_outs::apply(&self.carve_outs, &granted, &covers).map_err(ApplyError::CarveOut)?;
+        let carve_outs = carve_outs::apply(&self.carve_outs, &granted, self.landlock.private(), &covers)
+            .map_err(ApplyError::CarveOut)?;
         let protected =
             protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
@@ -299,11 +306,15 @@ impl Confinement {
         [no_trust, no_names]
     }
 
-    /// Mounts the private /run and home.
+    /// Mounts the private /run, folders for temporary files, and home.
     fn mount_private_dirs(&self, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
+        let visible = self.visible(granted).collect();
         if self.private_run {
-            let visible = self.visible(granted).collect();
             private_run::replace(&visible).map_err(|source| ApplyError::Run { source })?;
+        }
+        for folder in self.landlock.private() {
+            private_tmp::replace(folder, &visible, self.tmp_bytes)
+                .map_err(|source| ApplyError::Tmp { path: folder.clone(), source })?;
         }
         let Some(home) = &self.home else { return Ok(()) };
         private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })

@@ -25,6 +25,7 @@ fn confinement() -> Confinement {
         mounts: Vec::new(),
         protected: Vec::new(),
         carve_outs: Vec::new(),
+        tmp_bytes: 1024 * 1024,
         covers: None,
         landlock: Request::new(&Filesystem::default(), None),
         private_run: false,

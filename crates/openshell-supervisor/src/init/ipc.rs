@@ -13,7 +13,7 @@ use crate::confine::{Confinement, Enforced, StepFailed};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Confine init, up to its entry into the network.
-    Confine(Confinement),
+    Confine(Box<Confinement>),
     /// Finish that in this network; carries the namespace, if the workload's `is_own`.
     Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
     /// Open a terminal.

@@ -196,7 +196,7 @@ impl Server<'_> {
         match request {
             Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
                 Ok(AppliedToInit { enforced, filter, connects }) => {
-                    self.confined = Some((confinement, filter));
+                    self.confined = Some((*confinement, filter));
                     let connects: Vec<_> = connects.iter().map(AsFd::as_fd).collect();
                     packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &connects)?;
                 }

@@ -92,13 +92,13 @@ impl CreatedDirs {
         record(&self.run_dir, folder)
     }
 
-    /// Records that `file` was created, as it is now.
+    /// Records that `file` was created, as `data` describes it.
     ///
     /// # Errors
-    /// It cannot be looked at, or the run directory cannot be written.
-    pub fn add_file(&mut self, file: &Path) -> io::Result<()> {
+    /// The run directory cannot be written.
+    pub fn add_file(&mut self, file: &Path, data: &Metadata) -> io::Result<()> {
         self.is_removed = false;
-        let entry = [identity(&std::fs::symlink_metadata(file)?).as_bytes(), file.as_os_str().as_bytes()].concat();
+        let entry = [identity(data).as_bytes(), file.as_os_str().as_bytes()].concat();
         record(&self.run_dir, Path::new(OsStr::from_bytes(&entry)))
     }
 
@@ -168,9 +168,13 @@ fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
 /// Removes a file that is as it was made; returns false, as nothing of it needs to be reported.
 fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else { return false };
-    let is_same =
-        std::fs::symlink_metadata(file).is_ok_and(|now| now.is_file() && identity(&now).as_bytes() == made_as);
-    if is_same && let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) {
+    let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) else { return false };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let now = rustix::fs::openat(&parent, name, flags, Mode::empty()).map_err(io::Error::from);
+    if now
+        .and_then(|now| File::from(now).metadata())
+        .is_ok_and(|now| now.is_file() && identity(&now).as_bytes() == made_as)
+    {
         let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
     }
     false

@@ -1,21 +1,26 @@
 //! Files of git work trees by which git runs programs for whoever uses the tree next: hooks, and attributes that name filters and drivers.
 //! By a writable `config` it does that too (`core.hooksPath`, `core.fsmonitor`, filters), which is kept only on request, as `git config`,
 //! `git remote add` and `git push -u` write to it.
+//!
+//! What is read here may have been written by an earlier command: it only ever adds paths to be kept from being written, and what cannot
+//! be read whole is said.
 
+use std::ffi::OsStr;
 use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Repositories of submodules that are looked at, and folders on the way to them.
-const MODULES: usize = 1000;
+/// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.
+const FOLDERS: usize = 10_000;
 
 /// Bytes of a file of git's that are read.
-const BYTES: u64 = 64 * 1024;
+const BYTES: u64 = 1024 * 1024;
 
-/// A path that git takes programs from.
+/// A path that git takes programs from, or that leads it to them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SensitivePath {
     pub(super) path: PathBuf,
@@ -23,95 +28,153 @@ pub(super) struct SensitivePath {
     pub(super) placeholder: &'static str,
 }
 
-/// Returns the paths in the work tree `folder` that the command must not change; none if it is no work tree. With `has_config` those of
-/// the configuration are among them.
-pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Vec<SensitivePath> {
+impl SensitivePath {
+    fn new(path: PathBuf) -> Self {
+        Self { path, placeholder: "" }
+    }
+}
+
+/// Returns the paths in the work tree or repository `folder` that the command must not change; none if it is neither. With `has_config`
+/// those of the configuration are among them.
+///
+/// # Errors
+/// Why not all of them can be known.
+pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Result<Vec<SensitivePath>, String> {
     let link = folder.join(".git");
-    let Ok(data) = link.symlink_metadata() else { return Vec::new() };
     let mut found = Vec::new();
-    let repository = match data.is_file() {
+    let own = match link.metadata() {
         // A linked work tree, or a submodule (gitrepository-layout(5)).
-        true => {
-            found.push(SensitivePath { path: link.clone(), placeholder: "" });
-            linked(&link)
+        Ok(data) if data.is_file() => {
+            found.push(SensitivePath::new(link.clone()));
+            let Some(own) = linked(&link) else { return Ok(found) };
+            own
         }
-        false => Some(link),
+        Ok(_) => link,
+        // A bare repository.
+        Err(_) if is_repository(folder) => folder.to_owned(),
+        Err(_) => return Ok(found),
     };
-    let Some(repository) = repository else { return found };
-    let common = line_of(&repository.join("commondir")).map(|common| normal(&repository.join(common)));
-    let repository = common.unwrap_or(repository);
-    let modules = modules(&repository);
-    let repositories: Vec<_> = std::iter::once(repository).chain(modules).collect();
+    let common = path_of(&own.join("commondir"), "").map(|common| normal(&own.join(common)));
+    let repository = common.unwrap_or_else(|| own.clone());
+    let mut repositories = vec![repository.clone()];
+    modules(&repository, &mut repositories)?;
+    if own != repository {
+        found.extend(leads(&own, has_config));
+    }
     for repository in &repositories {
+        let config = content_of(&repository.join("config")).unwrap_or_default();
         // The `.git` file of a submodule's work tree leads to its repository.
-        if let Some(tree) = work_tree(&repository.join("config")) {
-            found.push(SensitivePath { path: normal(&repository.join(tree)).join(".git"), placeholder: "" });
+        let tree = value_of(&config, "worktree").map(|tree| normal(&repository.join(tree)).join(".git"));
+        found.extend(tree.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
+        let tree = repository.parent().unwrap_or(repository);
+        let hooks = value_of(&config, "hookspath").map(|hooks| normal(&tree.join(hooks)));
+        for hooks in hooks.into_iter().chain([repository.join("hooks")]) {
+            found.extend(targets(&hooks)?.into_iter().map(SensitivePath::new));
+            found.push(SensitivePath::new(hooks));
         }
-        found.extend(
-            ["hooks", "info/attributes"].map(|name| SensitivePath { path: repository.join(name), placeholder: "" }),
-        );
+        found.push(SensitivePath::new(repository.join("info/attributes")));
+        for linked in std::fs::read_dir(repository.join("worktrees")).into_iter().flatten().flatten().take(FOLDERS) {
+            found.extend(leads(&linked.path(), has_config));
+        }
         if has_config {
-            found.extend(
-                ["config", "config.worktree"]
-                    .map(|name| SensitivePath { path: repository.join(name), placeholder: "" }),
-            );
+            found.extend(["config", "config.worktree"].map(|name| SensitivePath::new(repository.join(name))));
+            let included = value_of(&config, "path").map(|path| normal(&repository.join(path)));
+            found.extend(included.map(SensitivePath::new));
             // It would make another folder's configuration count.
             found.push(SensitivePath { path: repository.join("commondir"), placeholder: ".\n" });
         }
     }
-    found
+    // Each is looked at as part of the whole.
+    found.retain(|found| found.path != folder);
+    Ok(found)
+}
+
+/// The files of a linked work tree's own part of the repository that lead to the rest.
+fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
+    let config = has_config.then_some("config.worktree");
+    let paths: Vec<_> = ["commondir", "gitdir"].into_iter().chain(config).map(|name| own.join(name)).collect();
+    paths.into_iter().filter(|path| path.symlink_metadata().is_ok()).map(SensitivePath::new)
 }
 
 /// Returns the repository that a `.git` file names.
 fn linked(file: &Path) -> Option<PathBuf> {
-    let line = line_of(file)?;
-    let target = line.strip_prefix("gitdir: ")?;
-    Some(normal(&file.parent()?.join(target)))
+    Some(normal(&file.parent()?.join(path_of(file, "gitdir:")?)))
 }
 
-/// Returns the repositories of submodules in `repository`; a name may have slashes.
-fn modules(repository: &Path) -> Vec<PathBuf> {
-    let (mut found, mut folders, mut seen) = (Vec::new(), vec![repository.join("modules")], 0);
+fn is_repository(folder: &Path) -> bool {
+    ["HEAD", "objects", "refs"].iter().all(|name| folder.join(name).exists())
+}
+
+/// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.
+fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
+    let (mut folders, mut seen) = (vec![repository.join("modules")], 0);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > MODULES {
-                return found;
-            }
-            let path = entry.path();
+            // A symlink leads to a repository that is no submodule's.
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
-            if path.join("HEAD").is_file() {
-                folders.push(path.join("modules"));
-                found.push(path);
-            } else {
-                folders.push(path);
+            seen += 1;
+            if seen > FOLDERS {
+                return Err(format!("{} has more than {FOLDERS} folders", repository.join("modules").display()));
+            }
+            let path = entry.path();
+            let is_store =
+                ["objects", "refs", "logs"].iter().any(|name| path.ends_with(name)) && is_repository(&folder);
+            if !is_store {
+                folders.push(path.clone());
+                found.extend(path.join("HEAD").symlink_metadata().is_ok().then_some(path));
             }
         }
     }
-    found
+    Ok(())
 }
 
-/// Returns the value of `core.worktree`, as git writes it for a submodule.
-fn work_tree(config: &Path) -> Option<String> {
-    let text = text_of(config)?;
-    let value = text.lines().find_map(|line| line.trim().strip_prefix("worktree"))?;
-    Some(value.trim_start().strip_prefix('=')?.trim().trim_matches('"').to_owned())
+/// Returns what the symlinks in a folder of hooks lead to.
+fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for (index, entry) in std::fs::read_dir(hooks).into_iter().flatten().flatten().enumerate() {
+        if index > FOLDERS {
+            return Err(format!("{} has more than {FOLDERS} entries", hooks.display()));
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            found.extend(std::fs::canonicalize(entry.path()).ok().filter(|target| target.is_file()));
+        }
+    }
+    Ok(found)
 }
 
-fn line_of(file: &Path) -> Option<String> {
-    text_of(file)?.lines().next().map(str::to_owned)
+/// Returns the last value of a key, in lower case, of a configuration, in whatever section; these names occur in one.
+fn value_of(config: &[u8], key: &str) -> Option<PathBuf> {
+    let value = |line: &[u8]| {
+        let line = line.rsplit(|byte| *byte == b']').next()?;
+        let mut parts = line.splitn(2, |byte| *byte == b'=');
+        let (name, value) = (parts.next()?.trim_ascii(), parts.next()?);
+        let value = value.split(|byte| matches!(byte, b';' | b'#')).next()?.trim_ascii();
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        name.eq_ignore_ascii_case(key.as_bytes()).then(|| PathBuf::from(OsStr::from_bytes(value)))
+    };
+    config.split(|byte| *byte == b'\n').filter_map(value).next_back()
 }
 
-fn text_of(file: &Path) -> Option<String> {
-    // Of whatever kind an earlier run has left it.
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;
-    let mut text = String::new();
+fn line_of(file: &Path) -> Option<Vec<u8>> {
+    let content = content_of(file)?;
+    Some(content.split(|byte| *byte == b'\n').next()?.trim_ascii_end().to_owned())
+}
+
+/// Returns the path in the first line of a file, behind `word`.
+fn path_of(file: &Path, word: &str) -> Option<PathBuf> {
+    let line = line_of(file)?;
+    Some(PathBuf::from(OsStr::from_bytes(line.strip_prefix(word.as_bytes())?.trim_ascii_start())))
+}
+
+fn content_of(file: &Path) -> Option<Vec<u8>> {
+    // Of whatever kind an earlier run has left it; git follows symlinks.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file).ok()?;
+    let mut content = Vec::new();
     file.metadata().ok().filter(Metadata::is_file)?;
-    file.take(BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+    file.take(BYTES).read_to_end(&mut content).ok()?;
+    Some(content)
 }
 
 /// Returns `path` without `.` and `..`, which the command must not be able to make lead elsewhere.
@@ -142,7 +205,7 @@ mod tests {
     }
 
     fn names(tree: &Path, root: &Path, has_config: bool) -> Vec<String> {
-        let paths = sensitive_paths(tree, has_config).into_iter();
+        let paths = sensitive_paths(tree, has_config).unwrap().into_iter();
         let mut names: Vec<_> =
             paths.map(|found| found.path.strip_prefix(root).unwrap().display().to_string()).collect();
         names.sort_unstable();
@@ -160,16 +223,31 @@ mod tests {
             git(tree, &["init", "-q"]);
             git(tree, &["commit", "-q", "--allow-empty", "-m", "first"]);
         }
-        assert!(sensitive_paths(&root, true).is_empty());
+        assert!(sensitive_paths(&root, true).unwrap().is_empty());
         git(&main, &["submodule", "--quiet", "add", other.to_str().unwrap(), "deep/sub"]);
         git(&main, &["worktree", "add", "-q", root.join("linked").to_str().unwrap()]);
         let own = ["main/.git/hooks", "main/.git/info/attributes"];
+        let leads = ["main/.git/worktrees/linked/commondir", "main/.git/worktrees/linked/gitdir"];
         let module =
             ["main/.git/modules/deep/sub/hooks", "main/.git/modules/deep/sub/info/attributes", "main/deep/sub/.git"];
-        let all = [&own[..], &module].concat();
+        let mut all = [&own[..], &module, &leads].concat();
+        all.sort_unstable();
         assert_eq!(names(&main, &root, false), all);
         assert_eq!(names(&root.join("linked"), &root, false), [&["linked/.git"], &all[..]].concat());
         assert_eq!(names(&main.join("deep/sub"), &root, false), module);
         assert!(names(&main, &root, true).contains(&"main/.git/commondir".to_owned()));
+        // What an earlier command may have left.
+        std::fs::write(main.join(".git/modules/deep/HEAD"), "").unwrap();
+        git(&main.join("deep/sub"), &["config", "extensions.worktreeConfig", "true"]);
+        git(&main, &["config", "core.worktree", ".."]);
+        git(&main, &["config", "core.hooksPath", ".husky"]);
+        std::os::unix::fs::symlink("../../script", main.join(".git/hooks/pre-commit")).unwrap();
+        std::fs::write(main.join("script"), "").unwrap();
+        let found = names(&main, &root, false);
+        for name in all.iter().chain(&["main/script", "main/.husky"]) {
+            assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
+        }
+        assert!(!found.contains(&"main/.git".to_owned()));
+        assert_eq!(names(&main.join(".git"), &root, false), found);
     }
 }

@@ -4,14 +4,15 @@ mod git;
 mod watch;
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
+use openshell_supervisor::filesystem::{self, Placeholder};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 
@@ -24,12 +25,14 @@ pub(super) use watch::watch;
 const MATCHES: usize = 1000;
 
 /// Entries of folders that are looked at for one pattern.
-const ENTRIES: usize = 200_000;
+const ENTRIES: usize = 1_000_000;
 
 /// The paths to take out, before anything is made for them.
 #[derive(Debug)]
 pub(super) struct CarveOuts {
     wanted: BTreeSet<Wanted>,
+    /// What could not be looked at.
+    incomplete: Vec<String>,
     /// True if what cannot be had ends the start.
     is_hard: bool,
     has_placeholders: bool,
@@ -57,7 +60,7 @@ impl CarveOuts {
         writable: &[PathBuf],
         options: &CarveOutArgs,
     ) -> anyhow::Result<Self> {
-        let mut wanted = BTreeSet::new();
+        let (mut wanted, mut incomplete) = (BTreeSet::new(), Vec::new());
         let lists = [
             (Restriction::ReadOnly, &mut filesystem.read_only),
             (Restriction::Hidden, &mut filesystem.hidden),
@@ -80,15 +83,24 @@ impl CarveOuts {
             }));
         }
         let has_config = options.git_config == GitConfig::Ro;
-        let of_git = writable.iter().flat_map(|folder| git::sensitive_paths(folder, has_config));
-        wanted.extend(of_git.filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
+        let mut of_git = Vec::new();
+        for folder in writable {
+            match git::sensitive_paths(folder, has_config) {
+                Ok(found) => of_git.extend(found),
+                Err(why) => incomplete.push(format!(
+                    "hooks of the git work tree {} are not kept from the command: {why}",
+                    folder.display()
+                )),
+            }
+        }
+        wanted.extend(of_git.into_iter().filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
             path: found.path,
             restriction: Restriction::ReadOnly,
             placeholder: found.placeholder,
             is_default: true,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
-        Ok(Self { wanted, is_hard, has_placeholders: !options.no_placeholders })
+        Ok(Self { wanted, incomplete, is_hard, has_placeholders: !options.no_placeholders })
     }
 
     /// The paths, which another sandbox must not remove.
@@ -102,11 +114,20 @@ impl CarveOuts {
     /// A path cannot be looked at; or under `hard_requirement` a missing one cannot be kept from the command.
     pub(super) fn find(&self, landlock: &Request, made: &mut CreatedDirs) -> anyhow::Result<Vec<CarveOut>> {
         let mut found = Vec::with_capacity(self.wanted.len());
+        self.incomplete.iter().try_for_each(|line| self.give_up(line))?;
         for wanted in &self.wanted {
-            let Wanted { path, restriction, .. } = wanted;
-            let is_writable = landlock.reaches_for_writing(path);
+            let Wanted { path, restriction, is_default, .. } = wanted;
+            let place = Place::of(path);
+            let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
             // What may only be read anyway needs no mount.
             if *restriction == Restriction::ReadOnly && !is_writable && !path.is_symlink() {
+                continue;
+            }
+            if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
+                self.give_up(&format!(
+                    "{}: it has further names (hard links), under which the command may write to it",
+                    path.display()
+                ))?;
                 continue;
             }
             if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
@@ -117,63 +138,76 @@ impl CarveOuts {
             if !is_writable {
                 continue;
             }
+            // A file in the place of a folder above it, which the command must not replace by one.
+            if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
+                found.extend(CarveOut::find(&place.existing, Restriction::ReadOnly, landlock)?);
+                continue;
+            }
             let kept = match self.has_placeholders {
-                true => placeholder(wanted, made).map_err(|error| error.to_string()),
+                true => placeholder(wanted, &place, made).map_err(|error| error.to_string()),
                 false => Err("--no-placeholders is given".to_owned()),
             };
             match kept {
                 Ok(true) => found.extend(CarveOut::find(path, *restriction, landlock)?),
                 Ok(false) => {}
-                Err(why) => {
-                    let line = format!(
-                        "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
-                        restriction.as_str(),
-                        path.display()
-                    );
-                    if self.is_hard {
-                        bail!("{line}; `landlock.compatibility` is hard_requirement");
-                    }
-                    logging::config_event(ConfigState::Degraded, Severity::Medium, &line);
-                }
+                Err(why) => self.give_up(&format!(
+                    "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
+                    restriction.as_str(),
+                    path.display()
+                ))?,
             }
         }
         Ok(found)
+    }
+
+    /// Says what is not kept from the command.
+    ///
+    /// # Errors
+    /// `line`, under `hard_requirement`.
+    fn give_up(&self, line: &str) -> anyhow::Result<()> {
+        if self.is_hard {
+            bail!("{line}; `landlock.compatibility` is hard_requirement");
+        }
+        logging::config_event(ConfigState::Degraded, Severity::Medium, line);
+        Ok(())
+    }
+}
+
+/// A path behind the symlinks on its way, as far as it exists.
+struct Place {
+    existing: PathBuf,
+    rest: PathBuf,
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        let real = |above: &Path| Some((std::fs::canonicalize(above).ok()?, path.strip_prefix(above).ok()?.to_owned()));
+        let (existing, rest) = path.ancestors().find_map(real).unwrap_or_else(|| (PathBuf::from("/"), path.to_owned()));
+        Self { existing, rest }
+    }
+
+    fn whole(&self) -> PathBuf {
+        self.existing.join(&self.rest).components().collect()
     }
 }
 
 /// Makes an empty file, or a folder where nothing is to be executed, and what is missing above it; returns false if nobody can make
 /// it there, so that nothing needs to be kept away.
-fn placeholder(wanted: &Wanted, made: &mut CreatedDirs) -> io::Result<bool> {
+fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Result<bool> {
     let Wanted { path, restriction, placeholder, is_default } = wanted;
-    if *is_default && path.ends_with(".git") {
-        // A submodule that is not checked out.
+    let is_deep = place.rest.components().count() > 1;
+    // A submodule that is not checked out, and a repository that is not there.
+    if *is_default && (path.ends_with(".git") || is_deep && !path.ends_with("info/attributes")) {
         return Ok(false);
     }
-    if path.symlink_metadata().is_ok_and(|data| data.is_symlink()) {
+    if path.is_symlink() {
         return Err(io::Error::other("it is a symlink to nothing; remove it"));
     }
-    let missing: Vec<_> = path.ancestors().skip(1).take_while(|folder| folder.symlink_metadata().is_err()).collect();
-    let Some(parent) = missing.last().copied().unwrap_or(path).parent() else { return Ok(false) };
-    let owner = std::fs::metadata(parent)?;
-    if !owner.is_dir() || *is_default && !missing.is_empty() && !path.ends_with("info/attributes") {
-        return Ok(false);
-    }
-    let is_folder = *restriction == Restriction::NoExec;
-    let mut make = || -> io::Result<()> {
-        for folder in missing.iter().rev().copied().chain(is_folder.then_some(path.as_path())) {
-            std::fs::DirBuilder::new().mode(0o755).create(folder)?;
-            give(folder, &owner)?;
-            made.add(folder)?;
-        }
-        if !is_folder {
-            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-            file.write_all(placeholder.as_bytes())?;
-            give(path, &owner)?;
-            made.add_file(path)?;
-        }
-        Ok(())
+    let kind = match restriction {
+        Restriction::NoExec => Placeholder::Folder,
+        Restriction::ReadOnly | Restriction::Hidden => Placeholder::File(placeholder),
     };
-    match make() {
+    match filesystem::make_placeholder(&place.whole(), kind, made) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
         // The command has no more rights there than this process, if that is no root.
@@ -186,20 +220,23 @@ fn placeholder(wanted: &Wanted, made: &mut CreatedDirs) -> io::Result<bool> {
     }
 }
 
-/// Gives `path` to the owner of the folder that it was made in.
-fn give(path: &Path, owner: &std::fs::Metadata) -> io::Result<()> {
-    match rustix::process::geteuid().is_root() {
-        true => std::os::unix::fs::lchown(path, Some(owner.uid()), Some(owner.gid())),
-        false => Ok(()),
-    }
-}
-
 /// Returns the paths that match a pattern; what lies in one of them is not looked at.
 ///
 /// # Errors
 /// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could be missed.
 fn matches(pattern: &GrantedPath, restriction: Restriction) -> anyhow::Result<Vec<GrantedPath>> {
     let (base, is_match) = pattern.matcher();
+    let steps = pattern.as_path().strip_prefix(&base).map_or(0, |rest| rest.components().count());
+    let is_deep = pattern
+        .as_path()
+        .components()
+        .any(|part| part.as_os_str().as_encoded_bytes().windows(2).any(|two| two == b"**"));
+    // Folders beneath the last name of a pattern hold no match.
+    let is_searched =
+        |folder: &Path| is_deep || folder.strip_prefix(&base).is_ok_and(|rest| rest.components().count() < steps);
+    // A symlink is no part of the folder if it leads out of it: its target is, or is not, granted by itself.
+    let is_inside =
+        |path: &Path| !path.is_symlink() || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base));
     let shown = || format!("filesystem_policy.{}: {}", restriction.as_str(), pattern.as_path().display());
     let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
     while let Some(folder) = folders.pop() {
@@ -227,8 +264,8 @@ fn matches(pattern: &GrantedPath, restriction: Restriction) -> anyhow::Result<Ve
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
-                found.push(path);
-            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.extend(Some(path).filter(|path| is_inside(path)));
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_searched(&path) {
                 folders.push(path);
             }
             if found.len() > MATCHES {

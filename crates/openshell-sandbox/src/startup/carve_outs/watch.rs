@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
@@ -20,6 +21,9 @@ use crate::tasks::Tasks;
 /// What happens to a file or folder itself that takes a mount over it away.
 const CHANGES: WatchFlags =
     WatchFlags::MOVE_SELF.union(WatchFlags::DELETE_SELF).union(WatchFlags::ATTRIB).union(WatchFlags::DONT_FOLLOW);
+
+/// Least time between two looks.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the mounts of `carve_outs`. When one is lost the sandbox ends, or a line says it.
 ///
@@ -38,7 +42,7 @@ pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: 
         tracing::info!("{unwatched} paths of carve-outs cannot be watched, and renaming one outside goes unnoticed");
     }
     let events = register(events, Interest::READABLE).context(failed)?;
-    tasks.spawn("watch over carve-outs", async move {
+    tasks.spawn_watch("watch over carve-outs", async move {
         loop {
             match carve_outs.take_lost() {
                 // Init has ended.
@@ -47,13 +51,17 @@ pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: 
                 {
                     return pending().await;
                 }
-                Err(error) => return tracing::error!("the mounts of the sandbox cannot be looked at: {error}"),
+                Err(error) => return format!("the mounts of the sandbox cannot be looked at: {error}"),
                 Ok(lost) => {
-                    if lost.into_iter().filter(|carve_out| is_end(carve_out, act)).count() > 0 {
-                        return;
+                    // Each is said, also beside one that ends the sandbox.
+                    let ends: Vec<_> = lost.iter().filter_map(|carve_out| report(carve_out, act)).collect();
+                    if let Some(reason) = ends.into_iter().next() {
+                        return reason;
                     }
                 }
             }
+            // What is found in a burst of changes is found once.
+            tokio::time::sleep(INTERVAL).await;
             tokio::select! {
                 ready = table.ready(Interest::PRIORITY) => if let Ok(mut ready) = ready { ready.clear_ready() },
                 ready = events.readable() => if let Ok(mut ready) = ready {
@@ -67,23 +75,20 @@ pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: 
     Ok(())
 }
 
-/// Says that a carve-out is lost; returns true if that ends the sandbox.
-fn is_end(carve_out: &CarveOut, act: Option<CarveOutLost>) -> bool {
+/// Says that a carve-out is lost; returns the message if that ends the sandbox.
+fn report(carve_out: &CarveOut, act: Option<CarveOutLost>) -> Option<String> {
     let is_end = match act {
         Some(act) => act == CarveOutLost::End,
         None => carve_out.restriction == Restriction::Hidden,
     };
     let (key, path) = (carve_out.restriction.as_str(), carve_out.path.display());
-    let end = if is_end { "; the sandbox ends" } else { "" };
     let message = format!(
         "filesystem_policy.{key}: {path}, or a folder above it, was replaced or renamed outside, so the command has access to what is \
-         there now (--carve-out-lost){end}"
+         there now (--carve-out-lost)"
     );
-    match is_end {
-        true => logging::config_event(ConfigState::Failed, Severity::High, &message),
-        false => logging::config_event(ConfigState::Degraded, Severity::High, &message),
-    }
-    is_end
+    let state = if is_end { ConfigState::Failed } else { ConfigState::Degraded };
+    logging::config_event(state, Severity::High, &message);
+    is_end.then_some(message)
 }
 
 fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {

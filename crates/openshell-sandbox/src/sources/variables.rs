@@ -1,0 +1,100 @@
+//! Variables that a command line gives to the command, and those of the caller that look like secrets.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use openshell_policy::variable;
+use openshell_supervisor::environment::{self, Environment};
+
+use crate::sources::input::{self, Phase};
+
+/// Bytes of a file of variables, at most.
+const BYTES: u64 = 1024 * 1024;
+
+/// Ends of names under which secrets are kept.
+const NAMES: &[&str] = &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
+
+/// Beginnings of secrets that their issuers have given a shape, and the length from which on they are one.
+const SHAPES: &[(&str, usize)] = &[
+    ("sk-", 20),
+    ("ghp_", 36),
+    ("gho_", 36),
+    ("ghs_", 36),
+    ("ghu_", 36),
+    ("github_pat_", 40),
+    ("glpat-", 20),
+    ("xoxb-", 20),
+    ("xoxp-", 20),
+    ("xapp-", 20),
+    ("AIza", 35),
+    ("AKIA", 20),
+    ("hf_", 30),
+    ("npm_", 36),
+    ("pypi-", 40),
+    ("-----BEGIN ", 40),
+];
+
+/// Returns the variables that `words` (`NAME=VALUE`, or `NAME` for the caller's) and the lines of `file` give.
+///
+/// # Errors
+/// A name is refused or unknown, or the file cannot be read.
+pub(crate) fn given(
+    words: &[OsString],
+    file: Option<&Path>,
+    caller: &Environment,
+) -> anyhow::Result<Vec<(OsString, OsString)>> {
+    let mut given = Vec::new();
+    if let Some(file) = file {
+        let at = || format!("--env-file {}", file.display());
+        let mut text = Vec::new();
+        let opened = input::open(file, Phase::Start).map(|opened| opened.take(BYTES + 1)).with_context(at)?;
+        let mut opened = opened;
+        opened.read_to_end(&mut text).with_context(at)?;
+        if text.len() as u64 > BYTES {
+            bail!("{}: it has more than {BYTES} bytes", at());
+        }
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.trim_ascii().is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let word = OsStr::from_bytes(line);
+            given.push(variable(word, caller).with_context(|| format!("{}, line {}", at(), index + 1))?);
+        }
+    }
+    for word in words {
+        given.push(variable(word, caller).with_context(|| "--env")?);
+    }
+    Ok(given)
+}
+
+fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsString)> {
+    let bytes = word.as_bytes();
+    let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(end) => (bytes.get(..end), bytes.get(end + 1..).map(|value| OsString::from_vec(value.to_vec()))),
+        None => (Some(bytes), caller.get(&word.to_string_lossy()).map(OsStr::to_owned)),
+    };
+    let name = name.and_then(|name| std::str::from_utf8(name).ok()).context("a name is text")?;
+    if variable::is_refused(name) || environment::is_reserved(name) && name != "PATH" {
+        bail!(
+            "{name}: it would have programs run other code, leave proxy and certificates, or is the sandbox's to set"
+        );
+    }
+    let value = value.with_context(|| format!("{name}: there is no such variable; set one by NAME=VALUE"))?;
+    Ok((name.into(), value))
+}
+
+/// Returns the names of the variables that reach the command and look like secrets.
+pub(crate) fn secrets(variables: &Environment) -> Vec<String> {
+    let is_secret = |name: &str, value: &OsStr| {
+        let value = value.as_bytes();
+        let has_shape = |(begin, length): &(&str, usize)| value.starts_with(begin.as_bytes()) && value.len() >= *length;
+        !value.is_empty() && (NAMES.iter().any(|end| name.ends_with(end)) || SHAPES.iter().any(has_shape))
+    };
+    let named = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value)));
+    let found = named.filter(|(name, value)| is_secret(name, value) && !environment::is_reserved(name));
+    found.map(|(name, _)| name.to_owned()).collect()
+}

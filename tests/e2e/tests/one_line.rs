@@ -1,0 +1,211 @@
+//! Policies of a command line: hosts, paths and presets without a file, and beside one.
+
+use std::path::Path;
+
+use lab::host::UID;
+use lab::{Lab, Sandbox};
+use rustix::process::Signal;
+
+/// Returns a run in a folder of the workload's user, with `flags` and no policy file.
+fn in_project<'l>(lab: &'l Lab, flags: &[&str]) -> Sandbox<'l> {
+    let folder = lab.folder("project");
+    std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
+    // For root, who has called sudo.
+    let user = UID.to_string();
+    Sandbox::bare(lab).env("SUDO_UID", &user).env("SUDO_GID", &user).current_dir(folder.to_str().unwrap()).args(flags)
+}
+
+#[test]
+fn without_a_file_the_current_folder_is_writable_and_nothing_else_and_named_hosts_are_reached_by_all_programs() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let [other, seen] = ["other", "seen"].map(|name| lab.folder(name).display().to_string());
+    lab.shell(&format!("echo visible > {seen}/file; chmod -R a+rX {seen} {other}")).clear();
+    std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
+    let script = format!(
+        "touch made && echo made; touch {other}/x; cat {seen}/file; touch {seen}/x; cat .env; for method in GET POST; do \
+         curl -s -X $method -o /dev/null -w '%{{http_code}}\\n' http://10.99.0.1:8080/; done; curl -s -o /dev/null -w '%{{http_connect}}' https://a.test"
+    );
+    let finished =
+        in_project(&lab, &["--read", &seen, "--hide", ".env", "--allow", "10.99.0.1:8080=read-only"]).sh(&script);
+    assert_eq!(finished.stdout, "made\nvisible\n200\n403\n403", "{finished:?}");
+    assert_eq!(finished.stderr.matches("Permission denied").count(), 2, "{finished:?}");
+    assert!(!finished.stderr.contains("policy warning"), "{finished:?}");
+}
+
+#[test]
+fn the_printed_policy_means_what_the_command_line_means() {
+    let lab = Lab::with_web();
+    let flags = [
+        "--allow",
+        "a.test",
+        "--allow",
+        "[2001:db8::1]:53=tcp",
+        "--preset",
+        "git-read,models",
+        "--hide",
+        "**/.env",
+        "--write",
+        "out",
+    ];
+    let printed = in_project(&lab, &flags).args(&["--print-policy"]).run(&["ignored"]);
+    let text = printed.ok();
+    let folder = lab.folder("project").display().to_string();
+    for part in
+        [&folder, &format!("{folder}/out"), "'**/.env'", "host: a.test", "protocol: tcp", "git-read:", "models:"]
+    {
+        assert!(text.replace('"', "'").contains(part.trim_matches('\'')), "{part}: {text}");
+    }
+    let again = lab.file("printed.yaml", text).display().to_string();
+    let beside =
+        Sandbox::bare(&lab).args(&["-p", &again, "--print-policy", "--allow", "b.test:80=full"]).run(&["true"]);
+    let beside = beside.ok();
+    assert!(beside.starts_with(text.lines().next().unwrap()) && beside.contains("command-line-2:"), "{beside}");
+    assert!(text.lines().all(|line| beside.contains(line)), "{beside}\n{text}");
+}
+
+#[test]
+fn what_a_command_line_cannot_mean_is_one_line() {
+    let lab = Lab::with_web();
+    for (flags, expected) in [
+        (&["--preset", "nope"][..], "--preset nope is unknown; there are git-read"),
+        (&["--allow", "a.test=rw"], "`rw` is not one of read-only, read-write, full, tcp"),
+        (&["--allow", "*"], "matches all hosts"),
+        (&["--allow", "a.test:0"], "a port is a whole number"),
+        (&["--hide", "."], "is hidden, and"),
+        (&["--allow", "a.test", "--workdir", "/nowhere"], "--workdir /nowhere is not there"),
+    ] {
+        let refused = in_project(&lab, flags).sh("echo ran");
+        assert!(refused.code() > 0 && refused.stderr.contains(expected) && refused.stdout.is_empty(), "{refused:?}");
+    }
+    for (current, home) in [("/", "/root"), ("/usr", "/usr")] {
+        let refused =
+            Sandbox::bare(&lab).current_dir(current).env("HOME", home).args(&["--allow", "a.test"]).sh("echo ran");
+        assert!(refused.code() == 1 && refused.stderr.contains("name one with --workdir"), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_policy_in_the_working_directory_is_not_read() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("project");
+    for name in ["policy.yaml", "openshell.yaml", ".openshell.yaml", "openshell-sandbox.yaml"] {
+        std::fs::write(folder.join(name), "filesystem_policy: {read_only: [/var]}\nnetwork_policies: {}\n").unwrap();
+    }
+    let finished = in_project(&lab, &["--allow", "a.test"]).sh("ls /var/lib");
+    assert!(finished.code() != 0, "{finished:?}");
+}
+
+#[test]
+fn presets_for_git_fetch_and_do_not_push_unless_asked() {
+    let lab = Lab::new(&[("20.0.0.7", "github.com"), ("20.0.0.8", "api.github.com")]);
+    let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/presets").display().to_string();
+    let is_permitted = |preset: &str, host: &str, method: &str, path: &str| {
+        let (file, binary) = (format!("{presets}/{preset}.yaml"), lab.binary());
+        let explain = format!(
+            "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} --path '{path}'; echo $?"
+        );
+        let printed = lab.shell(&explain);
+        println!("{printed}");
+        printed.ends_with("\n0\n")
+    };
+    for (path, method, is_fetch) in [
+        ("/a/b.git/info/refs?service=git-upload-pack", "GET", true),
+        ("/a/b.git/git-upload-pack", "POST", true),
+        ("/a/b.git/info/refs?service=git-receive-pack", "GET", false),
+        ("/a/b.git/git-receive-pack", "POST", false),
+        ("/a/b/settings", "POST", false),
+    ] {
+        assert_eq!(is_permitted("git-read", "github.com", method, path), is_fetch, "{method} {path}");
+        assert!(is_permitted("github", "github.com", method, path), "{method} {path}");
+    }
+    for (method, path, expected) in [
+        ("POST", "/repos/a/b/pulls", true),
+        ("DELETE", "/repos/a/b", false),
+        ("DELETE", "/repos/a/b/git/refs/heads/c", true),
+        ("POST", "/repos/a/b/hooks", false),
+        ("POST", "/user/keys", false),
+    ] {
+        assert_eq!(is_permitted("github", "api.github.com", method, path), expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn a_sandbox_ends_with_the_process_that_started_it_and_not_with_a_thread_of_it() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let ready = lab.folder("ready");
+    std::os::unix::fs::chown(&ready, Some(UID), Some(UID)).unwrap();
+    let policy_text = format!("{}filesystem_policy: {{read_write: [{}]}}\n", super::policy("{}"), ready.display());
+    std::fs::write(&policy, policy_text).unwrap();
+    let program = "import os, subprocess, sys, threading, time\n\
+         words = [*sys.argv[3:], '--die-with-parent=%d' % os.getpid(), '-p', sys.argv[1], '--', 'sh', '-c', 'echo $$ > ' + sys.argv[2] + '/pid; exec sleep 600']\n\
+         thread = threading.Thread(target=lambda: subprocess.Popen(words, stderr=open(sys.argv[2] + '/log', 'w')))\n\
+         thread.start(); thread.join()\n\
+         while not os.path.exists(sys.argv[2] + '/pid'): time.sleep(0.01)\n\
+         print('started', flush=True)\n\
+         time.sleep(600)\n";
+    let program = lab.file("parent.py", program);
+    let as_caller = lab.as_caller();
+    let mut words: Vec<_> = as_caller.split_whitespace().collect();
+    let (policy, folder) = (policy.display().to_string(), ready.display().to_string());
+    let (program, binary) = (program.display().to_string(), lab.program_path().display().to_string());
+    words.extend(["/usr/bin/python3", &program, &policy, &folder, &binary]);
+    let parent = lab.program(&words);
+    // The thread that forked has ended, and the sandbox runs.
+    let log = || std::fs::read_to_string(format!("{folder}/log")).unwrap();
+    assert!(Path::new(&format!("{folder}/pid")).exists() && !log().contains("ended"), "{}", log());
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(i32::try_from(parent.pid()).unwrap()).unwrap(),
+        Signal::KILL,
+    )
+    .unwrap();
+    wait_until(|| log().contains("the process that started this one has ended (--die-with-parent); the sandbox ends"));
+    let gone = Sandbox::bare(&lab).args(&["--die-with-parent=1", "-p", &policy]).sh("echo ran");
+    assert!(gone.code() == 1 && gone.stderr.contains("has ended") && gone.stdout.is_empty(), "{gone:?}");
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "not within a minute");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_are_named() {
+    let lab = Lab::with_web();
+    let file = lab.file("variables", "# of the run\nFROM_FILE=a b=c\nPASSED\n\nEMPTY=\r\n").display().to_string();
+    let run = |flags: &[&str]| {
+        lab.sandbox(&super::policy("{}"))
+            .env("PASSED", "passed")
+            .env("MY_TOKEN", "t0ken")
+            .env("PLAIN", concat!("gh", "p_0123456789012345678901234567890123456789"))
+            .args(flags)
+            .sh("env | grep -E '^(FROM_FILE|PASSED|EMPTY|SET|MY_TOKEN|PLAIN)=' | sort | tr '\\n' ';'")
+    };
+    let all = run(&["--env", "SET=1=2"]);
+    assert!(
+        all.ok().starts_with("MY_TOKEN=t0ken;PASSED=passed;PLAIN=gh") && all.ok().ends_with(";SET=1=2;"),
+        "{all:?}"
+    );
+    let said = "the command gets MY_TOKEN, PLAIN, which look like secrets";
+    assert_eq!(all.stderr.matches(said).count(), 1, "{all:?}");
+    let cleared = run(&["--clear-env", "--env-file", &file, "--env", "MY_TOKEN"]);
+    assert_eq!(cleared.ok(), "EMPTY=;FROM_FILE=a b=c;MY_TOKEN=t0ken;PASSED=passed;", "{cleared:?}");
+    assert!(!cleared.stderr.contains("look like secrets"), "{cleared:?}");
+    for (flags, expected) in [
+        (["--env", "LD_PRELOAD=/x"], "LD_PRELOAD: it would have programs run other code"),
+        (["--env", "https_proxy=x"], "https_proxy: it would"),
+        (["--env", "HOME=/x"], "HOME: it would"),
+        (["--env", "MISSING"], "MISSING: there is no such variable"),
+        (["--env-file", "/nowhere"], "--env-file /nowhere"),
+        (["--env-file", "/proc/self/mem"], "--env-file /proc/self/mem"),
+    ] {
+        let refused = run(&flags);
+        assert!(refused.code() == 1 && refused.stderr.contains(expected) && refused.stdout.is_empty(), "{refused:?}");
+    }
+    let bad = lab.file("bad", "A=1\nBASH_ENV=x\n").display().to_string();
+    assert!(run(&["--env-file", &bad]).stderr.contains("line 2: BASH_ENV: it would"));
+}
