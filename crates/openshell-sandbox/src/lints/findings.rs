@@ -1,5 +1,8 @@
 //! Lines about a policy, each with its place.
 
+/// What is said of a pattern that matches all programs.
+pub(crate) const EVERY_PROGRAM: &str = "is every program";
+
 /// Findings of a policy, a line each.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {

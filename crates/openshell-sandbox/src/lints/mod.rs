@@ -12,8 +12,8 @@ use openshell_policy::network::NetworkPolicy;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 
+pub(crate) use findings::EVERY_PROGRAM;
 use findings::Findings;
-pub(crate) use programs::EVERY_PROGRAM;
 
 /// Returns true if the workload may write in a folder.
 type IsWritable<'w> = &'w dyn Fn(&Path) -> bool;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use openshell_supervisor::trusted_symlinks::{resolve, resolve_unwritable};
 
-use super::findings::Findings;
+use super::findings::{EVERY_PROGRAM, Findings};
 
 /// Shells: nearly every program of a workload has one as its ancestor.
 const SHELLS: &[&str] = &[
@@ -27,9 +27,6 @@ const INTERPRETERS: &[&str] = &[
     "awk", "bun", "deno", "gawk", "guile", "java", "julia", "lua", "luajit", "mawk", "node", "nodejs", "perl", "php",
     "pwsh", "python", "ruby", "tclsh", "wish",
 ];
-
-/// What is said of a pattern that matches all programs.
-pub(crate) const EVERY_PROGRAM: &str = "is every program";
 
 /// Program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
