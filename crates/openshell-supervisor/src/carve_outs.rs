@@ -128,8 +128,8 @@ impl CarveOut {
     }
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach; `private` are folders of the sandbox's own. To be called in a private mount namespace. Returns for each the paths
-/// that have to stay mount points; none if no grant reaches it.
+/// Takes `carve_outs` out of what the rights `granted` reach; `private` are folders of the sandbox's own. To be called in a private
+/// mount namespace. Returns for each the paths that have to stay mount points; none if no grant reaches it.
 ///
 /// # Errors
 /// A carve-out cannot be enforced, or its proof fails.
@@ -145,7 +145,7 @@ pub(crate) fn apply(
     let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
         granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
     };
-    let grants = Grants {
+    let mut grants = Grants {
         writing: of(&|grant| grant.grants_writing()),
         reading: of(&|grant| grant.grants_reading()),
         private: private.iter().cloned().collect(),
@@ -156,7 +156,6 @@ pub(crate) fn apply(
     let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
     ordered.sort_by_key(|(_, carve_out)| (carve_out.restriction == Restriction::NoExec, *carve_out));
     let mut mounted = vec![Places::default(); carve_outs.len()];
-    let mut grants = grants;
     for (index, carve_out) in ordered {
         // The way to it, also if no grant reaches its end.
         let mut places = grants.keep_links(carve_out)?;
@@ -382,11 +381,6 @@ impl Enforced {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.iter().all(|(_, places)| places.0.is_empty())
-    }
-
-    /// The paths that have to stay mount points.
-    pub fn places(&self) -> impl Iterator<Item = &Path> {
-        self.all.iter().flat_map(|(_, places)| &places.0).map(PathBuf::as_path)
     }
 
     /// Opens the table of the sandbox's mounts. The file has an exceptional condition after each change (proc_pid_mounts(5)); a mount

@@ -49,6 +49,7 @@ type Row = (&'static str, fn(&str));
 const ROWS: &[Row] = &[
     ("start: /bin/true / bwrap", |name| start(name, &policy(0))),
     ("start: /bin/true, 1,000 endpoints / bwrap", |name| start(name, &endpoints())),
+    ("start: a tool call, carve-outs / bwrap", tool_call),
     ("crowd: start beside 299 / beside none", crowd),
     ("crowd: PSS of supervisor and init, of 100", idle_memory),
     ("connect: new CONNECT + request / direct", connect),
@@ -211,6 +212,26 @@ fn start(name: &str, policy: &str) {
     let ours = sandboxed(&lab, &lab.file("policy.yaml", policy), "/bin/true");
     let bwrap = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true";
     pairs(name, MILLI, || run(&lab, bwrap), || run(&lab, &ours));
+}
+
+/// A shell in a project with a repository, a hidden file and a read-only folder, against bubblewrap with as many mounts.
+fn tool_call(name: &str) {
+    let lab = Lab::with_web();
+    let work = lab.folder("work").display().to_string();
+    let made = lab.shell(&format!("cd {work}; git init -q; mkdir keep; echo s3cret > .env; chown -R {UID}:{UID} ."));
+    assert_eq!(made, "");
+    let rest =
+        format!("filesystem_policy: {{read_write: [{work}], read_only: [{work}/keep], hidden: [{work}/.env]}}\n");
+    let policy =
+        lab.file("policy.yaml", format!("process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{}}\n{rest}"));
+    let ours =
+        format!("{} --policy-data {} --workdir {work} -- sh -c true", lab.program_path().display(), policy.display());
+    let bwrap = format!(
+        "bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --bind {work} {work} --ro-bind {work}/keep {work}/keep \
+         --ro-bind {work}/.git/hooks {work}/.git/hooks --ro-bind /dev/null {work}/.env --unshare-pid --new-session --die-with-parent \
+         --chdir {work} -- sh -c true"
+    );
+    pairs(name, MILLI, || run(&lab, &bwrap), || run(&lab, &ours));
 }
 
 /// A policy of a thousand endpoints.

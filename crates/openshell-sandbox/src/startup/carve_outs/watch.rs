@@ -1,29 +1,27 @@
 //! A watch over the carve-outs: what is replaced outside while the sandbox runs is no longer kept from the command.
 
 use std::future::pending;
-use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Enforced, Restriction};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{sleep, timeout};
 
 use crate::cli::CarveOutLost;
 use crate::logging;
 use crate::tasks::Tasks;
 
-/// What happens to a file or folder itself that takes a mount over it away.
-const CHANGES: WatchFlags =
-    WatchFlags::MOVE_SELF.union(WatchFlags::DELETE_SELF).union(WatchFlags::ATTRIB).union(WatchFlags::DONT_FOLLOW);
+/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it does not; inotify would, and takes tens of
+/// milliseconds to close.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Least time between two looks.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Least time between two looks, whatever changes.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Watches the mounts of `carve_outs`. When one is lost the sandbox ends, or a line says it.
 ///
@@ -34,14 +32,9 @@ pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: 
         return Ok(());
     }
     let failed = "cannot watch the paths that are taken out of what the policy grants";
-    let table = register(carve_outs.mounts().context(failed)?.into(), Interest::PRIORITY).context(failed)?;
-    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context(failed)?;
-    // One that this process may not read is one that it cannot watch; the mount table tells of its removal.
-    let unwatched = carve_outs.places().filter(|place| inotify::add_watch(&events, *place, CHANGES).is_err()).count();
-    if unwatched > 0 {
-        tracing::info!("{unwatched} paths of carve-outs cannot be watched, and renaming one outside goes unnoticed");
-    }
-    let events = register(events, Interest::READABLE).context(failed)?;
+    let table = OwnedFd::from(carve_outs.mounts().context(failed)?);
+    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
+    let table = AsyncFd::with_interest(table, Interest::PRIORITY).context(failed)?;
     tasks.spawn_watch("watch over carve-outs", async move {
         loop {
             match carve_outs.take_lost() {
@@ -60,15 +53,9 @@ pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: 
                     }
                 }
             }
-            // What is found in a burst of changes is found once.
-            tokio::time::sleep(INTERVAL).await;
-            tokio::select! {
-                ready = table.ready(Interest::PRIORITY) => if let Ok(mut ready) = ready { ready.clear_ready() },
-                ready = events.readable() => if let Ok(mut ready) = ready {
-                    let mut space = [MaybeUninit::uninit(); 4096];
-                    while rustix::io::read(events.get_ref(), &mut space).is_ok_and(|(taken, _)| !taken.is_empty()) {}
-                    ready.clear_ready();
-                },
+            sleep(PAUSE).await;
+            if let Ok(Ok(mut ready)) = timeout(INTERVAL, table.ready(Interest::PRIORITY)).await {
+                ready.clear_ready();
             }
         }
     });
@@ -89,9 +76,4 @@ fn report(carve_out: &CarveOut, act: Option<CarveOutLost>) -> Option<String> {
     let state = if is_end { ConfigState::Failed } else { ConfigState::Degraded };
     logging::config_event(state, Severity::High, &message);
     is_end.then_some(message)
-}
-
-fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
-    AsyncFd::with_interest(file, interest)
 }
