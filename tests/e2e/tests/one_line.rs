@@ -209,3 +209,39 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
     let bad = lab.file("bad", "A=1\nBASH_ENV=x\n").display().to_string();
     assert!(run(&["--env-file", &bad]).stderr.contains("line 2: BASH_ENV: it would"));
 }
+
+/// What gets past filters of command lines: copies, heredocs, interpreters, `find -exec`, /proc, scripts, other spellings.
+#[test]
+fn what_gets_past_filters_of_command_lines_gets_neither_a_hidden_file_nor_the_hosts_variables_nor_a_hook() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("project");
+    std::fs::write(folder.join(".env"), "s3cret").unwrap();
+    let made = lab.shell(&format!("cd {}; git init -q; chown -R {UID}:{UID} .", folder.display()));
+    assert_eq!(made, "");
+    let attempts = [
+        "cp .env /tmp/copy; cat /tmp/copy",
+        "cat < .env",
+        "find . -name '.e*' -exec cat {} +",
+        "python3 -c 'print(open(\".en\" + \"v\").read())'",
+        "perl -e 'open F, \".env\"; print <F>'",
+        "printf 'cat .env' > /tmp/script; sh /tmp/script",
+        "eval $(echo Y2F0IC5lbnY= | base64 -d)",
+        "cat /proc/*/environ | tr '\\0' '\\n' | grep MY_TOKEN=",
+        "cat /proc/1/root$PWD/.env",
+        "cat $PWD/../project/./.env",
+        "tar -cf - .env | strings | grep s3cret",
+        "ln .env hard; cat hard",
+        "ln -s .env soft; cat soft",
+        "cd /tmp; ln -s $OLDPWD p; cat p/.env",
+        "mv .env env; cat env",
+        "git add -f .env; git show :.env",
+        "cat <<END > .git/hooks/pre-commit\necho s3cret\nEND\ncat .git/hooks/pre-commit",
+        "cp -r .git g; echo 's3cret' > g/hooks/x; rm -rf .git; mv g .git; cat .git/hooks/x",
+    ];
+    for attempt in attempts {
+        let finished =
+            in_project(&lab, &["--hide", "**/.env"]).env("MY_TOKEN", "t0ken").args(&["--clear-env"]).sh(attempt);
+        assert!(!finished.stdout.contains("s3cret") && !finished.stdout.contains("t0ken"), "{attempt}: {finished:?}");
+    }
+    assert_eq!(std::fs::read_to_string(folder.join(".env")).unwrap(), "s3cret");
+}
