@@ -44,10 +44,16 @@ impl GrantedPath {
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(ViolationKind::PathTraversal(text.to_owned()));
         }
-        if text.contains('*') {
+        let parsed = Self(path.components().collect());
+        if parsed.is_pattern() {
+            // Brackets and braces could hold a slash, at which the pattern is taken apart; then it would match nothing.
+            if text.contains(['{', '}', '[', ']', '\\']) {
+                let problem = "a pattern has `*`, `**` and `?` alone; list each path".to_owned();
+                return Err(ViolationKind::GlobInvalid { glob: text.to_owned(), problem });
+            }
             crate::network::binary::glob(text)?;
         }
-        Ok(Self(path.components().collect()))
+        Ok(parsed)
     }
 
     /// Returns the path of a match, absolute and without `..`, also one that is no text.
@@ -288,7 +294,9 @@ mod tests {
         for text in ["/a/*", "**/a", "$WORKDIR/*.c"] {
             assert!(GrantedPath::parse(text).is_err() && GrantedPath::parse_pattern(text).is_ok(), "{text}");
         }
-        assert!(GrantedPath::parse_pattern("/a/[*").is_err());
+        for text in ["/a/[*", "/a/{b/x,*}", "/a/[x/*]", "/a/{b,c}*", "/a/\\*"] {
+            assert!(GrantedPath::parse_pattern(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -128,7 +128,7 @@ pub fn make_placeholder(path: &Path, placeholder: Placeholder<'_>, made: &mut Cr
     if FileType::from_raw_mode(data.st_mode) != FileType::Directory {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    let owner = (Uid::from_raw(data.st_uid), Gid::from_raw(data.st_gid));
+    let owner = Owner { uid: Uid::from_raw(data.st_uid), gid: Gid::from_raw(data.st_gid) };
     let mut reached = path.ancestors().nth(missing.len()).unwrap_or(path).to_owned();
     let mut folder = deepest;
     for name in folders {
@@ -151,7 +151,14 @@ pub fn make_placeholder(path: &Path, placeholder: Placeholder<'_>, made: &mut Cr
     }
 }
 
-fn make_folder(parent: &OwnedFd, name: &OsStr, owner: (Uid, Gid)) -> io::Result<OwnedFd> {
+/// User and group of a file.
+#[derive(Clone, Copy)]
+struct Owner {
+    uid: Uid,
+    gid: Gid,
+}
+
+fn make_folder(parent: &OwnedFd, name: &OsStr, owner: Owner) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
@@ -164,7 +171,7 @@ fn make_folder(parent: &OwnedFd, name: &OsStr, owner: (Uid, Gid)) -> io::Result<
 }
 
 /// Gives a file to its owner, if this process is root.
-fn give(file: impl AsFd, (uid, gid): (Uid, Gid)) -> io::Result<()> {
+fn give(file: impl AsFd, Owner { uid, gid }: Owner) -> io::Result<()> {
     match rustix::process::geteuid().is_root() {
         true => Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?),
         false => Ok(()),

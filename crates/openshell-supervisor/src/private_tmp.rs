@@ -51,6 +51,8 @@ fn memory_limits() -> Vec<u64> {
 /// # Errors
 /// A mount fails, or a visible path cannot be opened.
 pub(crate) fn replace(folder: &Path, visible: &BTreeSet<PathBuf>, bytes: u64) -> io::Result<()> {
-    let options = CString::new(format!("mode=1777,size={bytes}"))?;
+    // Empty files take no page, and memory all the same.
+    let inodes = bytes / 4096 + 1024;
+    let options = CString::new(format!("mode=1777,size={bytes},nr_inodes={inodes}"))?;
     replace_folder(folder, visible, MountFlags::NOSUID | MountFlags::NODEV, &options)
 }

@@ -199,7 +199,7 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
         (["--env", "LD_PRELOAD=/x"], "LD_PRELOAD: it would have programs run other code"),
         (["--env", "https_proxy=x"], "https_proxy: it would"),
         (["--env", "HOME=/x"], "HOME: it would"),
-        (["--env", "MISSING"], "MISSING: there is no such variable"),
+        (["--env", "MISSING"], "--env: there is no such variable"),
         (["--env-file", "/nowhere"], "--env-file /nowhere"),
         (["--env-file", "/proc/self/mem"], "--env-file /proc/self/mem"),
     ] {
@@ -208,6 +208,10 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
     }
     let bad = lab.file("bad", "A=1\nBASH_ENV=x\n").display().to_string();
     assert!(run(&["--env-file", &bad]).stderr.contains("line 2: BASH_ENV: it would"));
+    // A line of a secret over several is not shown.
+    let bad = lab.file("pem", "KEY=-----BEGIN\nMIIEvQIBADAN+/x\nMIIEvQ\n").display().to_string();
+    let refused = run(&["--env-file", &bad]);
+    assert!(refused.stderr.contains("line 2: expected NAME=VALUE") && !refused.stderr.contains("MIIE"), "{refused:?}");
 }
 
 /// What gets past filters of command lines: copies, heredocs, interpreters, `find -exec`, /proc, scripts, other spellings.

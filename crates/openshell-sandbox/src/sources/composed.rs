@@ -46,7 +46,9 @@ pub(crate) fn documents(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Re
         [] => document.push_str(" {}\n"),
         allowed => {
             document.push_str("\n  command-line:\n    endpoints:\n");
-            allowed.iter().try_for_each(|allowed| writeln!(document, "      - {}", endpoint(allowed)))?;
+            for allowed in allowed {
+                writeln!(document, "      - {}", endpoint(allowed)?)?;
+            }
             document.push_str("    binaries: [{path: \"/**\"}]\n");
         }
     }
@@ -66,7 +68,7 @@ fn text_of(path: &PathBuf, flag: &str) -> anyhow::Result<String> {
         .map_err(|path| anyhow::anyhow!("{flag} {}: it is no UTF-8 text; name the folder around it", path.display()))
 }
 
-fn endpoint(Allowed { host, port, access }: &Allowed) -> String {
+fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> {
     let rules = match access {
         None => "",
         Some(Access::Tcp) => ", protocol: tcp",
@@ -74,7 +76,7 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> String {
         Some(Access::ReadWrite) => ", protocol: rest, enforcement: enforce, access: read-write",
         Some(Access::Full) => ", protocol: rest, enforcement: enforce, access: full",
     };
-    format!("{{host: {host:?}, port: {port}{rules}}}")
+    Ok(format!("{{host: {}, port: {port}{rules}}}", serde_json::to_string(host)?))
 }
 
 /// Joins a policy file's text, if there is one, and the documents of a command line.

@@ -77,14 +77,18 @@ fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsS
         Some(end) => (bytes.get(..end), bytes.get(end + 1..).map(|value| OsString::from_vec(value.to_vec()))),
         None => (Some(bytes), caller.get(&word.to_string_lossy()).map(OsStr::to_owned)),
     };
-    let name = name.and_then(|name| std::str::from_utf8(name).ok()).context("a name is text")?;
-    if variable::is_refused(name) || environment::is_reserved(name) && name != "PATH" {
+    // Not shown: a line may be a part of a secret.
+    let name = name.and_then(|name| std::str::from_utf8(name).ok()).context("expected NAME=VALUE or NAME")?;
+    if variable::is_refused(name) && !name.is_empty() || environment::is_reserved(name) && name != "PATH" {
         bail!(
             "{name}: it would have programs run other code, leave proxy and certificates, or is the sandbox's to set"
         );
     }
-    let value = value.with_context(|| format!("{name}: there is no such variable; set one by NAME=VALUE"))?;
-    Ok((name.into(), value))
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_name) {
+        bail!("expected NAME=VALUE or NAME, with letters, digits and `_` in the name");
+    }
+    Ok((name.into(), value.context("there is no such variable; set one by NAME=VALUE")?))
 }
 
 /// Returns the names of the variables that reach the command and look like secrets.

@@ -6,8 +6,8 @@
 //! be read whole is said.
 
 use std::ffi::OsStr;
-use std::fs::{Metadata, OpenOptions};
-use std::io::Read;
+use std::fs::{DirEntry, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -34,59 +34,79 @@ impl SensitivePath {
     }
 }
 
+/// What was found in a work tree or repository.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) paths: Vec<SensitivePath>,
+    /// Why further paths may not be known.
+    pub(super) unknown: Vec<String>,
+}
+
+impl Found {
+    fn add(&mut self, path: PathBuf) {
+        self.paths.push(SensitivePath::new(path));
+    }
+
+    /// Returns what could be read; what could not is remembered.
+    fn known<T: Default>(&mut self, read: Result<T, String>) -> T {
+        read.unwrap_or_else(|why| {
+            self.unknown.push(why);
+            T::default()
+        })
+    }
+}
+
 /// Returns the paths in the work tree or repository `folder` that the command must not change; none if it is neither. With `has_config`
 /// those of the configuration are among them.
-///
-/// # Errors
-/// Why not all of them can be known.
-pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Result<Vec<SensitivePath>, String> {
+pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
     let link = folder.join(".git");
-    let mut found = Vec::new();
+    let mut found = Found::default();
     let own = match link.metadata() {
         // A linked work tree, or a submodule (gitrepository-layout(5)).
         Ok(data) if data.is_file() => {
-            found.push(SensitivePath::new(link.clone()));
-            let Some(own) = linked(&link) else { return Ok(found) };
+            found.add(link.clone());
+            let Some(own) = found.known(linked(&link)) else { return found };
             own
         }
         Ok(_) => link,
         // A bare repository.
         Err(_) if is_repository(folder) => folder.to_owned(),
-        Err(_) => return Ok(found),
+        Err(_) => return found,
     };
-    let common = path_of(&own.join("commondir"), "").map(|common| normal(&own.join(common)));
+    let common = found.known(path_of(&own.join("commondir"), "")).map(|common| normal(&own.join(common)));
     let repository = common.unwrap_or_else(|| own.clone());
     let mut repositories = vec![repository.clone()];
-    modules(&repository, &mut repositories)?;
+    let searched = modules(&repository, &mut repositories);
+    found.known(searched);
     if own != repository {
-        found.extend(leads(&own, has_config));
+        found.paths.extend(leads(&own, has_config));
     }
     for repository in &repositories {
-        let config = content_of(&repository.join("config")).unwrap_or_default();
+        let config = found.known(content_of(&repository.join("config"))).unwrap_or_default();
         // The `.git` file of a submodule's work tree leads to its repository.
         let tree = value_of(&config, "worktree").map(|tree| normal(&repository.join(tree)).join(".git"));
-        found.extend(tree.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
+        found.paths.extend(tree.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
         let tree = repository.parent().unwrap_or(repository);
         let hooks = value_of(&config, "hookspath").map(|hooks| normal(&tree.join(hooks)));
         for hooks in hooks.into_iter().chain([repository.join("hooks")]) {
-            found.extend(targets(&hooks)?.into_iter().map(SensitivePath::new));
-            found.push(SensitivePath::new(hooks));
+            found.known(targets(&hooks)).into_iter().for_each(|target| found.add(target));
+            found.add(hooks);
         }
-        found.push(SensitivePath::new(repository.join("info/attributes")));
-        for linked in std::fs::read_dir(repository.join("worktrees")).into_iter().flatten().flatten().take(FOLDERS) {
-            found.extend(leads(&linked.path(), has_config));
+        found.add(repository.join("info/attributes"));
+        for linked in found.known(entries(&repository.join("worktrees"))) {
+            found.paths.extend(leads(&linked.path(), has_config));
         }
         if has_config {
-            found.extend(["config", "config.worktree"].map(|name| SensitivePath::new(repository.join(name))));
+            ["config", "config.worktree"].into_iter().for_each(|name| found.add(repository.join(name)));
             let included = value_of(&config, "path").map(|path| normal(&repository.join(path)));
-            found.extend(included.map(SensitivePath::new));
+            found.paths.extend(included.map(SensitivePath::new));
             // It would make another folder's configuration count.
-            found.push(SensitivePath { path: repository.join("commondir"), placeholder: ".\n" });
+            found.paths.push(SensitivePath { path: repository.join("commondir"), placeholder: ".\n" });
         }
     }
     // Each is looked at as part of the whole.
-    found.retain(|found| found.path != folder);
-    Ok(found)
+    found.paths.retain(|found| found.path != folder);
+    found
 }
 
 /// The files of a linked work tree's own part of the repository that lead to the rest.
@@ -97,8 +117,9 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
 }
 
 /// Returns the repository that a `.git` file names.
-fn linked(file: &Path) -> Option<PathBuf> {
-    Some(normal(&file.parent()?.join(path_of(file, "gitdir:")?)))
+fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
+    let target = path_of(file, "gitdir:")?;
+    Ok(target.and_then(|target| Some(normal(&file.parent()?.join(target)))))
 }
 
 fn is_repository(folder: &Path) -> bool {
@@ -107,9 +128,13 @@ fn is_repository(folder: &Path) -> bool {
 
 /// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.
 fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
-    let (mut folders, mut seen) = (vec![repository.join("modules")], 0);
+    let (mut folders, mut seen, mut failed) = (vec![repository.join("modules")], 0, Ok(()));
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let entries = entries(&folder).unwrap_or_else(|why| {
+            failed = Err(why);
+            Vec::new()
+        });
+        for entry in entries {
             // A symlink leads to a repository that is no submodule's.
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
@@ -127,21 +152,32 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
             }
         }
     }
-    Ok(())
+    failed
 }
 
 /// Returns what the symlinks in a folder of hooks lead to.
 fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    for (index, entry) in std::fs::read_dir(hooks).into_iter().flatten().flatten().enumerate() {
-        if index > FOLDERS {
-            return Err(format!("{} has more than {FOLDERS} entries", hooks.display()));
+    let links = entries(hooks)?.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    Ok(links.filter_map(|link| std::fs::canonicalize(link.path()).ok()).filter(|target| target.is_file()).collect())
+}
+
+/// Returns the entries of a folder; none if there is no folder.
+///
+/// # Errors
+/// It cannot be read, or has more than [`FOLDERS`].
+fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
+    let opened = match std::fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
         }
-        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-            found.extend(std::fs::canonicalize(entry.path()).ok().filter(|target| target.is_file()));
-        }
+        opened => opened.map_err(failed)?,
+    };
+    let found: Vec<_> = opened.take(FOLDERS + 1).collect::<Result<_, _>>().map_err(failed)?;
+    match found.len() > FOLDERS {
+        true => Err(format!("{} has more than {FOLDERS} entries", folder.display())),
+        false => Ok(found),
     }
-    Ok(found)
 }
 
 /// Returns the last value of a key, in lower case, of a configuration, in whatever section; these names occur in one.
@@ -157,24 +193,36 @@ fn value_of(config: &[u8], key: &str) -> Option<PathBuf> {
     config.split(|byte| *byte == b'\n').filter_map(value).next_back()
 }
 
-fn line_of(file: &Path) -> Option<Vec<u8>> {
-    let content = content_of(file)?;
-    Some(content.split(|byte| *byte == b'\n').next()?.trim_ascii_end().to_owned())
+/// Returns the path in the first line of a file, behind `word`; `None` if there is no file, or another word.
+fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
+    let Some(content) = content_of(file)? else { return Ok(None) };
+    let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let path = line.strip_prefix(word.as_bytes()).map(<[u8]>::trim_ascii_start);
+    Ok(path.map(|path| PathBuf::from(OsStr::from_bytes(path))))
 }
 
-/// Returns the path in the first line of a file, behind `word`.
-fn path_of(file: &Path, word: &str) -> Option<PathBuf> {
-    let line = line_of(file)?;
-    Some(PathBuf::from(OsStr::from_bytes(line.strip_prefix(word.as_bytes())?.trim_ascii_start())))
-}
-
-fn content_of(file: &Path) -> Option<Vec<u8>> {
+/// Returns the content of a file; `None` if there is none.
+///
+/// # Errors
+/// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
+fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
+    let failed = |error: io::Error| format!("{}: {error}", file.display());
     // Of whatever kind an earlier run has left it; git follows symlinks.
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file).ok()?;
+    let opened = match OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        opened => opened.map_err(failed)?,
+    };
+    if !opened.metadata().map_err(failed)?.is_file() {
+        return Err(format!("{} is no file", file.display()));
+    }
     let mut content = Vec::new();
-    file.metadata().ok().filter(Metadata::is_file)?;
-    file.take(BYTES).read_to_end(&mut content).ok()?;
-    Some(content)
+    opened.take(BYTES + 1).read_to_end(&mut content).map_err(failed)?;
+    match content.len() as u64 > BYTES {
+        true => Err(format!("{} has more than {BYTES} bytes", file.display())),
+        false => Ok(Some(content)),
+    }
 }
 
 /// Returns `path` without `.` and `..`, which the command must not be able to make lead elsewhere.
@@ -205,7 +253,7 @@ mod tests {
     }
 
     fn names(tree: &Path, root: &Path, has_config: bool) -> Vec<String> {
-        let paths = sensitive_paths(tree, has_config).unwrap().into_iter();
+        let paths = sensitive_paths(tree, has_config).paths.into_iter();
         let mut names: Vec<_> =
             paths.map(|found| found.path.strip_prefix(root).unwrap().display().to_string()).collect();
         names.sort_unstable();
@@ -223,7 +271,7 @@ mod tests {
             git(tree, &["init", "-q"]);
             git(tree, &["commit", "-q", "--allow-empty", "-m", "first"]);
         }
-        assert!(sensitive_paths(&root, true).unwrap().is_empty());
+        assert!(sensitive_paths(&root, true).paths.is_empty());
         git(&main, &["submodule", "--quiet", "add", other.to_str().unwrap(), "deep/sub"]);
         git(&main, &["worktree", "add", "-q", root.join("linked").to_str().unwrap()]);
         let own = ["main/.git/hooks", "main/.git/info/attributes"];
@@ -249,5 +297,11 @@ mod tests {
         }
         assert!(!found.contains(&"main/.git".to_owned()));
         assert_eq!(names(&main.join(".git"), &root, false), found);
+        // What cannot be read is said, and takes nothing else away.
+        std::fs::remove_file(main.join(".git/config")).unwrap();
+        std::fs::create_dir(main.join(".git/config")).unwrap();
+        let odd = sensitive_paths(&main, false);
+        assert!(odd.unknown.iter().any(|why| why.ends_with("config is no file")), "{:?}", odd.unknown);
+        assert!(odd.paths.iter().any(|found| found.path.ends_with("main/.git/hooks")));
     }
 }

@@ -85,13 +85,11 @@ impl CarveOuts {
         let has_config = options.git_config == GitConfig::Ro;
         let mut of_git = Vec::new();
         for folder in writable {
-            match git::sensitive_paths(folder, has_config) {
-                Ok(found) => of_git.extend(found),
-                Err(why) => incomplete.push(format!(
-                    "hooks of the git work tree {} are not kept from the command: {why}",
-                    folder.display()
-                )),
-            }
+            let found = git::sensitive_paths(folder, has_config);
+            of_git.extend(found.paths);
+            let line =
+                |why: String| format!("not all hooks of {} may be kept from the command: {why}", folder.display());
+            incomplete.extend(found.unknown.into_iter().map(line));
         }
         wanted.extend(of_git.into_iter().filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
             path: found.path,
