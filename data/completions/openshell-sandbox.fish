@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= proposals= observe= observe-merge credentials= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-merge inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -46,9 +46,9 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l gra
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l drain -d 'Time between a signal to end and asking the command to: the sandbox is not ready any more (--health-port), and lets no more clients in from outside' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env -d 'Set a variable of the command, or pass the caller\'s on, which matters with --clear-env; may be repeated' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env-file -d 'Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proposals -d 'Write a policy fragment that would permit the refused connections and requests' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined' -r -F
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l inference-routes -d 'Routes to the models at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l sandbox-id -d 'Id of this sandbox at its gateway, which then gives policy, credentials and routes [or OPENSHELL_SANDBOX_ID]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l sandbox -d 'Name of this sandbox at its gateway [default: the id, or OPENSHELL_SANDBOX]' -r
@@ -80,6 +80,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s i -l interactive -d 'Give the command the terminal [default: when standard input is one]'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-interactive -d 'Never give the command the terminal; it may still be its standard input'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller\'s'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l secrets-from-env -d 'Give the command placeholders for all variables that look like secrets, each for the hosts of its issuer alone; those of unknown issuers are refused everywhere'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'

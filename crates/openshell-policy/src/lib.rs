@@ -12,6 +12,7 @@ pub mod policy;
 pub mod credential;
 pub mod filesystem;
 pub mod inference;
+pub mod issuers;
 pub mod network;
 pub mod process;
 pub mod proposal;

@@ -83,17 +83,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) no_interactive: bool,
 
-    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller's
-    #[arg(long)]
-    pub(crate) clear_env: bool,
-
-    /// Set a variable of the command, or pass the caller's on, which matters with --clear-env; may be repeated
-    #[arg(long, value_name = "NAME[=VALUE]")]
-    pub(crate) env: Vec<OsString>,
-
-    /// Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments
-    #[arg(long, value_name = "FILE")]
-    pub(crate) env_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) environment: EnvironmentArgs,
 
     /// Write a policy fragment that would permit the refused connections and requests
     #[arg(long, value_name = "FILE")]
@@ -106,10 +97,6 @@ pub(crate) struct Args {
     /// Keep the entries of an earlier --observe in the file instead of replacing it
     #[arg(long, requires = "observe")]
     pub(crate) observe_merge: bool,
-
-    /// Credentials (YAML) that the proxy injects; the command sees placeholders
-    #[arg(long, value_name = "FILE")]
-    pub(crate) credentials: Option<PathBuf>,
 
     /// Routes to the models at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]
     #[arg(long, value_name = "FILE")]
@@ -392,6 +379,31 @@ fn allowed(text: &str) -> Result<Allowed, String> {
     let port = port.ok_or("a port is a whole number from 1 to 65535")?;
     HostPattern::parse(host).map_err(|error| error.to_string())?;
     Ok(Allowed { host: host.to_owned(), port, access })
+}
+
+/// Options of the command's environment.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EnvironmentArgs {
+    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller's
+    #[arg(long)]
+    pub(crate) clear_env: bool,
+
+    /// Set a variable of the command, or pass the caller's on, which matters with --clear-env; may be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+
+    /// Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Option<PathBuf>,
+
+    /// Credentials (YAML) that the proxy injects; the command sees placeholders
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
+
+    /// Give the command placeholders for all variables that look like secrets, each for the hosts of its issuer alone; those of unknown
+    /// issuers are refused everywhere
+    #[arg(long)]
+    pub(crate) secrets_from_env: bool,
 }
 
 /// Options of the paths that are taken out of granted folders.

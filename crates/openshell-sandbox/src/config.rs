@@ -15,14 +15,15 @@ use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
 use crate::ca_dir;
-use crate::cli::{self, Args, CarveOutArgs, LogPlace, NetworkMode, Published};
+use crate::cli::{self, Args, CarveOutArgs, EnvironmentArgs, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
 use crate::sources::composed;
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
-use crate::sources::{route_file, variables};
+use crate::sources::route_file::{self, RouteSet};
+use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
 
 /// Everything that a run depends on.
@@ -294,8 +295,11 @@ impl Config {
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
-        if args.credentials.is_some() && args.network != NetworkMode::Proxy {
-            bail!("--credentials needs --network proxy: it is the proxy that replaces placeholders");
+        let has_credentials = args.environment.credentials.is_some() || args.environment.secrets_from_env;
+        if has_credentials && args.network != NetworkMode::Proxy {
+            bail!(
+                "--credentials and --secrets-from-env need --network proxy: it is the proxy that replaces placeholders"
+            );
         }
         if !args.publish.is_empty() && args.network != NetworkMode::Proxy {
             bail!(
@@ -325,9 +329,10 @@ impl Config {
         let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
-        let (named_credentials, named_routes) = (args.credentials.clone(), routes.clone());
+        let (named_credentials, named_routes) = (args.environment.credentials.clone(), routes.clone());
         let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
-        let credentials = args.credentials.map(|file| OpenedCredentials::open(file, &mut environment)).transpose()?;
+        let Inherited { environment, credentials } =
+            inherited(args.environment, routes.as_ref(), environment, &mut warnings)?;
         let named = credentials.iter().flat_map(OpenedCredentials::files).map(|file| ("file of a credential", file));
         let keys = routes.iter().flat_map(|routes| &routes.files).map(|file| ("file of a model's key", file.as_path()));
         let secret_files: Vec<_> =
@@ -341,20 +346,6 @@ impl Config {
                 .chain(ca_dir.iter().flat_map(|folder| ca_dir::key_files(folder)).map(|path| ("key of --ca-dir", path)))
                 .collect();
         let watched = args.watch.then(|| watched(origin.files(), &secret_files)).transpose()?.unwrap_or_default();
-        for name in routes.iter().flat_map(|routes| &routes.variables) {
-            drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
-        }
-        let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
-        let mut environment = if args.clear_env { environment.cleared() } else { environment };
-        // Those that are given are meant.
-        let secrets = variables::secrets(&environment);
-        if !secrets.is_empty() {
-            warnings.push(format!(
-                "the command gets {}, which look like secrets: keep them out with --clear-env, or give it placeholders with --credentials",
-                secrets.join(", ")
-            ));
-        }
-        given.into_iter().for_each(|(name, value)| environment.set(name, value));
         let (mut gateway, mut run_as, mut push_level) = (None, None, None);
         let mut variables = Vec::new();
         if let Some(launched) = launched {
@@ -449,10 +440,57 @@ pub(crate) fn launched(place: Place) -> anyhow::Result<Launched> {
     Launched::read(place, &mut Environment::new(std::env::vars_os()))
 }
 
+/// The variables that the command inherits, and the credentials that are kept from it.
+struct Inherited {
+    environment: Environment,
+    credentials: Option<OpenedCredentials>,
+}
+
+/// Takes the secrets of `routes` and of credentials out of `environment`, and adds what is given; adds a warning of secrets that are left.
+///
+/// # Errors
+/// A file cannot be read, or a variable is refused.
+fn inherited(
+    args: EnvironmentArgs,
+    routes: Option<&RouteSet>,
+    mut environment: Environment,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<Inherited> {
+    let has_credentials = args.credentials.is_some() || args.secrets_from_env;
+    let credentials = has_credentials.then(|| OpenedCredentials::open(args.credentials, &mut environment));
+    let mut credentials = credentials.transpose()?;
+    for name in routes.iter().flat_map(|routes| &routes.variables) {
+        drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
+    }
+    let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
+    // Those that are given are meant.
+    for name in given.iter().filter_map(|(name, _)| name.to_str()) {
+        drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
+    }
+    if let Some(credentials) = credentials.as_mut().filter(|_| args.secrets_from_env) {
+        credentials.take_secrets(&mut environment);
+    }
+    let mut environment = if args.clear_env { environment.cleared() } else { environment };
+    let secrets = environment_secrets::names(&environment);
+    if !secrets.is_empty() {
+        warnings.push(format!(
+            "the command gets {}, which look like secrets: give it placeholders with --secrets-from-env, or keep them out with --clear-env",
+            secrets.join(", ")
+        ));
+    }
+    given.into_iter().for_each(|(name, value)| environment.set(name, value));
+    if let Some(routes) = routes {
+        let is_placeholder = |name: &str| credentials.as_ref().is_some_and(|credentials| credentials.has(name));
+        routes.set_client_variables(&mut environment, is_placeholder);
+    }
+    Ok(Inherited { environment, credentials })
+}
+
 /// Refuses arguments that a gateway answers for.
 fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     let given = [
-        (args.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
+        (args.environment.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
+        (args.environment.secrets_from_env, "--secrets-from-env", "the gateway gives the credentials"),
         (args.observe.is_some(), "--observe", "the gateway gives the policy"),
         (args.watch, "--watch", "the gateway gives the policy"),
         (!args.policy.is_empty(), "--allow, --write, --read, --hide or --preset", "the gateway gives the policy"),

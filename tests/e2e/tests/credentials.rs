@@ -933,3 +933,63 @@ fn debug_lines_tell_each_step_of_a_request_and_neither_secret_nor_query() {
     assert!(!shown.stderr.contains(SECRET) && !shown.stderr.contains("from-the-query"), "{}", shown.stderr);
     assert!(!run("info").stderr.contains("connection{"));
 }
+
+#[test]
+fn secrets_of_the_environment_are_placeholders_for_the_hosts_of_their_issuers_alone() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let work = lab.folder("work");
+    let file = file(&lab, r#"credentials: {OF_FILE: {env: IN_FILE_TOKEN, hosts: ["web.test"]}}"#);
+    let pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n";
+    let script = r#"
+ask() { curl -sS -H "Authorization: Bearer $1" https://web.test/$2 -w ' %{http_code}\n'; }
+ask $OPENAI_API_KEY a; ask $GITHUB_TOKEN b; ask $DEPLOY_PASSWORD c; ask $OF_FILE d; ask $MEANT_TOKEN e
+touch ready; until [ -e go ]; do sleep 0.02; done
+ask $OPENAI_API_KEY f; ask $GITHUB_TOKEN g
+echo "[$SIGNING_KEY]"; env; cat /proc/*/environ | tr '\0' '\n'"#;
+    let started = lab
+        .sandbox(&policy(&["/usr/bin/curl"], FULL))
+        .args(&["--upstream-ca-file", &origin.authority(), "--credentials", &file, "--secrets-from-env"])
+        .args(&["--env", "MEANT_TOKEN", "--workdir", work.to_str().unwrap(), "--clear-env"])
+        .env("OPENAI_BASE_URL", "https://web.test/v1")
+        .env("OPENAI_API_KEY", "models-secret")
+        .env("GITHUB_TOKEN", "github-secret")
+        .env("DEPLOY_PASSWORD", "deploy-secret")
+        .env("IN_FILE_TOKEN", "file-secret")
+        .env("MEANT_TOKEN", "meant-value")
+        .env("SIGNING_KEY", pem)
+        .start(&["sh", "-c", script]);
+    while !work.join("ready").exists() {
+        std::thread::yield_now();
+    }
+    started.signal(Signal::HUP);
+    while !lab.log().contains("Credentials reloaded successfully") {
+        std::thread::yield_now();
+    }
+    std::fs::write(work.join("go"), "").unwrap();
+    let finished = started.wait();
+    let keys: Vec<_> = origin.seen().iter().map(|seen| text(&seen[2]["authorization"]).to_owned()).collect();
+    let expected = ["models-secret", "file-secret", "meant-value", "models-secret"].map(|key| format!("Bearer {key}"));
+    assert_eq!(keys, expected, "{finished:?}");
+    assert_eq!(finished.stdout.matches("credential_endpoint_mismatch").count(), 3, "{finished:?}");
+    assert!(finished.stdout.contains("[]\n") && !finished.stdout.contains("IN_FILE_TOKEN"), "{finished:?}");
+    for secret in ["models-secret", "github-secret", "deploy-secret", "file-secret", "MIIE"] {
+        let log = lab.log();
+        assert!(![&finished.stdout, &finished.stderr, &log].iter().any(|text| text.contains(secret)), "{finished:?}");
+    }
+    for line in [
+        "DEPLOY_PASSWORD: no hosts are known, so the placeholder is refused everywhere",
+        "SIGNING_KEY is kept out of the command, without a placeholder",
+    ] {
+        assert!(finished.stderr.contains(line), "{finished:?}");
+    }
+    assert!(!finished.stderr.contains("look like secrets"), "{finished:?}");
+    assert!(lab.log().contains("GITHUB_TOKEN (api.github.com, github.com, uploads"), "{}", lab.log());
+}
+
+#[test]
+fn secrets_of_the_environment_need_the_proxy() {
+    let lab = Lab::with_web();
+    let refused = lab.sandbox(&super::policy("{}")).args(&["--network", "block", "--secrets-from-env"]).sh("echo ran");
+    assert!(refused.code() == 1 && refused.stderr.contains("need --network proxy"), "{refused:?}");
+}

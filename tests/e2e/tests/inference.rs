@@ -541,3 +541,34 @@ fn malformed_requests_are_refused() {
     assert!(finished.stdout.lines().all(|line| line.ends_with(" 400")), "{finished:?}");
     assert_eq!(backend.seen().len(), 0);
 }
+
+#[test]
+fn clients_get_the_base_urls_and_keys_of_the_models_unless_the_caller_has_others() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let print = "echo $OPENAI_BASE_URL,$OPENAI_API_KEY,$ANTHROPIC_BASE_URL,$ANTHROPIC_AUTH_TOKEN,$ANTHROPIC_API_KEY";
+    let both = format!("[{}]", route("good", ""));
+    let defaults = "https://inference.local/v1,any,https://inference.local,any,";
+    let run = |routes: &str, variables: &[(&str, &str)], flags: &[&str]| {
+        let run = sandbox(&lab, routes).args(flags);
+        variables.iter().fold(run, |run, (name, value)| run.env(name, value)).sh(print).ok().to_owned()
+    };
+    assert_eq!(run(&both, &[], &[]), defaults);
+    assert_eq!(run(&both, &[], &["--clear-env"]), defaults);
+    let of_openai = both.replace(ALL, "openai_responses");
+    assert_eq!(run(&of_openai, &[], &[]), "https://inference.local/v1,any,,,");
+    // The operator's key is the command's neither by its own name.
+    let by_variable = both.replace("api_key: sk-of-the-operator", "api_key_env: OPENAI_API_KEY");
+    assert_eq!(run(&by_variable, &[("OPENAI_API_KEY", "sk-of-the-operator")], &[]), defaults);
+    let own = [("OPENAI_BASE_URL", "https://web.test/v1"), ("ANTHROPIC_API_KEY", "own")];
+    assert_eq!(run(&both, &own, &[]), "https://web.test/v1,,https://inference.local,,own");
+    let taken = "https://inference.local/v1,any,https://inference.local,,openshell:resolve:env:ANTHROPIC_API_KEY";
+    assert_eq!(run(&both, &[("ANTHROPIC_API_KEY", "own")], &["--secrets-from-env"]), taken);
+    let asked = sandbox(&lab, &both).env("ANTHROPIC_API_KEY", "own").args(&["--secrets-from-env"]).sh(
+        "curl -sS $OPENAI_BASE_URL/chat/completions -H \"Authorization: Bearer $OPENAI_API_KEY\" -d '{\"model\": \"x\"}' -o /dev/null -w '%{http_code} '
+         curl -sS $ANTHROPIC_BASE_URL/v1/messages -H \"x-api-key: $ANTHROPIC_API_KEY\" -d '{\"model\": \"x\"}' -o /dev/null -w '%{http_code}'",
+    );
+    assert_eq!(asked.ok(), "200 200", "{asked:?}");
+    assert_eq!(backend.seen().len(), 2);
+    assert!(backend.seen().iter().all(|seen| !seen.to_string().contains("openshell:resolve")), "{:?}", backend.seen());
+}

@@ -40,10 +40,6 @@ fn run_by(lab: &Lab, packages: &Packages, how: &str, words: &[&str]) -> Finished
         .args(&["--inference-routes", &file(lab, &routes)])
         .env("PYTHONPATH", &folder.to_string())
         .env("NODE_PATH", &format!("{folder}/node_modules"))
-        .env("OPENAI_BASE_URL", "https://inference.local/v1")
-        .env("ANTHROPIC_BASE_URL", "https://inference.local")
-        .env("OPENAI_API_KEY", "any")
-        .env("ANTHROPIC_API_KEY", "any")
         .run(words)
 }
 

@@ -1,11 +1,13 @@
-//! The credentials file: credentials with their secrets.
+//! Credentials with their secrets: those of the credentials file, and of the caller's variables.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_policy::credential::{CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource};
+use openshell_policy::credential::{
+    Binding, CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource,
+};
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
 use openshell_policy::words::{ConfigState, Severity};
@@ -15,28 +17,37 @@ use openshell_supervisor::environment::{self, Environment};
 use openshell_supervisor::protected::Protection;
 
 use crate::logging;
+use crate::sources::environment_secrets::EnvironmentSecrets;
 use crate::sources::input::Phase;
 use crate::sources::secret_file;
 
 /// The content of a credentials file, without the secrets that are elsewhere.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ParsedCredentials {
     pub(crate) specs: Vec<CredentialSpec>,
     pub(crate) warnings: Vec<String>,
 }
 
+/// The sources of credentials that a reload reads again.
+#[derive(Debug)]
+pub(crate) struct CredentialSources {
+    file: Option<CredentialFile>,
+    /// Secrets of the caller's variables, and the summary of them. A credential of the file counts before one of the same name.
+    environment: Option<EnvironmentSecrets>,
+}
+
 /// A credentials file that can be read again.
 #[derive(Debug)]
-pub(crate) struct CredentialFile {
+struct CredentialFile {
     path: PathBuf,
     /// Values of the variables that the file named at the start; the environment is gone later.
     variables: BTreeMap<String, Secret>,
 }
 
-/// A credentials file with its content at the start.
+/// Sources of credentials with the file's content at the start.
 #[derive(Debug)]
 pub(crate) struct OpenedCredentials {
-    file: CredentialFile,
+    sources: CredentialSources,
     parsed: ParsedCredentials,
 }
 
@@ -55,12 +66,12 @@ pub(crate) struct CredentialReport {
 }
 
 impl OpenedCredentials {
-    /// Parses the file at `path`, and takes the variables that it names out of `environment`.
+    /// Parses the file at `path`, if there is one, and takes the variables that it names out of `environment`.
     ///
     /// # Errors
     /// The file cannot be read or is invalid, with every violation.
-    pub(crate) fn open(path: PathBuf, environment: &mut Environment) -> anyhow::Result<Self> {
-        let parsed = parse(&path, Phase::Start)?;
+    pub(crate) fn open(path: Option<PathBuf>, environment: &mut Environment) -> anyhow::Result<Self> {
+        let parsed = path.as_ref().map(|path| parse(path, Phase::Start)).transpose()?.unwrap_or_default();
         let named = parsed.specs.iter().filter_map(|spec| match &spec.source {
             SecretSource::Variable(name) => Some(name),
             SecretSource::File(_) | SecretSource::Value(_) => None,
@@ -69,7 +80,20 @@ impl OpenedCredentials {
         for name in named {
             variables.extend(environment.take(name).map(|value| (name.clone(), Secret::new(value.into_vec()))));
         }
-        Ok(Self { file: CredentialFile { path, variables }, parsed })
+        let file = path.map(|path| CredentialFile { path, variables });
+        Ok(Self { sources: CredentialSources { file, environment: None }, parsed })
+    }
+
+    /// Takes all variables that look like secrets out of `environment` too.
+    pub(crate) fn take_secrets(&mut self, environment: &mut Environment) {
+        self.sources.environment = Some(EnvironmentSecrets::take(environment));
+    }
+
+    /// Returns true if the command gets a placeholder as the variable `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let of_file = self.parsed.specs.iter().map(|spec| &spec.name);
+        let taken = self.sources.environment.iter().flat_map(|taken| &taken.secrets).map(|secret| &secret.name);
+        of_file.chain(taken).any(|known| known.as_str() == name)
     }
 
     /// Returns the files that hold secrets.
@@ -81,9 +105,9 @@ impl OpenedCredentials {
     ///
     /// # Errors
     /// A secret is missing or invalid.
-    pub(crate) fn resolve(self) -> anyhow::Result<(CredentialFile, CredentialSet)> {
-        let credentials = self.file.resolve(self.parsed, Phase::Start)?;
-        Ok((self.file, credentials))
+    pub(crate) fn resolve(self) -> anyhow::Result<(CredentialSources, CredentialSet)> {
+        let credentials = self.sources.resolve(self.parsed, Phase::Start)?;
+        Ok((self.sources, credentials))
     }
 }
 
@@ -96,47 +120,73 @@ impl ParsedCredentials {
     }
 }
 
-impl CredentialFile {
-    /// Reads the file again, and looks up the secrets.
+impl CredentialSources {
+    /// Reads the file again, if there is one, and looks up the secrets.
     ///
     /// # Errors
     /// The file cannot be read or is invalid, with every violation; a secret is missing or invalid, or in a file that the
     /// workload can read.
     pub(crate) fn reload(&self, protection: &Protection) -> anyhow::Result<CredentialSet> {
-        let parsed = parse(&self.path, Phase::Reload)?;
-        if let Some(file) = parsed.files().find(|file| !protection.hides(file)) {
-            let (own, file) = (self.path.display(), file.display());
-            bail!("{own} names {file}, which the policy lets the workload read; move it, or start again");
-        }
+        let parsed = self.file.as_ref().map(|file| file.parse_again(protection)).transpose()?.unwrap_or_default();
         self.resolve(parsed, Phase::Reload)
     }
 
     fn resolve(&self, parsed: ParsedCredentials, phase: Phase) -> anyhow::Result<CredentialSet> {
         let ParsedCredentials { specs, mut warnings } = parsed;
-        let (mut credentials, mut errors, mut variables) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut credentials, mut summaries) = (Vec::new(), Vec::new());
+        if let Some(file) = &self.file {
+            credentials = file.resolve(specs, &mut warnings, phase)?;
+            summaries.push(format!("{}: {} credentials", file.path.display(), credentials.len()));
+        }
+        if let Some(environment) = &self.environment {
+            for own in &environment.secrets {
+                if credentials.iter().all(|(name, ..)| *name != own.name) {
+                    credentials.push((own.name.clone(), Secret::new(own.secret.expose().to_vec()), own.binding()));
+                }
+            }
+            warnings.extend(environment.warnings());
+            summaries.push(environment.summary());
+        }
+        let variables = credentials.iter().map(|(name, ..)| (name.to_string(), name.placeholder())).collect();
+        let report = CredentialReport { warnings, summary: summaries.join("; ") };
+        Ok(CredentialSet { vault: Vault::new(credentials), variables, report })
+    }
+}
+
+impl CredentialFile {
+    fn parse_again(&self, protection: &Protection) -> anyhow::Result<ParsedCredentials> {
+        let parsed = parse(&self.path, Phase::Reload)?;
+        if let Some(file) = parsed.files().find(|file| !protection.hides(file)) {
+            let (own, file) = (self.path.display(), file.display());
+            bail!("{own} names {file}, which the policy lets the workload read; move it, or start again");
+        }
+        Ok(parsed)
+    }
+
+    fn resolve(
+        &self,
+        specs: Vec<CredentialSpec>,
+        warnings: &mut Vec<String>,
+        phase: Phase,
+    ) -> anyhow::Result<Vec<(CredentialName, Secret, Binding)>> {
+        let (mut credentials, mut errors) = (Vec::new(), Vec::new());
         for CredentialSpec { name, source, binding } in specs {
             let is_elsewhere = !matches!(source, SecretSource::Value(_));
             match self.secret(source, phase) {
                 Ok(secret) => {
                     if is_elsewhere && secret.expose().len() < SHORT_SECRET_BYTES {
-                        warnings.push(format!(
-                            "{}: credentials.{name}: {}",
-                            self.path.display(),
-                            WarningKind::SecretShort
-                        ));
+                        let short = WarningKind::SecretShort;
+                        warnings.push(format!("{}: credentials.{name}: {short}", self.path.display()));
                     }
-                    variables.push((name.to_string(), name.placeholder()));
                     credentials.push((name, secret, binding));
                 }
                 Err(error) => errors.push(format!("credentials.{name}: {error:#}")),
             }
         }
-        if !errors.is_empty() {
-            bail!("{}: {}", self.path.display(), errors.join("\n  "));
+        if errors.is_empty() {
+            return Ok(credentials);
         }
-        let summary = format!("{}: {} credentials", self.path.display(), credentials.len());
-        let vault = Vault::new(credentials);
-        Ok(CredentialSet { vault, variables, report: CredentialReport { warnings, summary } })
+        bail!("{}: {}", self.path.display(), errors.join("\n  "))
     }
 
     fn secret(&self, source: SecretSource, phase: Phase) -> anyhow::Result<Secret> {

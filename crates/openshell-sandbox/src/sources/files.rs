@@ -9,7 +9,7 @@ use openshell_supervisor::protected::Protection;
 use tokio::sync::Notify;
 
 use crate::logging;
-use crate::sources::credential_file::{CredentialFile, OpenedCredentials};
+use crate::sources::credential_file::{CredentialSources, OpenedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::RouteSet;
@@ -28,7 +28,7 @@ pub(crate) struct Files {
 
 struct Paths {
     policy: PolicyFiles,
-    credentials: Option<CredentialFile>,
+    credentials: Option<CredentialSources>,
 }
 
 /// A part that could not be read.
@@ -86,7 +86,7 @@ impl Paths {
         let failed = |part| move |error| ReadError { part, error };
         let protection = protection.context("the sandbox is not confined yet").map_err(failed("Policy"))?;
         protection.verify().map_err(anyhow::Error::from).map_err(failed("Policy"))?;
-        let credentials = self.credentials.as_ref().map(|file| file.reload(protection)).transpose();
+        let credentials = self.credentials.as_ref().map(|sources| sources.reload(protection)).transpose();
         let credentials = credentials.map_err(failed("Credentials"))?;
         let policy = self.policy.read(Phase::Reload).map_err(failed("Policy"))?;
         Ok(Update { policy: Some(policy), credentials, ..Update::default() })

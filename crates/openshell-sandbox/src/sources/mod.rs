@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod composed;
 pub(crate) mod credential_file;
+pub(crate) mod environment_secrets;
 pub(crate) mod files;
 pub(crate) mod gateway;
 pub(crate) mod input;

@@ -1,9 +1,11 @@
 //! The inference route file: routes with their keys.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{KeySource, RouteSpec};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
@@ -31,6 +33,55 @@ pub(crate) struct RouteSet {
 #[derive(Clone, Debug)]
 pub(crate) struct RouteReport {
     pub(super) summary: String,
+}
+
+/// Variables of clients of one kind of interface.
+struct ClientVariables {
+    interfaces: &'static [Interface],
+    url: &'static str,
+    base: &'static str,
+    /// Variables that a key may be in; the first gets one that means nothing.
+    keys: &'static [&'static str],
+}
+
+/// Variables of the clients that the providers publish. Claude Code asks in a terminal whether to use an `ANTHROPIC_API_KEY`.
+const CLIENTS: &[ClientVariables] = &[
+    ClientVariables {
+        interfaces: &[
+            Interface::OpenaiChatCompletions,
+            Interface::OpenaiCompletions,
+            Interface::OpenaiResponses,
+            Interface::OpenaiEmbeddings,
+        ],
+        url: "OPENAI_BASE_URL",
+        base: "https://inference.local/v1",
+        keys: &["OPENAI_API_KEY"],
+    },
+    ClientVariables {
+        interfaces: &[Interface::AnthropicMessages],
+        url: "ANTHROPIC_BASE_URL",
+        base: "https://inference.local",
+        keys: &["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"],
+    },
+];
+
+impl RouteSet {
+    /// Sets base URLs and keys of clients that the routes serve, as far as `environment` has none; a URL of the caller's own keeps its
+    /// key too. `is_placeholder` returns true for variables that are set later.
+    pub(crate) fn set_client_variables(&self, environment: &mut Environment, is_placeholder: impl Fn(&str) -> bool) {
+        for ClientVariables { interfaces, url, base, keys } in CLIENTS {
+            let is_served = interfaces.iter().any(|interface| self.table.serving(*interface).next().is_some());
+            let has = |name: &str| environment.get(name).is_some_and(|value| !value.is_empty());
+            if !is_served || (has(url) && environment.get(url) != Some(OsStr::new(base))) {
+                continue;
+            }
+            let has_key = keys.iter().any(|name| has(name) || is_placeholder(name));
+            environment.set(*url, base);
+            if let Some(key) = keys.first().filter(|_| !has_key) {
+                environment.set(*key, "any");
+            }
+        }
+    }
 }
 
 impl RouteReport {

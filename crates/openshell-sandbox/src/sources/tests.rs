@@ -53,7 +53,8 @@ impl Folder {
 
     fn credentials(&self) -> CredentialSet {
         let mut environment = Environment::new([]);
-        let opened = OpenedCredentials::open(self.file("credentials.yaml", CREDENTIALS), &mut environment).unwrap();
+        let opened =
+            OpenedCredentials::open(Some(self.file("credentials.yaml", CREDENTIALS)), &mut environment).unwrap();
         opened.resolve().unwrap().1
     }
 

@@ -1,4 +1,4 @@
-//! Variables that a command line gives to the command, and those of the caller that look like secrets.
+//! Variables that a command line gives to the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -13,29 +13,6 @@ use crate::sources::input::{self, Phase};
 
 /// Bytes of a file of variables, at most.
 const BYTES: u64 = 1024 * 1024;
-
-/// Ends of names under which secrets are kept.
-const NAMES: &[&str] = &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
-
-/// Beginnings of secrets that their issuers have given a shape, and the length from which on they are one.
-const SHAPES: &[(&str, usize)] = &[
-    ("sk-", 20),
-    ("ghp_", 36),
-    ("gho_", 36),
-    ("ghs_", 36),
-    ("ghu_", 36),
-    ("github_pat_", 40),
-    ("glpat-", 20),
-    ("xoxb-", 20),
-    ("xoxp-", 20),
-    ("xapp-", 20),
-    ("AIza", 35),
-    ("AKIA", 20),
-    ("hf_", 30),
-    ("npm_", 36),
-    ("pypi-", 40),
-    ("-----BEGIN ", 40),
-];
 
 /// Returns the variables that `words` (`NAME=VALUE`, or `NAME` for the caller's) and the lines of `file` give.
 ///
@@ -89,16 +66,4 @@ fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsS
         bail!("expected NAME=VALUE or NAME, with letters, digits and `_` in the name");
     }
     Ok((name.into(), value.context("there is no such variable; set one by NAME=VALUE")?))
-}
-
-/// Returns the names of the variables that reach the command and look like secrets.
-pub(crate) fn secrets(variables: &Environment) -> Vec<String> {
-    let is_secret = |name: &str, value: &OsStr| {
-        let value = value.as_bytes();
-        let has_shape = |(begin, length): &(&str, usize)| value.starts_with(begin.as_bytes()) && value.len() >= *length;
-        !value.is_empty() && (NAMES.iter().any(|end| name.ends_with(end)) || SHAPES.iter().any(has_shape))
-    };
-    let named = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value)));
-    let found = named.filter(|(name, value)| is_secret(name, value) && !environment::is_reserved(name));
-    found.map(|(name, _)| name.to_owned()).collect()
 }

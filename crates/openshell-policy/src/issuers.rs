@@ -1,0 +1,109 @@
+//! Issuers of secrets: the variables that hold one, its shape, and the hosts that it is for.
+
+use serde::Deserialize;
+
+/// The known issuers.
+#[derive(Debug)]
+pub struct Issuers(Vec<Issuer>);
+
+/// An issuer of secrets.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Issuer {
+    /// Name for messages.
+    #[serde(rename = "issuer")]
+    pub name: String,
+    /// Variables that usually hold one of its secrets.
+    #[serde(default)]
+    variables: Vec<String>,
+    #[serde(default)]
+    shapes: Vec<Shape>,
+    /// True if other issuers use its shapes too.
+    #[serde(default)]
+    shared: bool,
+    /// Variables with the URL of another server for its secrets.
+    #[serde(default)]
+    pub urls: Vec<String>,
+    /// Hosts that its secrets are for, as [`BoundHost`](crate::credential::BoundHost) reads them; there may be none.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+}
+
+/// Shape of a secret.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shape {
+    begins: String,
+    /// Least length in bytes.
+    length: usize,
+}
+
+impl Shape {
+    fn includes(&self, value: &[u8]) -> bool {
+        value.len() >= self.length && value.starts_with(self.begins.as_bytes())
+    }
+}
+
+impl Issuers {
+    /// Reads the table of the known issuers.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "the table is part of the binary, and a test reads it")]
+    pub fn known() -> Self {
+        Self(serde_saphyr::from_str(include_str!("../../../data/secrets.yaml")).expect("data/secrets.yaml is valid"))
+    }
+
+    /// Returns the issuer of a secret, by its value in the variable `name`. A shape that is one issuer's alone counts more than the name, and
+    /// the name more than a shape that others use too. Of shapes the one that begins with more text counts.
+    #[must_use]
+    pub fn of(&self, name: &str, value: &[u8]) -> Option<&Issuer> {
+        let shape = self.by_shape(value);
+        let named = || self.0.iter().find(|issuer| issuer.variables.iter().any(|known| known == name));
+        shape.filter(|issuer| !issuer.shared).or_else(named).or(shape)
+    }
+
+    fn by_shape(&self, value: &[u8]) -> Option<&Issuer> {
+        let shapes = self.0.iter().flat_map(|issuer| issuer.shapes.iter().map(move |shape| (issuer, shape)));
+        let fitting = shapes.filter(|(_, shape)| shape.includes(value));
+        fitting.max_by_key(|(_, shape)| shape.begins.len()).map(|(issuer, _)| issuer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Issuers;
+    use crate::credential::{BoundHost, CredentialName};
+
+    #[test]
+    fn every_row_of_the_table_is_valid() {
+        let Issuers(issuers) = Issuers::known();
+        for issuer in &issuers {
+            assert!(!issuer.variables.is_empty() || !issuer.shapes.is_empty(), "{issuer:?}");
+            for name in issuer.variables.iter().chain(&issuer.urls) {
+                assert!(CredentialName::parse(name).is_ok(), "{name}");
+            }
+            for host in &issuer.hosts {
+                assert!(BoundHost::parse(host).is_ok(), "{host}");
+            }
+        }
+        let mut names: Vec<_> = issuers.iter().flat_map(|issuer| &issuer.variables).collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "a variable is in two rows");
+    }
+
+    #[test]
+    fn the_longest_shape_of_an_issuer_alone_counts_then_the_name_then_a_shared_shape() {
+        let issuers = Issuers::known();
+        let of = |name: &str, value: &str| issuers.of(name, value.as_bytes()).map(|issuer| issuer.name.as_str());
+        let key = "0123456789012345678901234567890123456789";
+        assert_eq!(of("X", &format!("sk-ant-{key}")), Some("Anthropic"));
+        assert_eq!(of("X", &format!("sk-{key}")), Some("OpenAI"));
+        assert_eq!(of("OPENAI_API_KEY", &format!("sk-or-v1-{key}")), Some("OpenRouter"));
+        assert_eq!(of("DEEPSEEK_API_KEY", &format!("sk-{key}")), Some("DeepSeek"));
+        assert_eq!(of("GITHUB_TOKEN", key), Some("GitHub"));
+        assert_eq!(of("X", "ghp_short"), None);
+        assert_eq!(of("X_TOKEN", key), None);
+        assert_eq!(of("X", "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA"), Some("private keys"));
+    }
+}
