@@ -16,7 +16,10 @@ const EVERYWHERE: &str = "**";
 /// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath `~` or `$WORKDIR`. With a `*` it is a
 /// pattern over paths, which may begin with `**/`, in every writable folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GrantedPath(PathBuf);
+pub struct GrantedPath {
+    path: PathBuf,
+    is_folder: bool,
+}
 
 impl GrantedPath {
     /// Parses a path.
@@ -44,7 +47,7 @@ impl GrantedPath {
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(ViolationKind::PathTraversal(text.to_owned()));
         }
-        let parsed = Self(path.components().collect());
+        let parsed = Self { path: path.components().collect(), is_folder: text.ends_with('/') };
         if parsed.is_pattern() {
             // Brackets and braces could hold a slash, at which the pattern is taken apart; then it would match nothing.
             if text.contains(['{', '}', '[', ']', '\\']) {
@@ -59,26 +62,32 @@ impl GrantedPath {
     /// Returns the path of a match, absolute and without `..`, also one that is no text.
     #[must_use]
     pub fn found(path: PathBuf) -> Self {
-        Self(path)
+        Self { path, is_folder: false }
+    }
+
+    /// Returns true if it was written with a trailing slash, and so is a folder if it has to be made.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        self.is_folder
     }
 
     /// The path, absolute once its policy is [`Filesystem::resolved`].
     #[must_use]
     pub fn as_path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Returns true if it stands for all paths that match.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
-        self.0.as_os_str().as_encoded_bytes().contains(&b'*')
+        self.path.as_os_str().as_encoded_bytes().contains(&b'*')
     }
 
     /// Returns the folder that all matches of a pattern lie in, and the test for paths relative to it.
     pub fn matcher(&self) -> (PathBuf, impl Fn(&Path) -> bool) {
         let has_star = |part: &Component<'_>| part.as_os_str().as_encoded_bytes().contains(&b'*');
-        let base: PathBuf = self.0.components().take_while(|part| !has_star(part)).collect();
-        let rest = self.0.strip_prefix(&base).unwrap_or(&self.0).to_string_lossy().into_owned();
+        let base: PathBuf = self.path.components().take_while(|part| !has_star(part)).collect();
+        let rest = self.path.strip_prefix(&base).unwrap_or(&self.path).to_string_lossy().into_owned();
         // Compiled once already.
         let glob = GlobBuilder::new(&rest).literal_separator(true).build().map(|glob| glob.compile_matcher());
         (base, move |path: &Path| glob.as_ref().is_ok_and(|glob| glob.is_match(path)))
@@ -86,16 +95,17 @@ impl GrantedPath {
 
     /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable folder.
     fn resolved(self, places: &Places, writable: &[PathBuf]) -> Result<Vec<Self>, MissingPlace> {
-        if let Ok(rest) = self.0.strip_prefix(HOME) {
+        let beneath = |folder: &Path, rest: &Path| Self { path: folder.join(rest).components().collect(), ..self };
+        if let Ok(rest) = self.path.strip_prefix(HOME) {
             // Who has no home has nothing in it.
-            return Ok(places.home.iter().map(|home| Self(home.join(rest).components().collect())).collect());
+            return Ok(places.home.iter().map(|home| beneath(home, rest)).collect());
         }
-        if let Ok(rest) = self.0.strip_prefix(WORKDIR) {
-            let workdir = places.workdir.as_ref().ok_or_else(|| MissingPlace { path: self.0.clone() })?;
-            return Ok(vec![Self(workdir.join(rest).components().collect())]);
+        if let Ok(rest) = self.path.strip_prefix(WORKDIR) {
+            let workdir = places.workdir.as_ref().ok_or_else(|| MissingPlace { path: self.path.clone() })?;
+            return Ok(vec![beneath(workdir, rest)]);
         }
-        match self.0.starts_with(EVERYWHERE) {
-            true => Ok(writable.iter().map(|folder| Self(folder.join(&self.0))).collect()),
+        match self.path.starts_with(EVERYWHERE) {
+            true => Ok(writable.iter().map(|folder| beneath(folder, &self.path)).collect()),
             false => Ok(vec![self]),
         }
     }
@@ -168,7 +178,7 @@ impl Filesystem {
         };
         let read_write = resolve(self.read_write, &[])?;
         let workdir = places.workdir.iter().filter(|_| self.include_workdir && places.is_writable).cloned();
-        let writable: Vec<_> = read_write.iter().map(|path| path.0.clone()).chain(workdir).collect();
+        let writable: Vec<_> = read_write.iter().map(|path| path.path.clone()).chain(workdir).collect();
         Ok(Self {
             read_only: resolve(self.read_only, &writable)?,
             hidden: resolve(self.hidden, &writable)?,
@@ -269,7 +279,7 @@ mod tests {
     #[test]
     fn paths_begin_with_the_home_the_working_directory_or_every_writable_folder() {
         let filesystem = Filesystem {
-            read_only: paths(&["~/.config", "/usr/"]),
+            read_only: paths(&["~/.config/", "/usr"]),
             read_write: paths(&["/data", "~/.cache//pip"]),
             hidden: paths(&["**/.env", "~", "$WORKDIR/a*/b"]),
             ..Filesystem::default()
@@ -278,7 +288,10 @@ mod tests {
         let places =
             Places { home: Some(PathBuf::from("/home/kim")), workdir: Some(PathBuf::from("/work")), is_writable: true };
         let resolved = filesystem.clone().resolved(&places).unwrap();
-        assert_eq!(resolved.read_only, paths(&["/home/kim/.config", "/usr"]));
+        assert_eq!(resolved.read_only, paths(&["/home/kim/.config/", "/usr"]));
+        assert!(
+            resolved.read_only[0].is_folder() && resolved.read_only[0].as_path().to_str() == Some("/home/kim/.config")
+        );
         assert_eq!(resolved.read_write, paths(&["/data", "/home/kim/.cache/pip"]));
         let everywhere = ["/data/**/.env", "/home/kim/.cache/pip/**/.env", "/work/**/.env"];
         assert_eq!(resolved.hidden, paths(&[&everywhere[..], &["/home/kim", "/work/a*/b"]].concat()));

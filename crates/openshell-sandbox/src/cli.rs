@@ -312,7 +312,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) hide: Vec<PathBuf>,
 
-    /// Add a policy for a usual need (data/presets): git-read, github, models
+    /// Add a policy for a usual need: one of your own, in ~/.config/openshell/presets or /etc/openshell/presets, or claude-code, codex,
+    /// git-read, github, models (data/presets)
     #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
 

@@ -17,11 +17,11 @@ use tracing::Level;
 use crate::ca_dir;
 use crate::cli::{self, Args, CarveOutArgs, EnvironmentArgs, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
-use crate::sources::composed;
+use crate::sources::composed::{self, Additions};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
-use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
+use crate::sources::policy_file::{self, Policy, PolicyFiles, RunFolders};
 use crate::sources::route_file::{self, RouteSet};
 use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
@@ -204,7 +204,7 @@ impl Origin {
     }
 
     /// Returns the policy's files, read, or the gateway that `args` or the environment names; a flag wins over its variable, and
-    /// files over a gateway. Reads no other variable.
+    /// files over a gateway. Of other variables it reads those of folders alone.
     ///
     /// # Errors
     /// None is named, or a gateway by half.
@@ -219,14 +219,16 @@ impl Origin {
         let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
         let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo };
         let files = PolicyFiles { folders, ..PolicyFiles::default() };
+        let home = variable("HOME").filter(|home| home.is_absolute());
+        let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
         let is_alone = data.is_none() && !args.policy.is_empty();
         if is_alone {
-            let (current, home) = (files.folders.current.as_deref(), variable("HOME"));
+            let current = files.folders.current.as_deref();
             let project = composed::project(files.folders.workdir.as_deref(), current, home.as_deref())?;
-            let additions = composed::documents(&args.policy, Some(&project))?.into();
+            let additions = Additions::of(&args.policy, Some(&project), &presets)?;
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { additions, rules, ..files }))));
         }
-        let additions = composed::documents(&args.policy, None)?.into();
+        let additions = Additions::of(&args.policy, None, &presets)?;
         let files = PolicyFiles { additions, ..files };
         if let Some(data) = data {
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
@@ -245,13 +247,19 @@ impl Origin {
         match (id, endpoint) {
             (Some(id), Some(endpoint)) => Ok(Self::Gateway {
                 place: Place { endpoint, id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?, name },
-                files,
+                files: Box::new(files),
             }),
             (None, None) => bail!(NO_POLICY),
             (Some(_), None) => bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it"),
             (None, Some(_)) => bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it"),
         }
     }
+}
+
+/// Returns the folders of presets: the user's, and the machine's.
+fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
+    let own = config.filter(|config| config.is_absolute()).or_else(|| home.map(|home| home.join(".config")));
+    own.into_iter().chain([PathBuf::from("/etc")]).map(|folder| folder.join("openshell/presets")).collect()
 }
 
 /// Terminal of the command.
@@ -505,7 +513,8 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
 /// Returns the files that a reload reads: those of the policy and of the credentials.
 fn watched(policy: &PolicyFiles, secrets: &[(&str, PathBuf)]) -> anyhow::Result<Vec<PathBuf>> {
     let credentials = secrets.iter().filter(|(what, _)| matches!(*what, "credentials file" | "file of a credential"));
-    let files = policy.paths().map(|(_, path)| path).chain(credentials.map(|(_, path)| path.as_path()));
+    let policy = policy.paths().filter(|(what, _)| *what != policy_file::PRESET);
+    let files = policy.map(|(_, path)| path).chain(credentials.map(|(_, path)| path.as_path()));
     files.map(std::path::absolute).collect::<Result<_, _>>().context("--watch")
 }
 

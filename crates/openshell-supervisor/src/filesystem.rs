@@ -107,7 +107,7 @@ fn create(
 }
 
 /// What stands in for a missing path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placeholder<'t> {
     /// A file with this content.
     File(&'t str),

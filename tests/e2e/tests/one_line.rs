@@ -68,7 +68,7 @@ fn the_printed_policy_means_what_the_command_line_means() {
 fn what_a_command_line_cannot_mean_is_one_line() {
     let lab = Lab::with_web();
     for (flags, expected) in [
-        (&["--preset", "nope"][..], "--preset nope is unknown; there are git-read"),
+        (&["--preset", "nope"][..], "--preset nope is unknown; there are claude-code"),
         (&["--allow", "a.test=rw"], "`rw` is not one of read-only, read-write, full, tcp"),
         (&["--allow", "*"], "matches all hosts"),
         (&["--allow", "a.test:0"], "a port is a whole number"),
@@ -96,19 +96,21 @@ fn a_policy_in_the_working_directory_is_not_read() {
     assert!(finished.code() != 0, "{finished:?}");
 }
 
+/// Returns true if a preset permits git a request.
+fn is_permitted(lab: &Lab, preset: &str, host: &str, method: &str, path: &str) -> bool {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let (file, binary) = (file.display(), lab.binary());
+    let explain = format!(
+        "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} --path '{path}'; echo $?"
+    );
+    let printed = lab.shell(&explain);
+    println!("{printed}");
+    printed.ends_with("\n0\n")
+}
+
 #[test]
 fn presets_for_git_fetch_and_do_not_push_unless_asked() {
     let lab = Lab::new(&[("20.0.0.7", "github.com"), ("20.0.0.8", "api.github.com")]);
-    let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/presets").display().to_string();
-    let is_permitted = |preset: &str, host: &str, method: &str, path: &str| {
-        let (file, binary) = (format!("{presets}/{preset}.yaml"), lab.binary());
-        let explain = format!(
-            "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} --path '{path}'; echo $?"
-        );
-        let printed = lab.shell(&explain);
-        println!("{printed}");
-        printed.ends_with("\n0\n")
-    };
     for (path, method, is_fetch) in [
         ("/a/b.git/info/refs?service=git-upload-pack", "GET", true),
         ("/a/b.git/git-upload-pack", "POST", true),
@@ -116,8 +118,8 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
         ("/a/b.git/git-receive-pack", "POST", false),
         ("/a/b/settings", "POST", false),
     ] {
-        assert_eq!(is_permitted("git-read", "github.com", method, path), is_fetch, "{method} {path}");
-        assert!(is_permitted("github", "github.com", method, path), "{method} {path}");
+        assert_eq!(is_permitted(&lab, "git-read", "github.com", method, path), is_fetch, "{method} {path}");
+        assert!(is_permitted(&lab, "github", "github.com", method, path), "{method} {path}");
     }
     for (method, path, expected) in [
         ("POST", "/repos/a/b/pulls", true),
@@ -126,7 +128,28 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
         ("POST", "/repos/a/b/hooks", false),
         ("POST", "/user/keys", false),
     ] {
-        assert_eq!(is_permitted("github", "api.github.com", method, path), expected, "{method} {path}");
+        assert_eq!(is_permitted(&lab, "github", "api.github.com", method, path), expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_key() {
+    let lab =
+        Lab::new(&[("20.0.0.7", "api.anthropic.com"), ("20.0.0.8", "api.openai.com"), ("20.0.0.9", "chatgpt.com")]);
+    for (preset, host, method, path, expected) in [
+        ("claude-code", "api.anthropic.com", "POST", "/v1/messages?beta=true", true),
+        ("claude-code", "api.anthropic.com", "POST", "/v1/messages/batches", false),
+        ("claude-code", "api.anthropic.com", "POST", "/v1/files", false),
+        ("codex", "api.openai.com", "POST", "/v1/responses", true),
+        ("codex", "api.openai.com", "POST", "/v1/files", false),
+        ("codex", "chatgpt.com", "POST", "/backend-api/codex/responses", true),
+        ("codex", "chatgpt.com", "POST", "/backend-api/conversation", false),
+        ("models", "api.anthropic.com", "POST", "/v1/messages", true),
+        ("models", "api.anthropic.com", "POST", "/v1/files", false),
+        ("models", "api.openai.com", "POST", "/v1/chat/completions", true),
+        ("models", "api.openai.com", "POST", "/v1/uploads/x/parts", false),
+    ] {
+        assert_eq!(is_permitted(&lab, preset, host, method, path), expected, "{preset} {host} {method} {path}");
     }
 }
 

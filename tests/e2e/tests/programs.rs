@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "clients are asked for their registries outside the sandbox")]
 
 use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Runs the binary in the machine's namespaces.
@@ -123,6 +124,50 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
     // The path of a scoped package contains an escaped slash.
     let made = ["is-number", "@types/ms"].map(|name| project.join("node_modules").join(name).exists());
     assert!(enforced.status.success() && made == [true, true], "{enforced:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reach() {
+    let folder = PathBuf::from(format!("/var/tmp/e2e-preset-{}", std::process::id()));
+    let (project, presets) = (folder.join("project"), folder.join("config/openshell/presets"));
+    for made in [&project, &presets] {
+        std::fs::create_dir_all(made).unwrap();
+        std::os::unix::fs::chown(made, Some(lab::host::UID), Some(lab::host::UID)).unwrap();
+    }
+    let user = lab::host::UID.to_string();
+    let run = |flags: &[&str], words: &[&str]| {
+        let mut command = Command::new(lab::sandbox::binary());
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("XDG_CONFIG_HOME", folder.join("config"));
+        command.env("SUDO_UID", &user).env("SUDO_GID", &user).current_dir(&project);
+        command.arg("--log-dir").arg(&folder).args(flags).arg("--").args(words).output().unwrap()
+    };
+    let pip = ["/usr/bin/python3", "-m", "pip", "download", "--no-cache-dir", "--no-deps", "--retries", "0", "six"];
+    let unknown = run(&["--preset", "python"], &pip);
+    assert!(text(&unknown.stderr).contains("config/openshell/presets/python.yaml would be one"), "{unknown:?}");
+    let observed = folder.join("observed.yaml");
+    let learnt = run(&["--write", ".", "--observe", observed.to_str().unwrap()], &pip);
+    assert!(learnt.status.success(), "{learnt:?}");
+    let observed = std::fs::read_to_string(observed).unwrap();
+    let network = &observed[observed.find("network_policies:").unwrap()..];
+    std::fs::write(presets.join("python.yaml"), network).unwrap();
+    let removed = std::fs::read_dir(&project).unwrap().map(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+    assert_eq!(removed.count(), 1);
+    let enforced = run(&["--preset", "python"], &pip);
+    assert!(enforced.status.success(), "{enforced:?}");
+    // Where the command may write, it may not write to the preset.
+    let config = folder.join("config").display().to_string();
+    let script = format!("echo x > {0}/python.yaml; mv {0} {0}.old; rm {0}/python.yaml", presets.display());
+    let tried = run(&["--preset", "python", "--write", &config], &["sh", "-c", &script]);
+    assert!(!tried.status.success(), "{tried:?}");
+    assert_eq!(std::fs::read_to_string(presets.join("python.yaml")).unwrap(), network, "{tried:?}");
+    std::fs::write(presets.join("python.yaml"), "network_policy: {}\n").unwrap();
+    let invalid = run(&["--preset", "python"], &pip);
+    assert!(text(&invalid.stderr).contains("presets/python.yaml: policy validation failed:\n  line 1"), "{invalid:?}");
+    for name in ["../python", "/etc/passwd", ""] {
+        let refused = run(&["--preset", name], &pip);
+        assert!(text(&refused.stderr).contains("a name has letters, digits"), "{refused:?}");
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 

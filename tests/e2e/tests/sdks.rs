@@ -2,12 +2,13 @@
 
 #![expect(clippy::disallowed_methods, reason = "packages are installed outside the sandbox")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::host::UID;
 use lab::{Finished, Lab};
 
-use super::inference::{Backend, file, route};
+use super::inference::{Backend, file as file_of_routes, route};
 
 /// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while the tests run.
 pub(crate) fn installed(name: &str, words: &str) -> Packages {
@@ -37,7 +38,7 @@ fn run_by(lab: &Lab, packages: &Packages, how: &str, words: &[&str]) -> Finished
     let folder = packages.0.display();
     let policy = super::policy("{}") + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
     lab.sandbox(&policy)
-        .args(&["--inference-routes", &file(lab, &routes)])
+        .args(&["--inference-routes", &file_of_routes(lab, &routes)])
         .env("PYTHONPATH", &folder.to_string())
         .env("NODE_PATH", &format!("{folder}/node_modules"))
         .run(words)
@@ -141,41 +142,79 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
 }
 
-/// Runs an agent in its own folder for one turn, in which its model tells it to write a file there.
-fn check_agent(name: &str, command: &str) {
-    let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {name}");
-    let packages = installed(&name.replace(['@', '/'], "-"), &install);
+/// Runs an agent with its preset in a project and a home for one turn, in which its model tells it to write a file there, and then tries
+/// to write to what the agent takes programs from.
+fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
+    let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {package}");
+    let packages = installed(preset, &install);
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
-    let bin = packages.0.join("node_modules/.bin");
+    let [home, project] = ["home", "project"].map(|name| {
+        let folder = lab.folder(name);
+        std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
+        folder.display().to_string()
+    });
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let policy = std::fs::read_to_string(file).unwrap().replace("~/", &format!("{home}/"));
+    let packages = packages.0.display().to_string();
+    let writes: Vec<_> = kept.iter().map(|path| format!("(echo x > {path} || echo refused {path})\n")).collect();
     let script = format!(
-        "cd $(mktemp -d) && mkdir home && export HOME=$PWD/home PATH={}:$PATH
-         {command} </dev/null; code=$?; cat written; rm -rf $PWD; exit $code",
-        bin.display()
+        "export HOME={home} PATH={packages}/node_modules/.bin:$PATH
+         {command} </dev/null || exit; cat written
+         cd {home}; {}",
+        writes.concat().replace("$WORKDIR", &project)
     );
-    let finished = run_by(&lab, &packages, "agent", &["sh", "-c", &script]);
+    let routes = file_of_routes(&lab, &format!("routes: [{}]", route("agent", "")));
+    let finished = lab
+        .sandbox(&format!("process: {{run_as_user: \"{UID}\"}}\n{policy}"))
+        .args(&["--inference-routes", &routes, "--workdir", &project, "--read", &packages])
+        .sh(&script);
     assert!(finished.ok().contains("by a model"), "{finished:?}");
     assert!(finished.stdout.contains("Hello there."), "{finished:?}");
-    println!("{}\n{}", finished.stdout, finished.logged("[route:").join("\n"));
+    for path in kept {
+        assert!(finished.stdout.contains(&format!("refused {}", path.replace("$WORKDIR", &project))), "{finished:?}");
+    }
+    println!("{}\n{}\n{}", finished.stdout, finished.stderr, finished.logged("[route:").join("\n"));
     let keys: Vec<_> = backend.seen().iter().map(|seen| seen[2]["authorization"].clone()).collect();
     assert!(keys.len() >= 2 && keys.iter().all(|key| key == "Bearer sk-of-the-operator"), "{keys:?}");
+    // Nothing is left of the placeholders.
+    for path in kept {
+        let path = path.replace("$WORKDIR/", &format!("{project}/"));
+        assert!(!Path::new(&home).join(&path).exists(), "{path}");
+    }
 }
 
 #[test]
-fn claude_code_completes_a_turn_that_writes_a_file() {
+fn claude_code_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs() {
     check_agent(
         "@anthropic-ai/claude-code",
-        "DISABLE_TELEMETRY=1 DISABLE_AUTOUPDATER=1 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 \
-         claude -p \"write into $PWD a file\" --permission-mode acceptEdits",
+        "claude-code",
+        "claude -p \"write into $PWD a file\" --permission-mode acceptEdits",
+        &[
+            ".claude.json",
+            ".claude/settings.json",
+            ".claude/hooks/x",
+            ".claude/plugins/x",
+            ".claude/skills/x",
+            "$WORKDIR/.mcp.json",
+            "$WORKDIR/.claude/settings.local.json",
+        ],
     );
 }
 
 #[test]
-fn codex_completes_a_turn_that_writes_a_file() {
+fn codex_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs() {
     check_agent(
         "@openai/codex",
-        r#"codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model_provider=lab -c model=gpt-x \
-         -c 'model_providers.lab={name="lab", base_url="https://inference.local/v1", env_key="OPENAI_API_KEY", wire_api="responses"}' \
-         "write into $PWD a file""#,
+        "codex",
+        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model=gpt-x -c openai_base_url=https://inference.local/v1 \
+         \"write into $PWD a file\"",
+        &[
+            ".codex/config.toml",
+            ".codex/hooks.json",
+            ".codex/rules/x",
+            ".codex/skills/x",
+            "$WORKDIR/.codex/config.toml",
+        ],
     );
 }

@@ -2,34 +2,55 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
 
 use crate::cli::{Access, Allowed, PolicyArgs};
+use crate::sources::presets::Preset;
 
-/// Policies for usual needs, by name.
-pub(crate) const PRESETS: &[(&str, &str)] = &[
-    ("git-read", include_str!("../../../../data/presets/git-read.yaml")),
-    ("github", include_str!("../../../../data/presets/github.yaml")),
-    ("models", include_str!("../../../../data/presets/models.yaml")),
-];
+/// What a command line adds to a policy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Additions {
+    documents: Arc<[String]>,
+    /// Files of presets.
+    pub(super) files: Vec<PathBuf>,
+}
 
-/// Returns the documents that `args` stand for; none if nothing is given. Without a policy file, `workdir` is the folder that may be
-/// written.
-///
-/// # Errors
-/// A preset is unknown, or a path is no text or cannot be made absolute.
-pub(crate) fn documents(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Result<Vec<String>> {
-    if args.is_empty() {
-        return Ok(Vec::new());
+impl Additions {
+    /// Returns what `args` stand for; nothing if nothing is given. Without a policy file, `workdir` is the folder that may be written.
+    /// Presets are looked for in `folders`.
+    ///
+    /// # Errors
+    /// A preset is unknown or invalid, or a path is no text or cannot be made absolute.
+    pub(crate) fn of(args: &PolicyArgs, workdir: Option<&Path>, folders: &[PathBuf]) -> anyhow::Result<Self> {
+        if args.is_empty() {
+            return Ok(Self::default());
+        }
+        let presets = args.preset.iter().map(|name| Preset::find(name, folders)).collect::<anyhow::Result<Vec<_>>>()?;
+        let files = presets.iter().filter_map(|preset| preset.file.clone()).collect();
+        let own = document(args, workdir)?;
+        Ok(Self { documents: presets.into_iter().map(|preset| preset.text).chain([own]).collect(), files })
     }
-    let preset = |name: &String| {
-        let found = PRESETS.iter().find(|(known, _)| known == name).map(|(_, text)| (*text).to_owned());
-        let known = || PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        found.with_context(|| format!("--preset {name} is unknown; there are {}", known()))
-    };
-    let mut documents: Vec<_> = args.preset.iter().map(preset).collect::<anyhow::Result<_>>()?;
+
+    /// True if there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.documents.is_empty()
+    }
+
+    /// Joins a policy file's text, if there is one, and the additions.
+    ///
+    /// # Errors
+    /// A document is invalid; those of the command line come from its values.
+    pub(super) fn joined(&self, file: Option<&str>) -> anyhow::Result<String> {
+        let all: Vec<_> = file.into_iter().chain(self.documents.iter().map(String::as_str)).collect();
+        yaml::merged(&all).context("--allow, --write, --read, --hide, --preset")
+    }
+}
+
+/// Returns the document that all of `args` but presets stand for.
+fn document(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Result<String> {
     let writable: Vec<_> = workdir.map(Path::to_owned).into_iter().chain(args.write.iter().cloned()).collect();
     let mut folders = Vec::new();
     for (key, flag, paths) in
@@ -52,8 +73,7 @@ pub(crate) fn documents(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Re
             document.push_str("    binaries: [{path: \"/**\"}]\n");
         }
     }
-    documents.push(document);
-    Ok(documents)
+    Ok(document)
 }
 
 /// Returns an absolute path as text.
@@ -77,15 +97,6 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> 
         Some(Access::Full) => ", protocol: rest, enforcement: enforce, access: full",
     };
     Ok(format!("{{host: {}, port: {port}{rules}}}", serde_json::to_string(host)?))
-}
-
-/// Joins a policy file's text, if there is one, and the documents of a command line.
-///
-/// # Errors
-/// A document is invalid; those of the command line come from its values.
-pub(crate) fn joined(file: Option<&str>, documents: &[String]) -> anyhow::Result<String> {
-    let all: Vec<_> = file.into_iter().chain(documents.iter().map(String::as_str)).collect();
-    yaml::merged(&all).context("--allow, --write, --read, --hide, --preset")
 }
 
 /// Returns the folder that may be written where no policy file is given.

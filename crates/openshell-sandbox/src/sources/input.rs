@@ -1,8 +1,13 @@
 //! Input files, opened without a wait that has no end.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
+
+use openshell_policy::yaml;
+
+/// Bytes of the largest document, and of the largest rules.
+const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
 
 /// Occasion of reading a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,4 +27,17 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<File> {
         return Err(io::Error::other("it is not a regular file"));
     }
     File::open(path)
+}
+
+/// Reads a text of at most [`BYTES`]; more of an endless file would only take memory.
+pub(super) fn read(path: &Path, phase: Phase) -> io::Result<String> {
+    let mut text = String::new();
+    open(path, phase)?.take(BYTES + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text"),
+        _ => error,
+    })?;
+    if text.len() as u64 > BYTES {
+        return Err(io::Error::other("it has more than 4 MiB"));
+    }
+    Ok(text)
 }

@@ -23,7 +23,7 @@ pub(crate) enum Origin {
     /// Files, of which the policy has been read.
     Files(Box<Policy>),
     /// A gateway, which is asked once the sandbox's network is under way; `files` are the context of its policies.
-    Gateway { place: Place, files: PolicyFiles },
+    Gateway { place: Place, files: Box<PolicyFiles> },
 }
 
 impl Origin {
@@ -55,7 +55,7 @@ impl Origin {
         match (self, secrets.gateway) {
             (Self::Gateway { files, .. }, Some(options)) => {
                 let Opened { source, routes, initial, receiver } =
-                    Box::pin(start::open(options, files, secrets.routes, tasks)).await?;
+                    Box::pin(start::open(options, *files, secrets.routes, tasks)).await?;
                 Ok((Sources::Gateway(Box::new(source), routes), initial, Some(receiver)))
             }
             (Self::Files(policy), _) => {

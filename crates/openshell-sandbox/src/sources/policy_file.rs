@@ -1,6 +1,5 @@
 //! From policy files to a generation of the policy.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,16 +16,16 @@ use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as;
 use openshell_supervisor::trusted_symlinks::resolve_unwritable;
 
-use crate::sources::composed;
+use crate::sources::composed::Additions;
 use crate::sources::input::{self, Phase};
 use crate::{lints, logging, text};
-
-/// Bytes of the largest document, and of the largest rules.
-const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
 
 /// Warnings, notes and symlinks of one generation that are logged; a policy for many images may name many programs that
 /// one image lacks.
 const WARNINGS: usize = 10;
+
+/// Kind of a preset's file, which is read at the start alone.
+pub(crate) const PRESET: &str = "policy preset";
 
 /// The files of a policy.
 #[derive(Clone, Debug, Default)]
@@ -34,8 +33,8 @@ pub(crate) struct PolicyFiles {
     pub(crate) data: PathBuf,
     /// Rules instead of the built-in ones.
     pub(crate) rules: Option<PathBuf>,
-    /// Documents of the command line, which grant more.
-    pub(crate) additions: Arc<[String]>,
+    /// What the command line adds.
+    pub(crate) additions: Additions,
     /// The folders of the run.
     pub(crate) folders: RunFolders,
     /// File rules of the first generation, which stay in force.
@@ -139,7 +138,8 @@ impl PolicyFiles {
         let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
         // A gateway's policy is in no file.
         let data = Some(self.data.as_path()).filter(|path| !path.as_os_str().is_empty());
-        data.map(|data| ("policy", data)).into_iter().chain(rules)
+        let presets = self.additions.files.iter().map(|file| (PRESET, file.as_path()));
+        data.map(|data| ("policy", data)).into_iter().chain(rules).chain(presets)
     }
 
     /// Returns a document that comes from elsewhere, with the number and hash that a gateway has given it.
@@ -154,16 +154,16 @@ impl PolicyFiles {
     /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command line adds.
     pub(crate) fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
         if self.data.as_os_str().is_empty() {
-            return Ok(("the command line".to_owned(), composed::joined(None, &self.additions)?));
+            return Ok(("the command line".to_owned(), self.additions.joined(None)?));
         }
         let origin = self.data.display().to_string();
-        let data = read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;
+        let data = input::read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;
         if self.additions.is_empty() {
             return Ok((origin, data));
         }
         // By itself, so that lines are those of the file.
         yaml::policy(&data).map_err(|violations| anyhow!("{origin}: {violations}"))?;
-        let joined = composed::joined(Some(&data), &self.additions)?;
+        let joined = self.additions.joined(Some(&data))?;
         Ok((format!("{origin} and the command line"), joined))
     }
 
@@ -175,7 +175,7 @@ impl PolicyFiles {
         let began = Instant::now();
         let (origin, data) = self.text(phase)?;
         let rules = self.rules.as_ref().map(|path| {
-            read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
+            input::read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
         let (folders, started) = (self.folders.clone(), Arc::clone(&self.started));
         let (rules, has_additions) = (rules.transpose()?, !self.additions.is_empty());
@@ -274,19 +274,6 @@ pub(crate) fn policies(count: usize) -> String {
 /// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.
 fn sha256(text: &str) -> String {
     digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Reads a text of at most [`BYTES`]; more of an endless file would only take memory.
-fn read(path: &Path, phase: Phase) -> std::io::Result<String> {
-    let mut text = String::new();
-    input::open(path, phase)?.take(BYTES + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => std::io::Error::other("it is not UTF-8 text"),
-        _ => error,
-    })?;
-    if text.len() as u64 > BYTES {
-        return Err(std::io::Error::other("it has more than 4 MiB"));
-    }
-    Ok(text)
 }
 
 /// Returns the path behind the symlinks of `path`, if the workload cannot have made them.

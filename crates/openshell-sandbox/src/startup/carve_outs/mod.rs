@@ -4,6 +4,7 @@ mod git;
 mod watch;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -43,8 +44,8 @@ pub(super) struct CarveOuts {
 struct Wanted {
     path: PathBuf,
     restriction: Restriction,
-    /// Content of the file that stands in for a missing one.
-    placeholder: &'static str,
+    /// Stands in for a missing one.
+    placeholder: Placeholder<'static>,
     /// True if nobody wrote the path down: what is missing then in a folder that is missing is left alone.
     is_default: bool,
 }
@@ -78,7 +79,7 @@ impl CarveOuts {
             wanted.extend(listed.iter().map(|path| Wanted {
                 path: path.as_path().to_owned(),
                 restriction,
-                placeholder: "",
+                placeholder: stand_in(path, restriction),
                 is_default: false,
             }));
         }
@@ -94,7 +95,7 @@ impl CarveOuts {
         wanted.extend(of_git.into_iter().filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
             path: found.path,
             restriction: Restriction::ReadOnly,
-            placeholder: found.placeholder,
+            placeholder: Placeholder::File(found.placeholder),
             is_default: true,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
@@ -189,10 +190,23 @@ impl Place {
     }
 }
 
-/// Makes an empty file, or a folder where nothing is to be executed, and what is missing above it; returns false if nobody can make
-/// it there, so that nothing needs to be kept away.
+/// Returns the placeholder for a missing path that the policy lists.
+fn stand_in(path: &GrantedPath, restriction: Restriction) -> Placeholder<'static> {
+    match restriction {
+        _ if path.is_folder() => Placeholder::Folder,
+        Restriction::NoExec => Placeholder::Folder,
+        // An empty file is no JSON, which programs complain of.
+        Restriction::ReadOnly | Restriction::Hidden if path.as_path().extension() == Some(OsStr::new("json")) => {
+            Placeholder::File("{}\n")
+        }
+        Restriction::ReadOnly | Restriction::Hidden => Placeholder::File(""),
+    }
+}
+
+/// Makes the placeholder, and what is missing above it; returns false if nobody can make it there, so that nothing needs to be kept
+/// away.
 fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Result<bool> {
-    let Wanted { path, restriction, placeholder, is_default } = wanted;
+    let Wanted { path, placeholder, is_default, .. } = wanted;
     let is_deep = place.rest.components().count() > 1;
     // A submodule that is not checked out, and a repository that is not there.
     if *is_default && (path.ends_with(".git") || is_deep && !path.ends_with("info/attributes")) {
@@ -201,11 +215,7 @@ fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Re
     if path.is_symlink() {
         return Err(io::Error::other("it is a symlink to nothing; remove it"));
     }
-    let kind = match restriction {
-        Restriction::NoExec => Placeholder::Folder,
-        Restriction::ReadOnly | Restriction::Hidden => Placeholder::File(placeholder),
-    };
-    match filesystem::make_placeholder(&place.whole(), kind, made) {
+    match filesystem::make_placeholder(&place.whole(), *placeholder, made) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
         // The command has no more rights there than this process, if that is no root.
