@@ -50,7 +50,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-merge --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
+            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -154,6 +154,10 @@ _openshell__sandbox() {
                     ;;
                 --observe)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --leaks)
+                    COMPREPLY=($(compgen -W "report block off" -- "${cur}"))
                     return 0
                     ;;
                 --inference-routes)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-merge inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -49,6 +49,9 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proposals -d 'Write a policy fragment that would permit the refused connections and requests' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l leaks -d 'What happens to requests that hold a secret which is not for their host: report it once for each secret and host, block the request, or off' -r -f -a "report\t''
+block\t''
+off\t''"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l inference-routes -d 'Routes to the models at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l sandbox-id -d 'Id of this sandbox at its gateway, which then gives policy, credentials and routes [or OPENSHELL_SANDBOX_ID]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l sandbox -d 'Name of this sandbox at its gateway [default: the id, or OPENSHELL_SANDBOX]' -r

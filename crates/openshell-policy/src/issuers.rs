@@ -32,15 +32,61 @@ pub struct Issuer {
 /// Shape of a secret.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shape {
-    begins: String,
+pub struct Shape {
+    /// Text that it begins with.
+    #[serde(default)]
+    pub begins: String,
     /// Least length in bytes.
-    length: usize,
+    #[serde(default)]
+    pub length: usize,
+    /// True if it has no other length.
+    #[serde(default)]
+    pub exact: bool,
+    /// Characters after the beginning.
+    #[serde(default)]
+    pub of: Characters,
+    /// Digits that stand before the beginning, at least.
+    #[serde(default)]
+    pub digits: usize,
+    /// Text that follows instead of such characters.
+    pub then: Option<String>,
+    /// Length of a text that stands near, without which it is no secret.
+    pub beside: Option<usize>,
+    /// Lengths of three parts with dots between, instead of all else.
+    pub parts: Option<[usize; 3]>,
+}
+
+/// Characters of a secret.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Characters {
+    /// Letters, digits, `_` and `-`.
+    #[default]
+    Word,
+    /// Letters and digits.
+    Alnum,
+    /// Capitals and digits.
+    Upper,
+    /// As [`Self::Word`], and dots.
+    Dotted,
+}
+
+impl Characters {
+    /// Returns true if `byte` is one of them.
+    #[must_use]
+    pub const fn include(self, byte: u8) -> bool {
+        match self {
+            Self::Word => byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'),
+            Self::Alnum => byte.is_ascii_alphanumeric(),
+            Self::Upper => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
+            Self::Dotted => byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'),
+        }
+    }
 }
 
 impl Shape {
     fn includes(&self, value: &[u8]) -> bool {
-        value.len() >= self.length && value.starts_with(self.begins.as_bytes())
+        self.parts.is_none() && value.len() >= self.length && value.starts_with(self.begins.as_bytes())
     }
 }
 
@@ -59,6 +105,15 @@ impl Issuers {
         let shape = self.by_shape(value);
         let named = || self.0.iter().find(|issuer| issuer.variables.iter().any(|known| known == name));
         shape.filter(|issuer| !issuer.shared).or_else(named).or(shape)
+    }
+
+    /// Returns every shape with the name of its issuer and the hosts that its secrets are for.
+    pub fn into_shapes(self) -> impl Iterator<Item = (String, Vec<String>, Shape)> {
+        let of = |issuer: Issuer| {
+            let Issuer { name, hosts, shapes, .. } = issuer;
+            shapes.into_iter().map(move |shape| (name.clone(), hosts.clone(), shape))
+        };
+        self.0.into_iter().flat_map(of)
     }
 
     fn by_shape(&self, value: &[u8]) -> Option<&Issuer> {
@@ -103,6 +158,7 @@ mod tests {
         assert_eq!(of("DEEPSEEK_API_KEY", &format!("sk-{key}")), Some("DeepSeek"));
         assert_eq!(of("GITHUB_TOKEN", key), Some("GitHub"));
         assert_eq!(of("X", "ghp_short"), None);
+        assert_eq!(of("X", "sk-learn"), None);
         assert_eq!(of("X_TOKEN", key), None);
         assert_eq!(of("X", "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA"), Some("private keys"));
     }

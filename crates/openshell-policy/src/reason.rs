@@ -224,6 +224,8 @@ reasons! {
         "unresolved credential placeholder in request: {reason}";
     CredentialEndpointMismatch "credential_endpoint_mismatch" Credential 403 "policy_denied" MISUSED Denial Ends
         "{request} refused: {reason}";
+    SecretInRequest "secret_in_request" Credential 403 "policy_denied" MISUSED Denial Ends
+        "{request} refused: {reason}";
     InferenceNotConfigured "inference_not_configured" Inference 503 "inference_not_configured" DENIED No Ends
         "{reason}";
     InferencePathNotAllowed "inference_path_not_allowed" Inference 403 "inference_path_not_allowed" DENIED No Ends

@@ -30,6 +30,7 @@ pub mod relay;
 
 pub mod credentials;
 pub mod http;
+pub mod leaks;
 
 pub mod inference;
 

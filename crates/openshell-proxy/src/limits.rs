@@ -82,6 +82,10 @@ impl Limits {
     pub const INJECTED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; its response is searched for each.
     pub const CREDENTIALS_PER_REQUEST: usize = 64;
+    /// Secrets in requests that are reported, one for each host.
+    pub const LEAKS_REPORTED: usize = 1024;
+    /// Time for which bytes that may be the beginning of a secret wait for more, where secrets are refused.
+    pub const LEAK_HOLD: Duration = Duration::from_millis(50);
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
     pub const PREFETCH_BYTES: u64 = 64 * 1024;
     /// Time for these bytes to arrive.

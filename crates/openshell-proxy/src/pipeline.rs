@@ -15,7 +15,6 @@ use tracing::debug;
 
 use crate::authorize::connection::Connection;
 use crate::closing::Closing;
-use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
@@ -31,6 +30,7 @@ use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
+use crate::relay::body::{OpaqueSearch, refusal_of};
 use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
@@ -274,9 +274,9 @@ where
 }
 
 /// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the search for placeholders in its first bytes.
-async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -> Result<FirstBytes, Refusal> {
+async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -> Result<OpaqueSearch, Refusal> {
     connection.start_opaque(&services.authorizer, raw).await?;
-    Ok(FirstBytes::new(&services.vault.load()))
+    Ok(OpaqueSearch::new(&services.vault.load()))
 }
 
 /// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
@@ -285,7 +285,7 @@ fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
     if let Some(idle) = relayed.as_ref().err().and_then(|error| error.get_ref()?.downcast_ref::<opaque::Idle>()) {
         closing.limited(&idle.to_string());
     }
-    relayed.err().as_ref().and_then(placeholder_refusal).map_or(Ok(()), Err)
+    relayed.err().as_ref().and_then(refusal_of).map_or(Ok(()), Err)
 }
 
 /// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.

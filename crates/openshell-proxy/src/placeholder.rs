@@ -37,16 +37,22 @@ const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
 /// that hold bits of neighbouring bytes.
 #[must_use]
 pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
-    let mut forms = Vec::new();
-    for before in 0..3 {
-        let padded = Zeroizing::new([&[0; 2][..before.min(2)], bytes].concat());
-        let whole = (before * 8).div_ceil(6)..padded.len() * 8 / 6;
-        for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-            let encoded = Zeroizing::new(engine.encode(&*padded));
-            forms.extend(encoded.as_bytes().get(whole.clone()).map(|form| Zeroizing::new(form.to_vec())));
-        }
-    }
+    let mut forms: Vec<_> = (0..3).flat_map(|before| base64_forms_after(before, bytes)).collect();
     forms.sort_unstable_by(|one, other| one.as_slice().cmp(other));
+    forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
+    forms
+}
+
+/// Encodes as [`base64_forms`] does, `before` bytes (at most 2) after the beginning of a group of three.
+#[must_use]
+pub fn base64_forms_after(before: usize, bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
+    let padded = Zeroizing::new([&[0; 2][..before.min(2)], bytes].concat());
+    let whole = (before * 8).div_ceil(6)..padded.len() * 8 / 6;
+    let encoded = [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| Zeroizing::new(engine.encode(&*padded)));
+    let mut forms: Vec<_> = encoded
+        .iter()
+        .filter_map(|encoded| encoded.as_bytes().get(whole.clone()).map(|form| Zeroizing::new(form.to_vec())))
+        .collect();
     forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
     forms
 }

@@ -12,11 +12,11 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::credentials::body::FirstBytes;
 use crate::credentials::vault::Vault;
 use crate::io::metered::Meter;
 use crate::limits::Limits;
 use crate::listener::Service;
+use crate::relay::body::OpaqueSearch;
 use crate::relay::opaque;
 use crate::socket::prepare;
 
@@ -94,7 +94,7 @@ impl Service for PublishedPort {
             Ok(server) => {
                 self.report(peer, Severity::Info, Action::Allowed, "");
                 // No credential goes in, so nothing is searched for.
-                let first = FirstBytes::new(&Vault::default());
+                let first = OpaqueSearch::new(&Vault::default());
                 // Either side may break off; there is no one to tell.
                 let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first, &Meter::default()).await;
             }

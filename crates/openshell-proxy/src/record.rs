@@ -46,7 +46,12 @@ struct Http {
     number: Option<u64>,
     /// True if its response switched protocols.
     is_upgrade: bool,
+    /// True if its path holds a secret, and is not shown.
+    is_concealed: bool,
 }
+
+/// Shown in place of a path with a secret.
+const CONCEALED: &str = "/[SECRET]";
 
 impl Http {
     /// The request in words; with its target, unless the connection's event names that.
@@ -110,7 +115,14 @@ impl Record {
     /// Creates the record of a forwarded request for `path` of `target`.
     #[must_use]
     pub fn http(audit: &Arc<dyn Audit>, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
-        let http = Http { method: method.to_owned(), path: loggable(path), scheme, number: None, is_upgrade: false };
+        let http = Http {
+            method: method.to_owned(),
+            path: loggable(path),
+            scheme,
+            number: None,
+            is_upgrade: false,
+            is_concealed: false,
+        };
         let mut record = Self::new(audit, http.named(&target), Some(target));
         record.http = Some(http);
         record
@@ -178,9 +190,18 @@ impl Record {
     pub fn asks_for(&mut self, path: &str) {
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
             && http.path != path
+            && !http.is_concealed
         {
             path.clone_into(&mut http.path);
             self.subject.request = http.named(target);
+        }
+    }
+
+    /// Notes that the path holds a secret, which no log may show.
+    pub fn conceal_path(&mut self) {
+        self.asks_for(CONCEALED);
+        if let Some(http) = &mut self.http {
+            http.is_concealed = true;
         }
     }
 
@@ -233,6 +254,12 @@ impl Record {
         let target = self.subject.target.as_ref().map(ToString::to_string).unwrap_or_default();
         let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
         LeakFinding { audit: Arc::clone(&self.audit), request: self.subject.request.clone(), target, credentials }
+    }
+
+    /// Creates the finding of secrets in the request.
+    #[must_use]
+    pub fn secret_finding(&self) -> SecretFinding {
+        SecretFinding { audit: Arc::clone(&self.audit), subject: Arc::new(self.subject.clone()) }
     }
 
     /// Notes that the response switched protocols.
@@ -404,6 +431,39 @@ impl Record {
 /// Returns `path` with placeholders redacted, for logs.
 fn loggable(path: &str) -> String {
     redacted(path).unwrap_or_else(|| path.to_owned())
+}
+
+/// Finding of secrets in a request.
+#[derive(Clone, Debug)]
+pub struct SecretFinding {
+    audit: Arc<dyn Audit>,
+    subject: Arc<Subject>,
+}
+
+impl SecretFinding {
+    /// The target of the request, if it has one.
+    #[must_use]
+    pub fn target(&self) -> Option<&Target> {
+        self.subject.target.as_ref()
+    }
+
+    /// Reports `secret`, such as `the secret of the credential NAME`.
+    pub fn report(&self, secret: &str) {
+        let Subject { request, target, caller, .. } = &*self.subject;
+        let target = target.as_ref().map(ToString::to_string).unwrap_or_default();
+        let caller = caller.as_ref().map(|caller| format!(" by {}", caller.program.executable)).unwrap_or_default();
+        let message = format!(
+            "{request} to {target}{caller} holds {secret}; reported once for this host (--leaks block refuses it, `leaks: allow` at the \
+             endpoint permits it)"
+        );
+        self.audit.event(&Event::Finding(Finding {
+            activity: FindingActivity::Detected,
+            severity: Severity::High,
+            title: "Secret In A Request",
+            confidence: Confidence::High,
+            message: &message,
+        }));
+    }
 }
 
 /// Finding of a secret in a response, which was masked for the workload.

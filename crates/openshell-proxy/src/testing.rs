@@ -171,6 +171,7 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
         authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
         egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Default::default()),
         vault: Arc::default(),
+        leaks: Arc::default(),
         memory: Default::default(),
         audit,
     })

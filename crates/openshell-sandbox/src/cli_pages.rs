@@ -7,8 +7,9 @@ use std::path::Path;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::cli::{
-    Args, CaArgs, CheckArgs, CopySelfArgs, CpArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
+use crate::cli::Args;
+use crate::cli::subcommands::{
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
 };
 
 /// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.

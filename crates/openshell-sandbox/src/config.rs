@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
+use openshell_proxy::leaks::detector::LeakMode;
 use openshell_supervisor::environment::Environment;
 use tracing::Level;
 
@@ -53,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) tmp_size: Option<u64>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
+    /// Handling of secrets in requests.
+    pub(crate) leaks: LeakMode,
     /// Time between a signal to end and passing it on.
     pub(crate) drain: Duration,
     pub(crate) terminal: CommandTerminal,
@@ -389,6 +392,7 @@ impl Config {
             tmp_size: args.tmp_size,
             timeout: Some(args.timeout).filter(|timeout| !timeout.is_zero()),
             grace: args.grace,
+            leaks: args.leaks.into(),
             drain: args.drain,
             terminal: match interactive {
                 true => CommandTerminal::Callers,

@@ -88,8 +88,11 @@ const ROWS: &[Row] = &[
     ("credential: request with one / without, plain", |name| credential(name, "plain")),
     ("credential: request with one / without, TLS", |name| credential(name, "tls")),
     ("searched: 1 GiB down for a secret, TLS / not", searched),
-    ("scanned: 1 GiB up, speed / not, plain", |name| scanned(name, "plain")),
-    ("scanned: 1 GiB up, speed / not, TLS", |name| scanned(name, "tls")),
+    ("leaks: 1 GiB up, speed / off, plain", |name| leaks_up(name, "plain", "report")),
+    ("leaks: 1 GiB up, speed / off, TLS", |name| leaks_up(name, "tls", "report")),
+    ("leaks: 1 GiB up, block, speed / off, TLS", |name| leaks_up(name, "tls", "block")),
+    ("leaks: small requests / off, plain", |name| leaks_small(name, "plain")),
+    ("leaks: small requests / off, TLS", |name| leaks_small(name, "tls")),
     ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
     ("models: 50 streams, first byte / backend, p99", |name| streams(name, "first", "99")),
     ("models: 50 streams, event delay / backend, p99", |name| streams(name, "delay", "99")),
@@ -170,9 +173,13 @@ fn policy_with(count: usize, words: &str) -> String {
 }
 
 fn inside(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
+    inside_with(lab, policy, &[], task)
+}
+
+fn inside_with(lab: &Lab, policy: &str, flags: &[&str], task: &[&str]) -> f64 {
     let this = this();
     let certificate = certificate(lab);
-    let sandbox = lab.sandbox(policy).args(&["--upstream-ca-file", &certificate]);
+    let sandbox = lab.sandbox(policy).args(&["--upstream-ca-file", &certificate]).args(flags);
     let finished = sandbox.run(&[&[&this, "client"], task].concat());
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
@@ -520,12 +527,19 @@ fn model_memory(_: &str) {
     }
 }
 
-fn scanned(name: &str, how: &str) {
+fn leaks_up(name: &str, how: &str, mode: &str) {
     let (lab, _server) = host();
     let policy = judged(10).replace("/api/**\", query: {v: \"1*\"}", "/upload\"");
-    // Encoded bodies are not scanned.
-    let upload = |encoding: &str| inside(&lab, &policy, &["upload", how, "1073741824", encoding]).recip();
-    pairs(name, 1.0, || upload("Content-Encoding: gzip"), || upload("Content-Encoding: identity"));
+    let task = ["upload", how, "1073741824", "X-Any: header"];
+    let upload = |mode: &str| inside_with(&lab, &policy, &["--leaks", mode], &task).recip();
+    pairs(name, 1.0, || upload("off"), || upload(mode));
+}
+
+fn leaks_small(name: &str, how: &str) {
+    let (lab, _server) = host();
+    let policy = judged(10);
+    let ask = |mode: &str| inside_with(&lab, &policy, &["--leaks", mode], &["paths", how, "20000", "1"]);
+    pairs(name, MILLI, || ask("off"), || ask("report"));
 }
 
 fn events(_: &str) {

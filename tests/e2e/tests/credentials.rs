@@ -256,7 +256,7 @@ fn what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
 
 /// A Python program: opens a tunnel to web.test:8080 and sends each argument in a write of its own, a moment after the one before;
 /// prints the response.
-const PARTS: &str = r#"
+pub(crate) const PARTS: &str = r#"
 import os, socket, sys, time
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
 s = socket.create_connection((host, int(port)))

@@ -18,6 +18,7 @@ mod http2;
 mod identity;
 mod inference;
 mod lacking;
+mod leaks;
 mod leftovers;
 mod logs;
 mod monitoring;

@@ -19,6 +19,7 @@ pub struct Endpoint {
     allowed_ips: Vec<AddressRange>,
     resolve: Vec<HostPattern>,
     allow_encoded_slash: bool,
+    allows_leaks: bool,
     is_tcp: bool,
     unsupported: Option<String>,
 }
@@ -129,6 +130,7 @@ pub struct EndpointParts {
     pub allowed_ips: Vec<AddressRange>,
     pub resolve: Vec<HostPattern>,
     pub allow_encoded_slash: bool,
+    pub allows_leaks: bool,
     pub unsupported: Option<String>,
 }
 
@@ -151,6 +153,7 @@ impl Endpoint {
             allowed_ips: parts.allowed_ips,
             resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
+            allows_leaks: parts.allows_leaks,
             is_tcp: parts.protocol == Some(Protocol::Tcp),
             unsupported: parts.unsupported,
         })
@@ -196,6 +199,12 @@ impl Endpoint {
     #[must_use]
     pub fn allow_encoded_slash(&self) -> bool {
         self.allow_encoded_slash
+    }
+
+    /// Returns true if requests may hold secrets (`leaks: allow`).
+    #[must_use]
+    pub fn allows_leaks(&self) -> bool {
+        self.allows_leaks
     }
 
     /// Returns true if `%2F` may occur in a path: the policy permits it, or its rules have no path patterns that could

@@ -27,6 +27,7 @@ const ENDPOINT_KEYS: &[&str] = &[
     "allowed_ips",
     "resolve",
     "allow_encoded_slash",
+    "leaks",
 ];
 
 pub(super) fn policies(reader: &mut Reader, at: &At<'_>) -> NetworkPolicies {
@@ -64,6 +65,14 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
     Some(Binary { path: reader.text(&path, BinaryPattern::parse)?, exact: exact?, pinned: pinned? })
 }
 
+/// Parses the only handling of secrets in requests that an endpoint can demand.
+fn leaks(word: &str) -> Result<(), ViolationKind> {
+    match word {
+        "allow" => Ok(()),
+        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "allow" }),
+    }
+}
+
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     let before = reader.violation_count();
     let of_gateway = [ENDPOINT_KEYS, &["unsupported"]].concat();
@@ -82,6 +91,7 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         allow_encoded_slash: keys.read(reader, "allow_encoded_slash", Reader::boolean).unwrap_or(false),
         ..EndpointParts::default()
     };
+    parts.allows_leaks = keys.read(reader, "leaks", |reader, at| reader.text(at, leaks)).is_some();
     parts.tls_skip = keys.read(reader, "tls", |reader, at| Some(tls_skip(reader, at))).unwrap_or(false);
     parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));
     parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| rules(reader, at, deny_rule));

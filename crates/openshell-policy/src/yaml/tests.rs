@@ -47,6 +47,7 @@ network_policies:
           - { method: "*", path: "/repos/*/*/hooks/**" }
         allowed_ips: ["10.0.5.0/24"]
         allow_encoded_slash: false
+        leaks: allow
       - { host: raw.example.com, ports: [80, 443], tls: skip }
     binaries:
       - { path: /usr/bin/git }

@@ -4,7 +4,6 @@
 //! request with a placeholder in any other place, or in disguise, is refused; the result is a
 //! [`inject::CredentialedRequest`]. Secrets in responses are masked.
 
-pub mod body;
 pub mod inject;
 pub mod matcher;
 pub mod redact;

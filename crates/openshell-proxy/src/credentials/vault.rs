@@ -105,7 +105,7 @@ impl Vault {
     }
 
     /// Each credential once.
-    fn credentials(&self) -> impl Iterator<Item = &Arc<Credential>> {
+    pub(crate) fn credentials(&self) -> impl Iterator<Item = &Arc<Credential>> {
         self.0.iter().filter(|(name, credential)| **name == credential.name).map(|(_, credential)| credential)
     }
 

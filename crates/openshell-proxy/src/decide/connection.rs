@@ -42,6 +42,7 @@ pub fn judge(
                 generation: snapshot.generation(),
                 addresses: addresses(&target.host, endpoints),
                 inspection,
+                allows_leaks: !endpoints.is_empty() && endpoints.iter().all(Endpoint::allows_leaks),
                 is_observed: false,
                 observed: None,
             })
@@ -71,6 +72,7 @@ pub fn observe(
                 generation: snapshot.generation(),
                 addresses,
                 inspection: Inspection::Unjudged,
+                allows_leaks: false,
                 is_observed: true,
                 observed: Some(refusal.code()),
             })

@@ -27,6 +27,8 @@ pub struct Permit {
     pub(super) generation: u64,
     pub(super) addresses: PermittedAddresses,
     pub(super) inspection: Inspection,
+    /// True if its requests may hold secrets.
+    pub(super) allows_leaks: bool,
     /// True in an observed run, in which nothing is refused that a policy could permit.
     pub(super) is_observed: bool,
     /// Reason for which an observed connection would have been refused.
@@ -105,6 +107,12 @@ impl Permit {
             Inspection::Judged(rules) => Some(rules),
             Inspection::Passthrough | Inspection::Unjudged => None,
         }
+    }
+
+    /// True if the requests of the connection may hold secrets: all endpoints that permit it say so.
+    #[must_use]
+    pub fn allows_leaks(&self) -> bool {
+        self.allows_leaks
     }
 
     /// True in an observed run, in which nothing is refused that a policy could permit.

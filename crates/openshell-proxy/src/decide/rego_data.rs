@@ -101,6 +101,9 @@ fn endpoint(endpoint: &Endpoint) -> Value {
     if endpoint.allow_encoded_slash() {
         set("allow_encoded_slash", json!(true));
     }
+    if endpoint.allows_leaks() {
+        set("leaks", json!("allow"));
+    }
     if let Some(l7) = endpoint.l7() {
         set("protocol", json!(l7.protocol.as_str()));
         set("enforcement", json!(l7.enforcement.as_str()));

@@ -554,6 +554,7 @@ network_policies:
     endpoints:
       - {host: "*.a.test", ports: [1, 2], protocol: rest, enforcement: enforce, access: read-only, allowed_ips: [10.0.0.0/16]}
       - {host: b.test, port: 3, tls: skip}
+      - {host: l.test, port: 7, leaks: allow}
       - host: c.test
         port: 4
         protocol: rest

@@ -41,6 +41,7 @@ impl Refusal {
                 | Facts::NoCredential(_)
                 | Facts::CredentialHost(_)
                 | Facts::CredentialPath(_)
+                | Facts::Leak(_)
                 | Facts::Placeholder
                 | Facts::Program(..)
                 | Facts::Model(_) => String::new(),
@@ -71,6 +72,10 @@ impl Refusal {
             }
             Facts::CredentialPath(name) => {
                 Some(format!("credentials.{name}.path: shorten or remove it (the file of --credentials)"))
+            }
+            Facts::Leak(policy) => {
+                let endpoints = endpoints(policy.as_deref());
+                Some(format!("{endpoints}: if it is meant to go there, add `leaks: allow` to each of {target} (or --leaks report)"))
             }
             Facts::Placeholder => Some(
                 "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
@@ -108,6 +113,7 @@ impl Refusal {
             | Facts::NoCredential(_)
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
+            | Facts::Leak(_)
             | Facts::Placeholder
             | Facts::Program(..)
             | Facts::Model(_) => return None,

@@ -42,6 +42,8 @@ pub enum Facts {
     CredentialHost(String),
     /// The name of a credential that is bound to other paths.
     CredentialPath(String),
+    /// A secret in a request that the policy of this name permits.
+    Leak(Option<String>),
     /// A placeholder where none is replaced.
     Placeholder,
     /// The path of a program, and its fault.
@@ -299,6 +301,19 @@ impl Refusal {
         Self::because(ReasonCode::CredentialEndpointMismatch, reason).with(Facts::CredentialPath(name))
     }
 
+    /// The request, which `policy` permits, holds a secret: of the issuer or credential `name`.
+    #[must_use]
+    pub fn secret_in_request(name: &str, policy: Option<String>) -> Self {
+        let reason = format!("it holds a secret of {name}, which is not for this host");
+        Self::because(ReasonCode::SecretInRequest, reason).with(Facts::Leak(policy))
+    }
+
+    /// The same for a request for a model, which no endpoint permits.
+    #[must_use]
+    pub fn of_model(self) -> Self {
+        self.with(Facts::Model(None))
+    }
+
     /// The sandbox was started without models.
     #[must_use]
     pub const fn inference_not_configured() -> Self {
@@ -491,6 +506,7 @@ impl Refusal {
             | Facts::NoCredential(_)
             | Facts::CredentialHost(_)
             | Facts::CredentialPath(_)
+            | Facts::Leak(_)
             | Facts::Placeholder
             | Facts::Program(..)
             | Facts::Model(_) => None,
@@ -502,7 +518,7 @@ impl Refusal {
     pub fn nearest_rule(&self) -> Option<&str> {
         match &self.facts {
             Facts::Nearest(nearest) => nearest.as_ref().map(|nearest| nearest.name.as_str()),
-            Facts::Policy(policy) | Facts::Addresses(policy, _) => policy.as_deref(),
+            Facts::Policy(policy) | Facts::Addresses(policy, _) | Facts::Leak(policy) => policy.as_deref(),
             Facts::Request(request) => request.policy.as_deref(),
             Facts::None
             | Facts::Authority(_)

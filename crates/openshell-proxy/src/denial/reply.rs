@@ -70,6 +70,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
         | Facts::NoCredential(_)
         | Facts::CredentialHost(_)
         | Facts::CredentialPath(_)
+        | Facts::Leak(_)
         | Facts::Placeholder
         | Facts::Program(..) => serde_json::to_vec(&Content {
             policy: ruled(refusal).and_then(|request| request.policy.as_deref()),

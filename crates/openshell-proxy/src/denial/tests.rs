@@ -157,6 +157,11 @@ fn all() -> Vec<(Refusal, &'static str)> {
              credentials.KEY.path: shorten or remove it (the file of --credentials)",
         ),
         (
+            Refusal::secret_in_request("GitHub", Some("web".to_owned())),
+            "403 policy_denied secret_in_request: GET /a refused: it holds a secret of GitHub, which is not for this host; \
+             network_policies.web.endpoints: if it is meant to go there, add `leaks: allow` to each of web.test:443 (or --leaks report)",
+        ),
+        (
             Refusal::inference_not_configured(),
             "503 inference_not_configured inference_not_configured: no models are configured: --inference-routes names them",
         ),

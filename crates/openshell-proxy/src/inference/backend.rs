@@ -11,7 +11,6 @@ use openshell_policy::inference::Backend;
 use tokio::time::timeout;
 
 use crate::authorize::connection::Connection;
-use crate::credentials::body::{RequestBody, whole};
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
 use crate::egress::dial_without_deadline;
@@ -24,6 +23,7 @@ use crate::inference::model::{self, BodyError};
 use crate::inference::route::Route;
 use crate::limits::Limits;
 use crate::record::Record;
+use crate::relay::body::{RequestBody, whole};
 use crate::relay::exchange::{ExchangeError, Remedy, Secrets, UpstreamSource};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;

@@ -181,6 +181,8 @@ impl Models<'_> {
                 read.map_err(|_| Refusal::bad_request(LATE))??
             }
         };
+        let leaks = self.services.leaks.watch(&self.services.vault.load(), record, None);
+        leaks.map_or(Ok(()), |leaks| leaks.whole(&body)).map_err(Refusal::of_model)?;
         let mut unreachable = None;
         for route in table.serving(call.interface) {
             record.routed(&route.name, call.interface.as_str(), call.kind);

@@ -15,7 +15,6 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::authorize::connection::Connection;
-use crate::credentials::body::{self, Held, LeakReport, RequestBody};
 use crate::credentials::inject::inject;
 use crate::credentials::redact::redact;
 use crate::credentials::vault::{Credential, CurrentVault, Vault};
@@ -24,7 +23,9 @@ use crate::http::body::{ResponseBody, boxed};
 use crate::http::head;
 use crate::io::complete_body::CompleteBody;
 use crate::io::tasks::ConnectionTasks;
+use crate::leaks::detector::LeakWatch;
 use crate::record::{Outcome, Record};
+use crate::relay::body::{self, FoundReport, Held, RequestBody, Searches};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
@@ -144,6 +145,8 @@ pub struct Upgraded {
     pub client: OnUpgrade,
     /// The upstream's end.
     pub upstream: OnUpgrade,
+    /// Searches the messages of a WebSocket.
+    pub leaks: Option<LeakWatch>,
 }
 
 /// A request that is not sent yet.
@@ -152,6 +155,13 @@ pub struct Outbound {
     body: Unsent,
     /// The client's end, for a response that switches protocols.
     client: Option<OnUpgrade>,
+}
+
+/// A client's end, for a response that switches protocols.
+struct ClientEnd {
+    client: OnUpgrade,
+    connection: Arc<Connection>,
+    leaks: Option<LeakWatch>,
 }
 
 /// Body of a request that is not sent yet.
@@ -207,14 +217,18 @@ impl Exchange<'_> {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let Outbound { mut parts, body: mut unsent, client } = request;
         let (mut client, mut is_retry) = (client.filter(|_| self.upgrades.is_some()), false);
-        let mut leak = None;
+        let (mut report, mut searched) = (None, None);
         loop {
             let authorized = source.prepare(&mut parts, record, is_retry).await?;
             let body = match unsent {
                 Unsent::Pending(body) => {
-                    let leak = leak.insert(self.leak_report(source.connection()));
+                    let report = report.insert(self.found_report(source.connection()));
                     let vault = self.services.vault.load();
-                    body::prefetch(body, &parts.headers, &vault, leak.clone(), self.held.clone()).await?
+                    let mut leaks = self.leak_watch(source.connection(), &vault, record);
+                    leaks.as_mut().map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
+                    searched.clone_from(&leaks);
+                    let searches = Searches { placeholders: !vault.is_empty(), leaks, report: report.clone() };
+                    body::prefetch(body, &parts.headers, searches, self.held.clone()).await?
                 }
                 Unsent::Replay(body) => body,
             };
@@ -236,7 +250,8 @@ impl Exchange<'_> {
                     debug!(status = response.status().as_u16(), us = watch.micros(), "response");
                     let is_grpc_call = source.upstream().is_shared() && head::is_grpc_call(&parts);
                     let ends = client.take().zip(source.connection().cloned());
-                    let response = self.switched(response, &authorized, ends, record);
+                    let end = ends.map(|(client, connection)| ClientEnd { client, connection, leaks: searched.take() });
+                    let response = self.switched(response, &authorized, end, record);
                     let response = response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
                     return Ok(match watched.is_empty() {
                         true => response.map(boxed),
@@ -252,22 +267,37 @@ impl Exchange<'_> {
                     Remedy::None => return Err(ExchangeError::Lost),
                 },
                 Err(SendError::Refused) => return Err(ExchangeError::NotSent),
-                Err(SendError::Failed(_)) if leak.as_ref().is_some_and(LeakReport::take) => {
-                    return Err(body::body_refusal().into());
+                Err(SendError::Failed(refusal)) => {
+                    let found = report.as_ref().and_then(FoundReport::take);
+                    return Err(found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused));
                 }
-                Err(SendError::Failed(refusal)) => return Err(ExchangeError::Failed(refusal)),
             };
             is_retry = true;
         }
     }
 
-    /// The report of a placeholder in a body that is partly sent.
-    fn leak_report(&self, connection: Option<&Arc<Connection>>) -> LeakReport {
+    /// The detector of secrets in a request on `connection`, unless its endpoints permit them.
+    fn leak_watch(
+        &self,
+        connection: Option<&Arc<Connection>>,
+        vault: &Arc<Vault>,
+        record: &Record,
+    ) -> Option<LeakWatch> {
+        let permit = connection?.permit();
+        if permit.allows_leaks() {
+            return None;
+        }
+        let watch = self.services.leaks.watch(vault, record, permit.policy())?;
+        Some(if permit.is_observed() { watch.reporting() } else { watch })
+    }
+
+    /// The report of what is found in a body that is partly sent.
+    fn found_report(&self, connection: Option<&Arc<Connection>>) -> FoundReport {
         let (audit, connection) = (Arc::clone(&self.services.audit), connection.cloned());
-        LeakReport::new(move || {
+        FoundReport::new(move |refusal| {
             if let Some(connection) = &connection {
                 let record = Record::of(&audit, connection.caller(), connection.target().clone());
-                record.finish(Outcome::Refused(&body::body_refusal()));
+                record.finish(Outcome::Refused(refusal));
             }
         })
     }
@@ -277,16 +307,17 @@ impl Exchange<'_> {
         &self,
         mut response: Response<Incoming>,
         authorized: &AuthorizedRequest,
-        client: Option<(OnUpgrade, Arc<Connection>)>,
+        client: Option<ClientEnd>,
         record: &mut Record,
     ) -> Response<Incoming> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let (Some(protocol), Some((client, connection))) = (&authorized.upgrade, client)
+            && let (Some(protocol), Some(ClientEnd { client, connection, leaks })) = (&authorized.upgrade, client)
             && let Some(upgrades) = self.upgrades
         {
             let upstream = hyper::upgrade::on(&mut response);
             // The channel has room for the one upgrade of a connection.
-            let _ = upgrades.try_send(Upgraded { connection, client, upstream });
+            let leaks = leaks.filter(|_| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
+            let _ = upgrades.try_send(Upgraded { connection, client, upstream, leaks });
             record.upgraded();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
@@ -320,13 +351,13 @@ mod tests {
 
     use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
     use crate::authorize::connection::Connection;
-    use crate::credentials::body::whole;
     use crate::credentials::vault::Vault;
     use crate::denial::refusal::Refusal;
     use crate::http::body::ResponseBody;
     use crate::http::target::RequestTarget;
     use crate::io::tasks::ConnectionTasks;
     use crate::record::{Outcome, Record};
+    use crate::relay::body::whole;
     use crate::relay::inspect::AuthorizedRequest;
     use crate::relay::upstream::Upstream;
     use crate::target::{Origin, Scheme};

@@ -19,7 +19,6 @@ use tokio::sync::{Mutex, mpsc};
 use crate::authorize::connection::Connection;
 use crate::authorize::revocation::RevocationWatch;
 use crate::closing::Closing;
-use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
@@ -27,9 +26,11 @@ use crate::io::lingering::Linger;
 use crate::io::metered::Side;
 use crate::io::prefixed::Prefixed;
 use crate::io::tasks::ConnectionTasks;
+use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
+use crate::relay::body::{OpaqueSearch, refusal_of};
 use crate::relay::exchange::Upgraded;
 use crate::relay::opaque;
 use crate::relay::services::Services;
@@ -297,15 +298,15 @@ async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Upgraded { connection, client, upstream } = upgraded;
+    let Upgraded { connection, client, upstream, leaks } = upgraded;
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     // A lingering close would discard the last bytes of the new protocol.
     let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
-    let first = FirstBytes::new(&services.vault.load());
+    let search = OpaqueSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
     // An I/O error of either side is no decision: the other side learns of it by the end of its connection.
-    let relayed = opaque::copy(client, TokioIo::new(upstream), first).await;
-    if let Some(refusal) = relayed.err().as_ref().and_then(placeholder_refusal) {
+    let relayed = opaque::copy(client, TokioIo::new(upstream), search).await;
+    if let Some(refusal) = relayed.err().as_ref().and_then(refusal_of) {
         report_refused(services, &connection, &refusal);
     }
 }

@@ -17,10 +17,10 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
-use crate::credentials::body::{FirstBytes, placeholder_refusal};
 use crate::io::coop::CoopBudget;
 use crate::io::metered::{Meter, Side};
 use crate::limits::Limits;
+use crate::relay::body::{OpaqueSearch, refusal_of};
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -34,25 +34,25 @@ const PIPE_IDLE: Duration = Duration::from_millis(100);
 /// Bytes of a pipe: the kernel's limit for unprivileged processes (pipe(7)).
 const PIPE_BYTES: usize = 1024 * 1024;
 
-/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`. The first bytes
-/// of the client are searched by `first`. A side that has ended its sending may still receive.
+/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`. What the
+/// client sends is searched by `search`. A side that has ended its sending may still receive.
 ///
 /// # Errors
-/// Either side failed, both were silent for [`Limits::IDLE`], or the client's first bytes hold a placeholder.
+/// Either side failed, both were silent for [`Limits::IDLE`], or something is found that must not leave.
 pub async fn relay(
     client: TcpStream,
     surplus: Bytes,
     upstream: TcpStream,
     early: Bytes,
-    mut first: FirstBytes,
+    mut search: OpaqueSearch,
     meter: &Meter,
 ) -> io::Result<()> {
-    first.scan(&surplus)?;
+    search.scan(&surplus)?;
     let mut ends = Ends { client, upstream, is_complete: false };
     let Ends { client, upstream, .. } = &mut ends;
-    let relayed = relay_all(client, surplus, upstream, early, first, meter).await;
+    let relayed = relay_all(client, surplus, upstream, early, search, meter).await;
     let is_reset = relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
-    ends.is_complete = !is_reset && relayed.as_ref().err().and_then(placeholder_refusal).is_none();
+    ends.is_complete = !is_reset && relayed.as_ref().err().and_then(refusal_of).is_none();
     relayed
 }
 
@@ -78,7 +78,7 @@ async fn relay_all(
     surplus: Bytes,
     upstream: &mut TcpStream,
     early: Bytes,
-    mut first: FirstBytes,
+    mut search: OpaqueSearch,
     meter: &Meter,
 ) -> io::Result<()> {
     upstream.write_all(&surplus).await?;
@@ -91,7 +91,7 @@ async fn relay_all(
     let (mut from_upstream, mut to_upstream) = upstream.split();
     let both = async {
         tokio::try_join!(
-            one_way(&mut from_client, &mut to_upstream, &from, Some(&mut first)),
+            one_way(&mut from_client, &mut to_upstream, &from, Some(&mut search)),
             one_way(&mut from_upstream, &mut to_client, &to, None)
         )
     };
@@ -137,34 +137,34 @@ impl Counter<'_> {
 ///
 /// # Errors
 /// As [`relay`].
-pub async fn copy<C, U>(client: C, mut upstream: U, first: FirstBytes) -> io::Result<()>
+pub async fn copy<C, U>(client: C, mut upstream: U, search: OpaqueSearch) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicU64::new(0));
-    let mut client = Counted { stream: client, moved: Arc::clone(&moved), first };
+    let mut client = Counted { stream: client, moved: Arc::clone(&moved), search };
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
         () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::Error::other(Idle)),
     }
 }
 
-/// A stream that counts bytes both ways, and searches the first that are read.
+/// A stream that counts bytes both ways, and searches those that are read.
 struct Counted<S> {
     stream: S,
     moved: Arc<AtomicU64>,
-    first: FirstBytes,
+    search: OpaqueSearch,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, moved, first } = self.get_mut();
+        let Self { stream, moved, search } = self.get_mut();
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
         let new = buf.filled().get(before..).unwrap_or_default();
         moved.fetch_add(new.len() as u64, Ordering::Relaxed);
-        first.scan(new)?;
+        search.scan(new)?;
         read
     }
 }
@@ -206,11 +206,11 @@ async fn one_way(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
     counter: &Counter<'_>,
-    mut first: Option<&mut FirstBytes>,
+    mut search: Option<&mut OpaqueSearch>,
 ) -> io::Result<()> {
     loop {
         let copied =
-            poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, &mut first, buffer, cx)));
+            poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, &mut search, buffer, cx)));
         let Copied { read, rest } = copied.await?;
         if read == 0 {
             counter.end();
@@ -219,7 +219,7 @@ async fn one_way(
         to.write_all(&rest).await.inspect_err(|_| counter.other_end())?;
         // Without descriptors for a pipe the copy goes on.
         if read == BUFFER_BYTES
-            && first.is_none()
+            && search.is_none()
             && let Ok(_permit) = PIPES.try_acquire()
             && let Ok(pipe) = Pipe::new()
             && let Paused::Ended = pipe.stream(from.as_ref(), to.as_ref(), counter).await?
@@ -235,7 +235,7 @@ fn copy_once(
     from: &mut ReadHalf<'_>,
     to: &WriteHalf<'_>,
     counter: &Counter<'_>,
-    first: &mut Option<&mut FirstBytes>,
+    search: &mut Option<&mut OpaqueSearch>,
     buffer: &mut [u8],
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Copied>> {
@@ -243,10 +243,10 @@ fn copy_once(
     ready!(Pin::new(from).poll_read(cx, &mut buffer)).inspect_err(|_| counter.end())?;
     let read = buffer.filled();
     counter.add(read.len());
-    if let Some(seen) = first {
+    if let Some(seen) = search {
         seen.scan(read)?;
         if !seen.is_active() {
-            *first = None;
+            *search = None;
         }
     }
     let written = match to.try_write(read) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::authorize::authorizer::Authorizer;
 use crate::credentials::vault::CurrentVault;
 use crate::egress::Egress;
+use crate::leaks::detector::LeakDetector;
 use crate::memory::Memory;
 use openshell_policy::event::Audit;
 
@@ -17,6 +18,8 @@ pub struct Services {
     pub egress: Egress,
     /// Credentials.
     pub vault: Arc<CurrentVault>,
+    /// Searches requests for secrets.
+    pub leaks: Arc<LeakDetector>,
     /// Memory shared by all connections.
     pub memory: Memory,
     /// Receives every decision.

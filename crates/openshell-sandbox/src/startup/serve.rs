@@ -20,6 +20,7 @@ use openshell_proxy::dns::names::Names;
 use openshell_proxy::dns::server::NameServer;
 use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes, Witness};
+use openshell_proxy::leaks::detector::{LeakDetector, LeakMode};
 use openshell_proxy::limits::Limits;
 use openshell_proxy::listener::{Listener, NamedDoors, Slots};
 use openshell_proxy::proxy::Proxy;
@@ -66,6 +67,7 @@ pub(super) struct RunServices {
     pub(super) reporters: Vec<BackgroundReporter>,
     /// Connections at the proxy, at once.
     pub(super) slots: Slots,
+    leaks: LeakMode,
     /// Port of health and metrics.
     health_port: Option<u16>,
     /// Once it is true, no more clients are let in from outside.
@@ -109,6 +111,7 @@ impl RunServices {
             reporters,
             slots,
             closed: watch::Sender::new(false),
+            leaks: config.leaks,
             health_port: config.health_port,
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
@@ -181,6 +184,7 @@ impl RunServices {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
             egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.health_port),
             vault: in_force.vault,
+            leaks: Arc::new(LeakDetector::new(self.leaks)),
             memory: Default::default(),
             audit: Arc::clone(&self.audit),
         });
@@ -223,13 +227,14 @@ impl RunServices {
 /// Time after which the policy engine is made even if no connection has needed it: longer than many commands last.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Makes the policy engine of the first generation off the way of connections.
+/// Makes the policy engine of the first generation, and the search for secrets, off the way of connections.
 async fn warm_up(services: Arc<Services>) {
     tokio::time::sleep(WARM_UP).await;
     // Where no thread can be started, the first decision makes it.
-    let _ = std::thread::Builder::new()
-        .name("policy".to_owned())
-        .spawn(move || services.authorizer.policy.load().prepare());
+    let _ = std::thread::Builder::new().name("policy".to_owned()).spawn(move || {
+        services.authorizer.policy.load().prepare();
+        services.leaks.prepare(&services.vault.load());
+    });
     pending().await
 }
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::ca_dir;
-use crate::cli::{CaAction, CaArgs};
+use crate::cli::subcommands::{CaAction, CaArgs};
 use crate::logging;
 
 /// Prints the certificates of the authority, after it was replaced if that is asked for.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::protected::ProtectedPath;
 
-use crate::cli::CheckArgs;
+use crate::cli::subcommands::CheckArgs;
 use crate::lints;
 use crate::logging::{self, print_line};
 use crate::sources::credential_file::{self, ParsedCredentials};

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::cli::CopySelfArgs;
+use crate::cli::subcommands::CopySelfArgs;
 use crate::logging;
 
 /// The running program, also after its file was replaced.

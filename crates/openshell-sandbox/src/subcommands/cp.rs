@@ -14,7 +14,7 @@ use openshell_ssh::transfer::outcome::{LeftOut, TransferError};
 use openshell_ssh::transfer::pack::pack;
 use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 
-use crate::cli::CpArgs;
+use crate::cli::subcommands::CpArgs;
 use crate::control::client::Places;
 use crate::control::wire::Exec;
 use crate::logging::print_stderr;

@@ -13,7 +13,8 @@ use openshell_supervisor::launch::Event;
 use openshell_supervisor::privilege::Privilege;
 use serde_json::json;
 
-use crate::cli::{self, DoctorArgs, NetworkMode};
+use crate::cli::subcommands::DoctorArgs;
+use crate::cli::{self, NetworkMode};
 use crate::config::Config;
 use crate::logging::{self, print_line};
 use crate::sources::origin::Origin;

@@ -16,7 +16,7 @@ use openshell_proxy::resolve::lookup::Resolver;
 use openshell_proxy::resolve::resolve;
 use openshell_proxy::target::Target;
 
-use crate::cli::{DoorName, ExplainArgs};
+use crate::cli::subcommands::{DoorName, ExplainArgs};
 use crate::logging::print_line;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::PolicyFiles;

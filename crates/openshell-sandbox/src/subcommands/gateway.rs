@@ -6,7 +6,8 @@ use anyhow::bail;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::config::SandboxConfig;
 
-use crate::cli::{self, GatewayArgs};
+use crate::cli;
+use crate::cli::subcommands::GatewayArgs;
 use crate::config;
 use crate::logging;
 use crate::sources::gateway::launcher::Launched;

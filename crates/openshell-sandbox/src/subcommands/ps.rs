@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::cli::PsArgs;
+use crate::cli::subcommands::PsArgs;
 use crate::control::client::{Found, Places};
 use crate::control::wire::Description;
 use crate::logging::{print_line, print_stderr};

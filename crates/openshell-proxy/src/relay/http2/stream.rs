@@ -15,7 +15,6 @@ use tracing::{Instrument as _, debug_span};
 use super::client::Client;
 use super::pool::PooledConnection;
 use crate::authorize::connection::StreamId;
-use crate::credentials::body::Held;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, boxed, full};
@@ -23,6 +22,7 @@ use crate::http::head;
 use crate::io::complete_body::CompleteBody;
 use crate::limits::Limits;
 use crate::record::{Outcome, Record};
+use crate::relay::body::Held;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 
 /// A stream, until both its request and its response have ended.

@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::credentials::body::{RequestBody, Unsendable};
 use crate::credentials::inject::CredentialedRequest;
 use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::tasks::{AbortOnDrop, ConnectionTasks};
 use crate::limits::Limits;
 use crate::memory::Windows;
+use crate::relay::body::{RequestBody, Unsendable};
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme};
 use crate::tls::originate::UpstreamRoots;

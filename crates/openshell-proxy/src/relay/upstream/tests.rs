@@ -8,12 +8,12 @@ use openshell_policy::reason::ReasonCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::{Incoming, SendError, Upstream};
-use crate::credentials::body::whole;
 use crate::credentials::inject::inject;
 use crate::credentials::vault::Vault;
 use crate::io::tasks::ConnectionTasks;
 use crate::limits::Limits;
 use crate::memory::Memory;
+use crate::relay::body::whole;
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme};
 use crate::testing;

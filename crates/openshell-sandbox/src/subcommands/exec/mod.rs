@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::cli::ExecArgs;
+use crate::cli::subcommands::ExecArgs;
 use crate::config;
 use crate::control::client::Places;
 use crate::control::wire::{Exec, Reply, Request, TerminalSpec};

@@ -1,0 +1,195 @@
+//! Detector of leaks: what is searched for, and what a finding leads to.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use hyper::HeaderMap;
+use hyper::http::request::Parts;
+use openshell_policy::issuers::Issuers;
+
+use crate::credentials::vault::Vault;
+use crate::denial::refusal::Refusal;
+use crate::leaks::needles::{Needles, Sought};
+use crate::leaks::scan::Scan;
+use crate::limits::Limits;
+use crate::placeholder;
+use crate::record::{Record, SecretFinding};
+use crate::target::Target;
+
+/// Handling of secrets in requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeakMode {
+    /// They are not searched for.
+    Off,
+    /// Each is reported once for each host, and the request goes.
+    #[default]
+    Report,
+    /// The request is refused.
+    Block,
+}
+
+/// Detector of one sandbox.
+#[derive(Debug, Default)]
+pub struct LeakDetector {
+    mode: LeakMode,
+    prepared: ArcSwapOption<Prepared>,
+    /// Names of secrets with the hosts that they were reported for.
+    reported: Mutex<HashSet<(String, String)>>,
+}
+
+/// A search for the credentials of one vault.
+#[derive(Debug)]
+struct Prepared {
+    vault: Arc<Vault>,
+    needles: Arc<Needles>,
+}
+
+/// Detector for the requests to one target.
+#[derive(Clone, Debug)]
+pub struct LeakWatch {
+    detector: Arc<LeakDetector>,
+    needles: Arc<Needles>,
+    finding: SecretFinding,
+    /// The policy that permits it.
+    policy: Option<String>,
+    blocks: bool,
+}
+
+impl LeakDetector {
+    /// Creates a detector.
+    #[must_use]
+    pub fn new(mode: LeakMode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if secrets are not searched for.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, vault: &Arc<Vault>, record: &Record, policy: Option<&str>) -> Option<LeakWatch> {
+        (self.mode != LeakMode::Off).then(|| LeakWatch {
+            detector: Arc::clone(self),
+            needles: self.needles(vault),
+            finding: record.secret_finding(),
+            policy: policy.map(str::to_owned),
+            blocks: self.mode == LeakMode::Block,
+        })
+    }
+
+    /// Makes the search for the credentials of `vault`, which the first request would wait for.
+    pub fn prepare(&self, vault: &Arc<Vault>) {
+        if self.mode != LeakMode::Off {
+            self.needles(vault);
+        }
+    }
+
+    fn needles(&self, vault: &Arc<Vault>) -> Arc<Needles> {
+        if let Some(prepared) = self.prepared.load_full().filter(|prepared| Arc::ptr_eq(&prepared.vault, vault)) {
+            return Arc::clone(&prepared.needles);
+        }
+        let values = vault.credentials().map(|credential| {
+            (credential.name().to_owned(), credential.secret().expose(), credential.binding().clone())
+        });
+        let needles = Arc::new(Needles::new(Issuers::known(), values));
+        self.prepared.store(Some(Arc::new(Prepared { vault: Arc::clone(vault), needles: Arc::clone(&needles) })));
+        needles
+    }
+
+    /// Returns true if the secret `name` has not been reported for `host` yet.
+    fn is_new(&self, name: &str, host: &str) -> bool {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.len() < Limits::LEAKS_REPORTED && reported.insert((name.to_owned(), host.to_owned()))
+    }
+}
+
+impl LeakWatch {
+    /// The same in an observed run, in which nothing is refused.
+    #[must_use]
+    pub fn reporting(self) -> Self {
+        Self { blocks: false, ..self }
+    }
+
+    /// True if a secret is refused, so that bytes which may be one must not leave.
+    #[must_use]
+    pub fn blocks(&self) -> bool {
+        self.blocks
+    }
+
+    /// Begins the search through a text of the request.
+    #[must_use]
+    pub fn scan(&self) -> Scan {
+        Scan::new(Arc::clone(&self.needles))
+    }
+
+    /// Searches a text that is complete.
+    ///
+    /// # Errors
+    /// It holds a secret, and secrets are refused.
+    pub fn whole(&self, text: &[u8]) -> Result<(), Refusal> {
+        self.found(&self.found_in(text))
+    }
+
+    fn found_in(&self, text: &[u8]) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.needles.search(text, 0..text.len(), true, |secret| found.push(secret));
+        found
+    }
+
+    /// Searches the head of a request: its target, as it is and decoded, and the values of its fields. A path with a secret is concealed
+    /// in `record`.
+    ///
+    /// # Errors
+    /// As [`Self::whole`].
+    pub fn head(&mut self, parts: &Parts, record: &mut Record) -> Result<(), Refusal> {
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let mut text = target.as_bytes().to_vec();
+        if target.contains('%') {
+            text.push(b'\n');
+            text.extend_from_slice(&placeholder::decode(target.as_bytes()).0);
+        }
+        let found = self.found_in(&text);
+        if !found.is_empty() {
+            record.conceal_path();
+            self.finding = record.secret_finding();
+            self.found(&found)?;
+        }
+        self.fields(&parts.headers)
+    }
+
+    /// Searches the values of fields.
+    ///
+    /// # Errors
+    /// As [`Self::whole`].
+    pub fn fields(&self, fields: &HeaderMap) -> Result<(), Refusal> {
+        let mut text = Vec::new();
+        for value in fields.values() {
+            text.extend_from_slice(value.as_bytes());
+            text.push(b'\n');
+        }
+        self.whole(&text)
+    }
+
+    /// Judges what a search has found.
+    ///
+    /// # Errors
+    /// A secret is not for the request's host, and secrets are refused.
+    pub fn found(&self, secrets: &[usize]) -> Result<(), Refusal> {
+        let Some(target) = self.finding.target().filter(|_| !secrets.is_empty()) else { return Ok(()) };
+        for secret in secrets.iter().filter_map(|index| self.needles.secret(*index)) {
+            if secret.home.includes_host(&target.host) {
+                continue;
+            }
+            if self.blocks {
+                return Err(Refusal::secret_in_request(&secret.name, self.policy.clone()));
+            }
+            self.report(secret, target);
+        }
+        Ok(())
+    }
+
+    fn report(&self, secret: &Sought, target: &Target) {
+        if self.detector.is_new(&secret.name, &target.host.to_string()) {
+            let kind = if secret.is_value { "the secret of the credential" } else { "what looks like a secret of" };
+            self.finding.report(&format!("{kind} {}", secret.name));
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Search for secrets in a text, in the encodings of common software.
+//!
+//! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a value. Anchors are searched for all at
+//! once; where one stands, the text from there on is decoded and compared with the shape.
+
+use std::ops::Range;
+
+use aho_corasick::packed;
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
+use openshell_policy::credential::{Binding, BoundHost, SHORT_SECRET_BYTES};
+use openshell_policy::issuers::{Characters, Issuers, Shape};
+use zeroize::Zeroizing;
+
+use crate::placeholder::{base64_forms_after, decode};
+
+/// Bytes before an anchor that its surroundings are judged by.
+pub(super) const BEFORE: usize = 40;
+
+/// Decoded bytes from the beginning of a secret on that are compared with its shape.
+const TEXT: usize = 320;
+
+/// Bytes of a value that are searched for: its last ones, as values of one kind begin alike.
+const VALUE: usize = 32;
+
+/// Patterns of one vectorized search (`aho_corasick::packed`).
+const PACKED: usize = 64;
+
+/// Vectorized searches that are faster together than one automaton.
+const SEARCHES: usize = 6;
+
+/// Bytes of the longest beginning of an anchor that is searched for.
+const SEARCHED: usize = 6;
+
+/// Bytes of an anchor that count as its beginning; the beginning of a shape is no secret.
+const BEGUN: usize = 4;
+
+/// Bytes around the parts of a text that a shape demands nearby.
+const NEAR: usize = 40;
+const BESIDE: usize = 200;
+
+/// Secrets to be searched for.
+pub struct Needles {
+    secrets: Vec<Sought>,
+    anchors: Vec<Anchor>,
+    /// Anchors by their first byte.
+    by_first: Vec<Vec<usize>>,
+    /// Searches for what is plain, and for what is encoded.
+    plain: Vec<Search>,
+    encoded: Vec<Search>,
+    /// Bytes of the longest anchor.
+    longest: usize,
+}
+
+/// A secret that is searched for.
+#[derive(Debug)]
+pub struct Sought {
+    /// Name in messages: the issuer, or the credential.
+    pub name: String,
+    /// True if it is a value of this run, and not only a shape.
+    pub is_value: bool,
+    /// Hosts that it is for.
+    pub home: Binding,
+    /// Its shape; `None` for a value, which an anchor holds whole.
+    shape: Option<Shape>,
+}
+
+/// A text in which a secret begins, or that is one.
+struct Anchor {
+    bytes: Zeroizing<Vec<u8>>,
+    coding: Coding,
+    secret: usize,
+}
+
+/// Encoding of an anchor and of what follows it.
+#[derive(Clone, Copy, Debug)]
+enum Coding {
+    /// Plain or percent-encoded; one may go over into the other.
+    Text,
+    Hex,
+    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes of what the group says.
+    Base64 {
+        lead: usize,
+        skipped: usize,
+    },
+}
+
+enum Search {
+    Packed(packed::Searcher),
+    Automaton(AhoCorasick),
+}
+
+/// Judgement of a text at an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Secret,
+    Other,
+    /// More text would tell.
+    Undecided,
+}
+
+impl std::fmt::Debug for Needles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Needles").field("secrets", &self.secrets.len()).finish_non_exhaustive()
+    }
+}
+
+impl Needles {
+    /// Prepares the search for the shapes of `issuers`, and for `values`, each with its name and the hosts that it is for. Values of less
+    /// than [`SHORT_SECRET_BYTES`] match by chance, and are not searched for.
+    #[must_use]
+    pub fn new<'v>(issuers: Issuers, values: impl Iterator<Item = (String, &'v [u8], Binding)>) -> Self {
+        let (mut secrets, mut anchors) = (Vec::new(), Vec::new());
+        for (issuer, hosts, shape) in issuers.into_shapes() {
+            let hosts = hosts.iter().filter_map(|host| BoundHost::parse(host).ok()).collect();
+            let home = Binding { hosts: Some(hosts), path: None };
+            anchors.extend(anchors_of(shape.begins.as_bytes(), secrets.len(), 3));
+            secrets.push(Sought { name: issuer, is_value: false, home, shape: Some(shape) });
+        }
+        for (name, value, home) in values.filter(|(_, value, _)| value.len() >= SHORT_SECRET_BYTES) {
+            anchors.extend(anchors_of(distinctive(value), secrets.len(), SHORT_SECRET_BYTES));
+            // What is bound to no host in particular is at home nowhere: the command has a placeholder for it.
+            let home = Binding { hosts: Some(home.hosts.unwrap_or_default()), path: None };
+            secrets.push(Sought { name, is_value: true, home, shape: None });
+        }
+        let mut by_first = vec![Vec::new(); 256];
+        for (index, anchor) in anchors.iter().enumerate() {
+            let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
+            by_first.get_mut(first).into_iter().for_each(|known| known.push(index));
+        }
+        let longest = anchors.iter().map(|anchor| anchor.bytes.len()).max().unwrap_or(0);
+        let is_plain = |anchor: &&Anchor| matches!(anchor.coding, Coding::Text) && !anchor.bytes.starts_with(b"%");
+        let (plain, encoded): (Vec<_>, Vec<_>) = anchors.iter().partition(is_plain);
+        let (plain, encoded) = (searches(&plain), searches(&encoded));
+        Self { secrets, anchors, by_first, plain, encoded, longest }
+    }
+
+    /// The secret of an index that [`Self::search`] found.
+    #[must_use]
+    pub fn secret(&self, index: usize) -> Option<&Sought> {
+        self.secrets.get(index)
+    }
+
+    /// Passes of a search through a text.
+    #[cfg(test)]
+    pub(super) fn passes(&self) -> usize {
+        self.plain.len() + self.encoded.len()
+    }
+
+    /// Bytes of the longest anchor.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the offset of the first place there where more
+    /// text could show one, unless the text `is_whole`. In bytes that are no text only plain secrets are searched for.
+    pub fn search(
+        &self,
+        text: &[u8],
+        begins: Range<usize>,
+        is_whole: bool,
+        mut found: impl FnMut(usize),
+    ) -> Option<usize> {
+        let mut undecided: Option<usize> = None;
+        let mut judge = |at: usize, verdict: Verdict, secret: usize| match verdict {
+            Verdict::Secret => found(secret),
+            Verdict::Other => {}
+            Verdict::Undecided => undecided = Some(undecided.map_or(at, |before| before.min(at))),
+        };
+        let is_text = is_text(text);
+        for search in self.plain.iter().chain(self.encoded.iter().filter(|_| is_text)) {
+            let mut next = begins.start;
+            let end = text.len().min(begins.end + SEARCHED);
+            while let Some(at) = search.next(text, next..end).filter(|at| *at < begins.end) {
+                next = at + 1;
+                let rest = text.get(at..).unwrap_or_default();
+                let first = rest.first().map_or(0, |byte| usize::from(*byte));
+                for anchor in
+                    self.by_first.get(first).into_iter().flatten().filter_map(|index| self.anchors.get(*index))
+                {
+                    if rest.starts_with(&anchor.bytes) {
+                        judge(at, self.judge(anchor, text, at, is_whole), anchor.secret);
+                    }
+                }
+            }
+        }
+        for (secret, parts) in self.parts().filter(|_| is_text) {
+            let dots = memchr::memchr_iter(b'.', text.get(begins.clone()).unwrap_or_default());
+            for dot in dots.map(|dot| begins.start + dot) {
+                judge(dot, three_parts(parts, text, dot, is_whole), secret);
+            }
+        }
+        undecided
+    }
+
+    /// Returns the offset of the first place near the end of `text` where a shape may have begun. Values are none of its concern: what waits
+    /// for them would tell a guesser how much of one is right.
+    pub(super) fn begun(&self, text: &[u8]) -> Option<usize> {
+        let from = text.len().saturating_sub(self.longest.saturating_sub(1));
+        (from..text.len().saturating_sub(BEGUN - 1)).find(|at| {
+            let rest = text.get(*at..).unwrap_or_default();
+            let first = rest.first().map_or(0, |byte| usize::from(*byte));
+            let anchors = self.by_first.get(first).into_iter().flatten().filter_map(|index| self.anchors.get(*index));
+            let is_shape = |anchor: &Anchor| self.secrets.get(anchor.secret).is_some_and(|secret| !secret.is_value);
+            anchors
+                .into_iter()
+                .any(|anchor| is_shape(anchor) && anchor.bytes.len() > rest.len() && anchor.bytes.starts_with(rest))
+        })
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (usize, [usize; 3])> {
+        let parts = |(index, secret): (usize, &Sought)| Some((index, secret.shape.as_ref()?.parts?));
+        self.secrets.iter().enumerate().filter_map(parts)
+    }
+
+    fn judge(&self, anchor: &Anchor, text: &[u8], at: usize, is_whole: bool) -> Verdict {
+        let Some(shape) = self.secrets.get(anchor.secret).and_then(|secret| secret.shape.as_ref()) else {
+            return Verdict::Secret;
+        };
+        let is_readable = matches!(anchor.coding, Coding::Text);
+        if is_readable && !begins_at(shape, text.get(..at).unwrap_or_default()) {
+            return Verdict::Other;
+        }
+        let (decoded, is_cut) = anchor.coding.decoded(text, at);
+        compared(shape, &decoded, is_cut && !is_whole)
+    }
+}
+
+impl Search {
+    fn next(&self, text: &[u8], within: Range<usize>) -> Option<usize> {
+        match self {
+            Self::Packed(search) => search.find_in(text, within.into()).map(|found| found.start()),
+            Self::Automaton(search) => search.find(Input::new(text).range(within)).map(|found| found.start()),
+        }
+    }
+}
+
+/// Makes the searches for the beginnings of all anchors. What stands there is compared with each anchor, so that one text does for all
+/// that begin with it; the fewer there are, the faster is the search.
+fn searches(anchors: &[&Anchor]) -> Vec<Search> {
+    let beginning = |anchor: &&Anchor| {
+        let length = match anchor.coding {
+            Coding::Text if anchor.bytes.starts_with(b"-") => SEARCHED,
+            Coding::Hex => 4,
+            Coding::Text | Coding::Base64 { .. } => 3,
+        };
+        anchor.bytes.get(..length).unwrap_or(&anchor.bytes).to_vec()
+    };
+    let mut texts: Vec<_> = anchors.iter().map(beginning).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    let packed = |texts: &[Vec<u8>]| {
+        let config = packed::Config::new().match_kind(packed::MatchKind::LeftmostFirst).clone();
+        config.builder().extend(texts).build().map(Search::Packed)
+    };
+    let groups = texts.chunks(PACKED);
+    let vectorized = (groups.len() <= SEARCHES).then(|| groups.map(packed).collect::<Option<Vec<_>>>()).flatten();
+    let automaton = || {
+        let mut builder = AhoCorasick::builder();
+        builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostFirst);
+        // It has room for all anchors of the largest set of credentials.
+        builder.build(&texts).ok().map(Search::Automaton).into_iter().collect()
+    };
+    vectorized.unwrap_or_else(automaton)
+}
+
+/// Returns true for UTF-8, judged by three samples of a long text: compressed data, images and ciphers hold no encoded secrets but by
+/// chance.
+fn is_text(text: &[u8]) -> bool {
+    const SAMPLE: usize = 64;
+    let is_sample_text = |at: usize| {
+        let sample = text.get(at..at + SAMPLE).unwrap_or_default();
+        // It may begin and end within a character.
+        let begin = sample.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+        let error = std::str::from_utf8(sample.get(begin..).unwrap_or_default()).err();
+        error.is_none_or(|error| error.error_len().is_none())
+    };
+    let last = text.len().saturating_sub(SAMPLE);
+    text.len() < 16 * SAMPLE || [0, last / 2, last].into_iter().any(is_sample_text)
+}
+
+/// Returns the part of a value that no other value has by chance: of several lines one in the middle, and of what is long the end.
+fn distinctive(value: &[u8]) -> &[u8] {
+    let lines: Vec<_> = value.split(|byte| *byte == b'\n').filter(|line| line.len() >= VALUE).collect();
+    let line = lines.get(lines.len() / 2).copied().filter(|_| value.contains(&b'\n')).unwrap_or(value);
+    line.get(line.len().saturating_sub(VALUE)..).unwrap_or(line)
+}
+
+/// Returns the anchors of `bytes` in every encoding. Base64 forms have at least `least` characters.
+fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let anchor = |bytes: Vec<u8>, coding| Anchor { bytes: Zeroizing::new(bytes), coding, secret };
+    let hex = |upper: bool| {
+        let digits = |byte: &u8| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") };
+        bytes.iter().map(digits).collect::<String>().into_bytes()
+    };
+    let percent = |upper: bool, is_kept: fn(u8) -> bool| {
+        let escaped = |byte: &u8| match (is_kept(*byte), upper) {
+            (true, _) => char::from(*byte).to_string(),
+            (false, true) => format!("%{byte:02X}"),
+            (false, false) => format!("%{byte:02x}"),
+        };
+        bytes.iter().map(escaped).collect::<String>().into_bytes()
+    };
+    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let alphanumeric = |byte: u8| byte.is_ascii_alphanumeric();
+    let mut anchors = vec![anchor(bytes.to_vec(), Coding::Text)];
+    for upper in [true, false] {
+        anchors.push(anchor(hex(upper), Coding::Hex));
+        let kept: [fn(u8) -> bool; 2] = [unreserved, alphanumeric];
+        anchors.extend(kept.map(|kept| anchor(percent(upper, kept), Coding::Text)));
+    }
+    for skipped in 0..3_usize {
+        let lead = (skipped * 8).div_ceil(6);
+        let forms = base64_forms_after(skipped, bytes).into_iter().filter(|form| form.len() >= least);
+        anchors.extend(forms.map(|bytes| Anchor { bytes, coding: Coding::Base64 { lead, skipped }, secret }));
+    }
+    // Where nothing needs an escape, the encodings are the text itself.
+    let mut known: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+    anchors.retain(|anchor| {
+        let is_new = !known.contains(&anchor.bytes) || matches!(anchor.coding, Coding::Base64 { .. });
+        known.push(anchor.bytes.clone());
+        is_new
+    });
+    anchors
+}
+
+impl Coding {
+    /// Decodes what begins at `at`, up to [`TEXT`] bytes; also returns true if the text ends before it does.
+    fn decoded(self, text: &[u8], at: usize) -> (Vec<u8>, bool) {
+        let rest = text.get(at..).unwrap_or_default();
+        let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let mut decoded = Vec::with_capacity(TEXT);
+        let is_cut = match self {
+            Self::Text => {
+                let mut rest = rest;
+                // An escape at the end may be cut.
+                let is_read = |rest: &[u8], decoded: usize| decoded < TEXT && !matches!(rest, [b'%'] | [b'%', _]);
+                while let Some((byte, after)) = rest.split_first().filter(|_| is_read(rest, decoded.len())) {
+                    let escape = digit(after.first()).zip(digit(after.get(1))).filter(|_| *byte == b'%');
+                    decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
+                    rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
+                }
+                true
+            }
+            Self::Hex => {
+                let pair = |pair: &[u8]| Some(digit(pair.first())? << 4 | digit(pair.get(1))?);
+                decoded.extend(rest.chunks(2).map_while(pair).take(TEXT));
+                2 * decoded.len() + 1 >= rest.len()
+            }
+            Self::Base64 { lead, skipped } => {
+                let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
+                let (mut bits, mut count, mut read) = (0_u32, 0, 0);
+                for value in from.iter().map_while(|byte| sextet(*byte)).take(TEXT * 4 / 3) {
+                    read += 1;
+                    (bits, count) = (bits << 6 | value, count + 6);
+                    if count >= 8 {
+                        count -= 8;
+                        decoded.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
+                    }
+                }
+                decoded.drain(..skipped.min(decoded.len()));
+                read == from.len()
+            }
+        };
+        let is_cut = is_cut && decoded.len() < TEXT;
+        (decoded, is_cut)
+    }
+}
+
+/// Value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
+fn sextet(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
+        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    }
+}
+
+/// Returns true if a secret of this shape can begin after `before`, and not in the middle of a word.
+fn begins_at(shape: &Shape, before: &[u8]) -> bool {
+    if shape.digits > 0 {
+        let before = before.get(before.len().saturating_sub(BEFORE)..).unwrap_or(before);
+        return decode(before).0.iter().rev().take_while(|byte| byte.is_ascii_digit()).count() >= shape.digits;
+    }
+    match before {
+        // An escape of JSON, or of a URL.
+        [.., b'\\', b'n' | b'r' | b't'] => true,
+        [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        [.., last] => !Characters::Word.include(*last),
+        [] => true,
+    }
+}
+
+/// Compares a text with a shape; what `is_cut` may go on.
+fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
+    let other = |is_short: bool| if is_short && is_cut { Verdict::Undecided } else { Verdict::Other };
+    let Some(rest) = text.strip_prefix(shape.begins.as_bytes()) else {
+        return other(shape.begins.as_bytes().starts_with(text));
+    };
+    if let Some(then) = &shape.then {
+        let near = rest.get(..NEAR + then.len()).unwrap_or(rest);
+        return match memchr::memmem::find(near, then.as_bytes()) {
+            Some(_) => Verdict::Secret,
+            None => other(near.len() < NEAR + then.len()),
+        };
+    }
+    let wanted = shape.length.saturating_sub(shape.begins.len());
+    let run = rest.iter().take_while(|byte| shape.of.include(**byte)).count();
+    let (token, after) = rest.split_at(run);
+    if run < wanted || (shape.exact && run == wanted && after.is_empty() && is_cut) {
+        return other(after.is_empty());
+    }
+    // Random Base64 has such runs too, which go on.
+    if shape.exact && (run > wanted || matches!(after, [b'+' | b'/', ..])) {
+        return Verdict::Other;
+    }
+    let is_random = token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
+    let Some(length) = shape.beside.filter(|_| is_random) else {
+        return if is_random { Verdict::Secret } else { Verdict::Other };
+    };
+    let near = after.get(..BESIDE + length).unwrap_or(after);
+    let mut runs = near.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte));
+    match runs.any(|run| run.len() == length) {
+        true => Verdict::Secret,
+        false => other(near.len() < BESIDE + length),
+    }
+}
+
+/// Judges a text of three parts, of at least as many bytes (the second of exactly as many), with dots between, the first at `dot`.
+fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Verdict {
+    let [first, second, third] = parts;
+    let (before, after) = (text.get(..dot).unwrap_or_default(), text.get(dot + 1..).unwrap_or_default());
+    let is_word = |byte: &&u8| Characters::Word.include(**byte);
+    let run = before.iter().rev().take_while(is_word).count();
+    // An account's number in Base64 begins with one of these.
+    let begins = before.get(before.len() - run..).and_then(<[u8]>::first).is_some_and(|byte| b"MNO".contains(byte));
+    if !(first..first + 6).contains(&run) || !begins {
+        return Verdict::Other;
+    }
+    let middle = after.iter().take_while(is_word).count();
+    let last = after.get(second + 1..).unwrap_or_default();
+    let tail = last.iter().take_while(is_word).count();
+    match () {
+        () if middle == second && after.get(second) == Some(&b'.') && tail >= third => Verdict::Secret,
+        () if !is_whole && middle <= second && after.len() <= second + 1 + third && tail == last.len() => {
+            Verdict::Undecided
+        }
+        () => Verdict::Other,
+    }
+}

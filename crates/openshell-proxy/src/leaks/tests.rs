@@ -1,0 +1,325 @@
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use openshell_policy::credential::{Binding, BoundHost};
+use openshell_policy::issuers::Issuers;
+use openshell_policy::network::host::Host;
+
+use super::needles::Needles;
+use super::scan::Scan;
+
+/// Joins the parts of a secret, which stands nowhere as a whole, so that no scanner of repositories takes it for one.
+fn secret(parts: &[&str]) -> String {
+    parts.concat()
+}
+
+const LETTERS: &str = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0";
+
+/// One secret of each shape, with its issuer.
+fn samples() -> Vec<(String, &'static str)> {
+    let upper = LETTERS.to_ascii_uppercase();
+    vec![
+        (secret(&["sk-", "ant-api03-", LETTERS]), "Anthropic"),
+        (secret(&["sk-", "or-v1-", LETTERS]), "OpenRouter"),
+        (secret(&["sk-", LETTERS]), "OpenAI"),
+        (secret(&["sk-", "proj-", LETTERS, "_-", LETTERS]), "OpenAI"),
+        (secret(&["gh", "p_", &LETTERS[..36]]), "GitHub"),
+        (secret(&["gh", "o_", &LETTERS[..36]]), "GitHub"),
+        (secret(&["gh", "s_", &LETTERS[..36]]), "GitHub"),
+        (secret(&["github", "_pat_", LETTERS, "_", LETTERS]), "GitHub"),
+        (secret(&["AI", "za", &LETTERS[..35]]), "Google"),
+        (secret(&["xo", "xb-1234567890-1234567890-", &LETTERS[..24]]), "Slack"),
+        (secret(&["xa", "pp-1-A0123-456-", LETTERS]), "Slack"),
+        (secret(&["12345678", "90:A", "A", &LETTERS[..33]]), "Telegram"),
+        (secret(&["MTE4", &LETTERS[..20], ".Gabc12.", &LETTERS[..38]]), "Discord"),
+        (secret(&["BS", "A", &LETTERS[..28]]), "Brave Search"),
+        (secret(&["AK", "IA", &upper[..16], "\nsecret = ", LETTERS]), "AWS"),
+        (secret(&["np", "m_", &LETTERS[..36]]), "npm"),
+        (secret(&["py", "pi-AgEIcHlwaS5vcmc", LETTERS, LETTERS]), "PyPI"),
+        (secret(&["-----BEGIN", " RSA PRIVATE KEY-----\nMIIE"]), "private keys"),
+    ]
+}
+
+fn needles() -> Arc<Needles> {
+    let binding = |hosts: &[&str]| Binding {
+        hosts: Some(hosts.iter().map(|host| BoundHost::parse(host).unwrap()).collect()),
+        path: None,
+    };
+    let pem = ["-----BEGIN X-----", &"line+of/the=key".repeat(4), &"another+line/of=it".repeat(4), "-----END X-----"];
+    let values = [
+        ("VALUE", b"s3cret/Value+42=".to_vec(), binding(&["home.test"])),
+        (
+            "LONG",
+            [b"begins as others do, ".repeat(20), b"and ends in a way of its own: 0xfeed".to_vec()].concat(),
+            binding(&[]),
+        ),
+        ("LINES", pem.join("\n").into_bytes(), binding(&[])),
+        ("SHORT", b"1".to_vec(), binding(&[])),
+    ];
+    let values = values.iter().map(|(name, value, binding)| ((*name).to_owned(), value.as_slice(), binding.clone()));
+    Arc::new(Needles::new(Issuers::known(), values))
+}
+
+/// Names of the secrets found in a text that comes in `parts`.
+fn found(needles: &Arc<Needles>, parts: &[&[u8]]) -> Vec<String> {
+    let (mut scan, mut found) = (Scan::new(Arc::clone(needles)), Vec::new());
+    for part in parts {
+        scan.push(part, |secret| found.push(secret));
+    }
+    scan.finish(|secret| found.push(secret));
+    let mut names: Vec<_> = found.into_iter().map(|secret| needles.secret(secret).unwrap().name.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn hex(text: &str, upper: bool) -> String {
+    text.bytes().map(|byte| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") }).collect()
+}
+
+fn percent(text: &str, is_kept: fn(u8) -> bool) -> String {
+    let escaped = |byte: u8| if is_kept(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(escaped).collect()
+}
+
+/// `text` in every encoding that is searched for. The first is the text itself.
+fn encodings(text: &str) -> Vec<String> {
+    let mut all = vec![
+        text.to_owned(),
+        percent(text, |byte| byte.is_ascii_alphanumeric()),
+        percent(text, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)),
+        percent(text, |byte| byte.is_ascii_alphanumeric()).replace("%2D", "%2d").replace("%5F", "%5f"),
+        hex(text, true),
+        hex(text, false),
+    ];
+    for before in ["", "x", "xy"] {
+        let whole = format!("{before}{text}, and more");
+        all.extend([STANDARD.encode(&whole), URL_SAFE_NO_PAD.encode(&whole)]);
+    }
+    all
+}
+
+#[test]
+fn secrets_of_every_shape_and_value_are_found_in_every_encoding() {
+    let needles = needles();
+    let values = ["s3cret/Value+42=", "and ends in a way of its own: 0xfeed", "another+line/of=itanother+line/of=it"];
+    let values = values.into_iter().zip(["VALUE", "LONG", "LINES"]);
+    for (text, name) in samples().into_iter().chain(values.map(|(text, name)| (text.to_owned(), name))) {
+        for (index, encoded) in encodings(&text).into_iter().enumerate() {
+            // Its dots are looked for, and they are nothing in Base64.
+            if name == "Discord" && ![0, 2].contains(&index) {
+                continue;
+            }
+            for around in [("", ""), ("{\"key\": \"", "\"}"), ("a=b&key=", "&c=d"), ("export KEY='", "'\n")] {
+                let text = format!("{}{encoded}{}", around.0, around.1);
+                let names = found(&needles, &[text.as_bytes()]);
+                assert!(names.iter().any(|found| found == name), "{name}: {text}: {names:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_found_wherever_it_is_cut() {
+    let needles = needles();
+    let samples = samples();
+    let texts: Vec<_> = ["Anthropic", "Telegram", "AWS"]
+        .iter()
+        .map(|wanted| samples.iter().find(|(_, name)| name == wanted).unwrap().clone())
+        .chain([("s3cret/Value+42=".to_owned(), "VALUE")])
+        .collect();
+    for (text, name) in texts {
+        for encoded in encodings(&text) {
+            let text = format!("some text before, {encoded}, and some after");
+            let bytes = text.as_bytes();
+            for cut in 0..=bytes.len() {
+                let names = found(&needles, &[&bytes[..cut], &bytes[cut..]]);
+                assert!(names.iter().any(|found| found == name), "{name}: {text} cut at {cut}");
+            }
+            let single: Vec<_> = bytes.chunks(1).collect();
+            assert!(found(&needles, &single).iter().any(|found| found == name), "{name}: {text} byte by byte");
+            for filler in [1_000, 1_024, 5_000, 70_000] {
+                let long = [vec![b' '; filler], bytes.to_vec(), vec![b' '; filler]].concat();
+                for size in [700, 1_025, 16_384] {
+                    let parts: Vec<_> = long.chunks(size).collect();
+                    assert!(found(&needles, &parts).iter().any(|found| found == name), "{name}: {filler} by {size}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bytes_that_may_begin_a_secret_are_told_until_it_is_complete() {
+    let needles = needles();
+    for (text, _) in samples().into_iter().filter(|(_, name)| ["Anthropic", "GitHub", "private keys"].contains(name)) {
+        let mut scan = Scan::new(Arc::clone(&needles));
+        scan.push(b"before ", |_| panic!("nothing is there"));
+        for (index, byte) in text.bytes().enumerate() {
+            let mut is_found = false;
+            scan.push(&[byte], |_| is_found = true);
+            if is_found {
+                break;
+            }
+            assert!(index < 3 || scan.undecided() > index, "{text} after {index}");
+        }
+    }
+    let mut scan = Scan::new(needles);
+    scan.push(b"an ordinary line of text\n", |_| ());
+    assert_eq!(scan.undecided(), 0);
+}
+
+#[test]
+fn how_much_may_begin_a_secret_tells_nothing_of_a_value() {
+    let (with, without) = (needles(), Arc::new(Needles::new(Issuers::known(), std::iter::empty())));
+    for encoded in encodings("s3cret/Value+42=") {
+        for end in 0..encoded.len() {
+            let undecided = |needles: &Arc<Needles>| {
+                let mut scan = Scan::new(Arc::clone(needles));
+                scan.push(&encoded.as_bytes()[..end], |_| ());
+                scan.undecided()
+            };
+            assert_eq!(undecided(&with), undecided(&without), "{}", &encoded[..end]);
+        }
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_secret_is_none() {
+    let needles = needles();
+    let digits = "0".repeat(60);
+    for text in [
+        "task-0123456789abcdefghijklmnopqrstuvwxyz0123456789",
+        "https://news.test/sk-SK/2024/the-longest-headline-of-all-that-was-ever-written-in-2024",
+        "sk-learn-0-24-2-documentation-of-the-next-release-candidate",
+        "class=\"sk-spinner-0123456789-abcdefghijklmnopqrstuvwxyz\"",
+        "the shape ghp_ and 36 letters; ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "-----BEGIN CERTIFICATE-----\nMIIEvQIBADAN",
+        "-----BEGIN PUBLIC KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
+        "AKIAIOSFODNN7EXAMPLE and nothing beside it",
+        "version 1.2.3, MNO.abc123.x, eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.signature-of-the-token",
+        "12:AAAAA, 123456789:AAA",
+        "sha256-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        &digits,
+    ] {
+        let names = found(&needles, &[text.as_bytes()]);
+        assert!(names.is_empty(), "{text}: {names:?}");
+    }
+}
+
+/// Bytes that are as good as random (Marsaglia's xorshift).
+fn random(length: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(length).collect()
+}
+
+#[test]
+fn images_packs_and_indexes_hold_no_secrets() {
+    let needles = needles();
+    let random = random(6 * 1024 * 1024);
+    let base64 = STANDARD.encode(&random);
+    let lines: Vec<_> = base64.as_bytes().chunks(76).flat_map(|line| [line, b"\n"]).collect();
+    let index: String = random
+        .chunks(32)
+        .take(20_000)
+        .enumerate()
+        .map(|(number, hash)| {
+            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("<a href=\"../../packages/{number}/package-{number}.whl#sha256={hash}\">package_{number}-py3-none-any.whl</a>\n")
+        })
+        .collect();
+    let lock: String = random
+        .chunks(64)
+        .take(20_000)
+        .map(|hash| {
+            format!(
+                "\"integrity\": \"sha512-{}\", \"resolved\": \"https://a.test/x/-/x-1.2.3.tgz\",\n",
+                STANDARD.encode(hash)
+            )
+        })
+        .collect();
+    let (lines, for_urls) = (lines.concat(), URL_SAFE_NO_PAD.encode(&random));
+    let texts: [(&str, &[u8]); 6] = [
+        ("random bytes", &random),
+        ("an image in Base64", base64.as_bytes()),
+        ("an image in lines of Base64", &lines),
+        ("an image for URLs", for_urls.as_bytes()),
+        ("an index of packages", index.as_bytes()),
+        ("a lock file", lock.as_bytes()),
+    ];
+    for (what, text) in texts {
+        let parts: Vec<_> = text.chunks(16 * 1024).collect();
+        let names = found(&needles, &parts);
+        assert!(names.is_empty(), "{what}: {names:?}");
+    }
+}
+
+#[test]
+fn files_of_the_machine_hold_no_secrets_but_keys() {
+    let needles = needles();
+    let mut searched = 0;
+    for folder in [
+        "/usr/share/doc",
+        "/usr/lib/python3/dist-packages",
+        "/usr/include",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+    ] {
+        let mut folders = vec![std::path::PathBuf::from(folder)];
+        while let Some(folder) = folders.pop().filter(|_| searched < 64 * 1024 * 1024) {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let kind = entry.file_type().unwrap();
+                if kind.is_dir() && !path.ends_with("target") && !path.ends_with(".git") {
+                    folders.push(path);
+                } else if let Some(text) = kind.is_file().then(|| std::fs::read(&path).ok()).flatten() {
+                    searched += text.len();
+                    let names = found(&needles, &[&text]);
+                    let only_keys = names.iter().all(|name| name == "private keys");
+                    assert!(only_keys, "{}: {names:?}", path.display());
+                }
+            }
+        }
+    }
+    assert!(searched > 1024 * 1024);
+}
+
+#[test]
+fn a_secret_is_at_home_with_its_issuer_and_where_it_is_bound() {
+    let needles = needles();
+    let goes = |text: &str, host: &str| {
+        let mut scan = Scan::new(Arc::clone(&needles));
+        let (mut secrets, host) = (Vec::new(), Host::parse(host).unwrap());
+        scan.push(text.as_bytes(), |secret| secrets.push(secret));
+        scan.finish(|secret| secrets.push(secret));
+        assert!(!secrets.is_empty(), "{text}");
+        secrets.iter().all(|secret| needles.secret(*secret).unwrap().home.includes_host(&host))
+    };
+    let github = &samples()[4].0;
+    assert!(goes(github, "api.github.com") && !goes(github, "gitlab.com") && !goes(github, "evil.test"));
+    assert!(goes("s3cret/Value+42=", "home.test") && !goes("s3cret/Value+42=", "web.test"));
+    let npm = &samples()[15].0;
+    assert!(!goes(npm, "web.test"), "what has no known home is at home nowhere");
+}
+
+#[test]
+fn bytes_are_searched_in_one_pass_and_text_in_three() {
+    let needles = Needles::new(Issuers::known(), std::iter::empty());
+    assert_eq!(needles.passes(), 3, "each costs a tenth of the speed of uploads");
+    let needles = self::needles();
+    let mut bytes = random(64 * 1024);
+    let (token, base64) = (&samples()[4].0, STANDARD.encode(&samples()[4].0));
+    bytes.splice(30_000..30_000, [b" ", token.as_bytes(), b" "].concat());
+    assert_eq!(found(&needles, &[&bytes]), ["GitHub"]);
+    // A text whose every letter is more than one byte is a text all the same.
+    let cyrillic = "текст ".repeat(10_000);
+    let text = [&cyrillic[..], &base64, &cyrillic].concat();
+    let parts: Vec<_> = text.as_bytes().chunks(16_383).collect();
+    assert_eq!(found(&needles, &parts), ["GitHub"]);
+}

@@ -1,0 +1,475 @@
+//! Scanning of request bodies while they are sent: placeholders in a body are never replaced, so none may leave.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{CONTENT_ENCODING, HeaderMap};
+use tokio::time::{Sleep, sleep};
+
+use crate::credentials::vault::Vault;
+use crate::denial::refusal::Refusal;
+use crate::http::head;
+use crate::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::leaks::detector::LeakWatch;
+use crate::leaks::scan::Scan;
+use crate::leaks::websocket::MessageScan;
+use crate::limits::Limits;
+use crate::placeholder::{self, is_in_header};
+
+/// Searches for placeholders in a text that arrives in parts.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    /// The end of the previous part.
+    tail: Vec<u8>,
+}
+
+impl Scanner {
+    /// Returns true if a placeholder ends in `part`, the next one.
+    pub fn finds_end_in(&mut self, part: &[u8]) -> bool {
+        if !self.tail.is_empty() {
+            self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
+            if placeholder::is_in(&self.tail) {
+                return true;
+            }
+        }
+        let kept = if part.len() >= placeholder::SPAN {
+            self.tail.clear();
+            part
+        } else if self.tail.is_empty() {
+            part
+        } else {
+            &[]
+        };
+        self.tail.extend_from_slice(kept.get(kept.len().saturating_sub(placeholder::SPAN)..).unwrap_or_default());
+        self.tail.drain(..self.tail.len().saturating_sub(placeholder::SPAN));
+        placeholder::is_in(part)
+    }
+}
+
+/// Search of what a client sends on a connection whose requests are not inspected: for placeholders in the first
+/// [`Limits::FIRST_BYTES`], and for secrets in the messages of a WebSocket.
+#[derive(Debug)]
+pub struct OpaqueSearch {
+    scanner: Scanner,
+    left: usize,
+    messages: Option<MessageScan>,
+}
+
+impl OpaqueSearch {
+    /// Searches for placeholders if there are credentials.
+    #[must_use]
+    pub fn new(vault: &Vault) -> Self {
+        let left = if vault.is_empty() { 0 } else { Limits::FIRST_BYTES };
+        Self { scanner: Scanner::default(), left, messages: None }
+    }
+
+    /// Searches `messages` too.
+    #[must_use]
+    pub fn with_messages(self, messages: Option<MessageScan>) -> Self {
+        Self { messages, ..self }
+    }
+
+    /// Returns true as long as there is anything to search for.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.left > 0 || self.messages.is_some()
+    }
+
+    /// Searches `part`, the next one.
+    ///
+    /// # Errors
+    /// A placeholder, or a secret that is refused, ends in it; [`refusal_of`] recognizes the error.
+    pub fn scan(&mut self, part: &[u8]) -> std::io::Result<()> {
+        let seen = part.get(..self.left).unwrap_or(part);
+        self.left -= seen.len();
+        if self.scanner.finds_end_in(seen) {
+            return Err(std::io::Error::other(FoundPlaceholder));
+        }
+        let found = self.messages.as_mut().map_or(Ok(()), |messages| messages.push(part));
+        found.map_err(|refusal| std::io::Error::other(Unsendable::secret(refusal)))
+    }
+}
+
+/// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
+#[must_use]
+pub fn refusal_of(error: &std::io::Error) -> Option<Refusal> {
+    let inner = error.get_ref()?;
+    match inner.downcast_ref() {
+        Some(Unsendable::Secret(refusal)) => Some((**refusal).clone()),
+        Some(Unsendable::Placeholder(_) | Unsendable::Broken(_)) | None => {
+            inner.is::<FoundPlaceholder>().then(|| Refusal::placeholder_misplaced("the first bytes of the connection"))
+        }
+    }
+}
+
+/// Error of a placeholder where none is replaced.
+#[derive(Debug, thiserror::Error)]
+#[error("a credential placeholder stands where none is replaced")]
+pub struct FoundPlaceholder;
+
+/// Body of a request on its way to the upstream.
+pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
+
+/// A body that the proxy holds whole, and that is not searched.
+#[must_use]
+pub fn whole(body: Bytes) -> RequestBody {
+    Full::new(body).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Searches of a request's body.
+#[derive(Debug)]
+pub struct Searches {
+    /// True if placeholders are searched for: there are credentials.
+    pub placeholders: bool,
+    /// Secrets are searched for.
+    pub leaks: Option<LeakWatch>,
+    /// Reports what is found in a body that is partly sent.
+    pub report: FoundReport,
+}
+
+/// Body of a client's request. It fails at the end of a placeholder, or in a secret that is refused, unless it is encoded.
+#[derive(Debug)]
+struct Scanned {
+    /// Data that was prefetched.
+    first: Bytes,
+    trailers: Option<HeaderMap>,
+    rest: CompleteBody,
+    placeholders: Option<Scanner>,
+    leaks: Option<LeakScan>,
+    report: FoundReport,
+    /// Kept until the body is sent.
+    _held: Option<Held>,
+}
+
+/// Search of a body for secrets.
+#[derive(Debug)]
+struct LeakScan {
+    watch: LeakWatch,
+    scan: Scan,
+    /// Bytes that may be the beginning of a secret, where these are refused.
+    waiting: BytesMut,
+    /// Time at which they are sent on.
+    deadline: Option<Pin<Box<Sleep>>>,
+    is_over: bool,
+}
+
+impl LeakScan {
+    fn new(watch: LeakWatch) -> Self {
+        Self { scan: watch.scan(), watch, waiting: BytesMut::new(), deadline: None, is_over: false }
+    }
+
+    /// Searches `data`, the next part.
+    fn search(&mut self, data: &[u8]) -> Result<(), Unsendable> {
+        let mut found = Vec::new();
+        self.scan.push(data, |secret| found.push(secret));
+        self.watch.found(&found).map_err(Unsendable::secret)
+    }
+
+    /// Searches the end of the body.
+    fn finish(&mut self) -> Result<(), Unsendable> {
+        let mut found = Vec::new();
+        self.is_over = true;
+        self.scan.finish(|secret| found.push(secret));
+        self.watch.found(&found).map_err(Unsendable::secret)
+    }
+
+    /// Returns `data`, which was searched, after what waited, as far as it cannot be the beginning of a secret that is refused.
+    fn released(&mut self, data: Bytes) -> Bytes {
+        let undecided = if self.watch.blocks() && !self.is_over { self.scan.undecided() } else { 0 };
+        if undecided == 0 && self.waiting.is_empty() {
+            return data;
+        }
+        self.waiting.extend_from_slice(&data);
+        let sent = self.waiting.len().saturating_sub(undecided);
+        self.deadline = (sent < self.waiting.len()).then(|| Box::pin(sleep(Limits::LEAK_HOLD)));
+        self.waiting.split_to(sent).freeze()
+    }
+
+    /// Returns what has waited long enough.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        match &mut self.deadline {
+            Some(deadline) => ready!(deadline.as_mut().poll(cx)),
+            None => return Poll::Pending,
+        }
+        self.deadline = None;
+        Poll::Ready(self.waiting.split().freeze())
+    }
+}
+
+/// A guard with the lifetime of a part of a message.
+pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
+
+/// Report of a placeholder or secret in a body that is partly sent: made once, by the exchange or, after its end, when the body
+/// is dropped.
+#[derive(Clone)]
+pub struct FoundReport(Arc<Found>);
+
+struct Found {
+    refusal: Mutex<Option<Refusal>>,
+    report: Box<dyn Fn(&Refusal) + Send + Sync>,
+}
+
+impl FoundReport {
+    /// Calls `report` for what is found and not [taken](Self::take).
+    #[must_use]
+    pub fn new(report: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Found { refusal: Mutex::default(), report: Box::new(report) }))
+    }
+
+    /// Returns the refusal for what was found, once; the report is then the caller's.
+    #[must_use]
+    pub fn take(&self) -> Option<Refusal> {
+        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn found(&self, refusal: Refusal) {
+        *self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+    }
+}
+
+impl std::fmt::Debug for FoundReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FoundReport").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some(refusal) = self.refusal.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            (self.report)(&refusal);
+        }
+    }
+}
+
+/// Error of a body that cannot be sent to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsendable {
+    /// It holds a placeholder.
+    #[error(transparent)]
+    Placeholder(FoundPlaceholder),
+    /// It holds a secret, which is refused.
+    #[error("the request holds a secret")]
+    Secret(Box<Refusal>),
+    /// It did not arrive complete.
+    #[error(transparent)]
+    Broken(IncompleteBody),
+}
+
+impl Unsendable {
+    fn secret(refusal: Refusal) -> Self {
+        Self::Secret(Box::new(refusal))
+    }
+
+    /// The refusal for what was found; `None` if the body is broken.
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Placeholder(_) => Some(Refusal::placeholder_misplaced("the body")),
+            Self::Secret(refusal) => Some((**refusal).clone()),
+            Self::Broken(_) => None,
+        }
+    }
+}
+
+impl From<Unsendable> for Refusal {
+    fn from(error: Unsendable) -> Self {
+        let broken = "the body of the request is malformed, or ended before its end";
+        error.refusal().unwrap_or_else(|| Self::bad_request(broken))
+    }
+}
+
+/// Prepares the `body` of a request with these `headers` for sending, and searches its beginning. `held` is kept until the body is
+/// sent.
+///
+/// # Errors
+/// The beginning holds a placeholder or a secret that is refused, or the body is malformed.
+pub async fn prefetch(
+    body: CompleteBody,
+    headers: &HeaderMap,
+    searches: Searches,
+    held: Option<Held>,
+) -> Result<RequestBody, Refusal> {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let Searches { placeholders, leaks, report } = searches;
+    let has_body = !body.is_end_stream();
+    let mut scanned = Scanned {
+        first: Bytes::new(),
+        trailers: None,
+        rest: body,
+        placeholders: (!is_encoded && placeholders).then(Scanner::default),
+        leaks: leaks.filter(|_| has_body && !is_encoded).map(LeakScan::new),
+        report,
+        _held: held,
+    };
+    // What is only reported need not be known before the request is sent.
+    let is_refused = scanned.placeholders.is_some() || scanned.leaks.as_ref().is_some_and(|leaks| leaks.watch.blocks());
+    if is_refused && has_body {
+        let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::PREFETCH_BYTES);
+        let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
+        let mut first = BytesMut::new();
+        // A body that takes longer is sent on as it arrives.
+        let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first)).await;
+        prefetched.unwrap_or(Ok(()))?;
+        scanned.first = match &mut scanned.leaks {
+            Some(leaks) => leaks.released(first.freeze()),
+            None => first.freeze(),
+        };
+    }
+    Ok(scanned.boxed_unsync())
+}
+
+impl Scanned {
+    async fn prefetch(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
+        while (first.len() as u64) < Limits::PREFETCH_BYTES {
+            let Some(frame) = self.rest.frame().await else { return self.finish() };
+            match self.scan_frame(frame)?.into_data() {
+                Ok(data) => first.extend_from_slice(&data),
+                Err(other) => self.trailers = other.into_trailers().ok(),
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_frame(&mut self, frame: Result<Frame<Bytes>, IncompleteBody>) -> Result<Frame<Bytes>, Unsendable> {
+        let mut frame = frame.map_err(Unsendable::Broken)?;
+        let scanner = &mut self.placeholders;
+        let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_end_in(data));
+        let in_trailers = |trailers: &HeaderMap| trailers.iter().any(|(name, value)| is_in_header(name, value));
+        if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
+            return Err(Unsendable::Placeholder(FoundPlaceholder));
+        }
+        if let Some(leaks) = &mut self.leaks {
+            frame.data_ref().map_or(Ok(()), |data| leaks.search(data))?;
+            let trailers = frame.trailers_ref();
+            trailers.map_or(Ok(()), |trailers| leaks.watch.fields(trailers)).map_err(Unsendable::secret)?;
+        }
+        frame.trailers_mut().into_iter().for_each(head::remove_forbidden_trailers);
+        Ok(frame)
+    }
+
+    /// Searches the end of the body.
+    fn finish(&mut self) -> Result<(), Unsendable> {
+        self.leaks.as_mut().filter(|leaks| !leaks.is_over).map_or(Ok(()), LeakScan::finish)
+    }
+
+    /// Notes what ends the body.
+    fn failed(&self, error: Unsendable) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
+        error.refusal().into_iter().for_each(|refusal| self.report.found(refusal));
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Body for Scanned {
+    type Data = Bytes;
+    type Error = Unsendable;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
+        let this = self.get_mut();
+        loop {
+            if !this.first.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.first)))));
+            }
+            if let Some(trailers) = this.trailers.take() {
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+            let frame = match Pin::new(&mut this.rest).poll_frame(cx) {
+                Poll::Ready(Some(frame)) => frame,
+                Poll::Ready(None) => {
+                    if let Err(error) = this.finish() {
+                        return this.failed(error);
+                    }
+                    let Some(leaks) = this.leaks.as_mut().filter(|leaks| !leaks.waiting.is_empty()) else {
+                        return Poll::Ready(None);
+                    };
+                    this.first = leaks.released(Bytes::new());
+                    continue;
+                }
+                Poll::Pending => {
+                    let Some(leaks) = &mut this.leaks else { return Poll::Pending };
+                    this.first = ready!(leaks.poll_late(cx));
+                    continue;
+                }
+            };
+            let frame = match this.scan_frame(frame) {
+                Ok(frame) => frame,
+                Err(error) => return this.failed(error),
+            };
+            let Some(leaks) = &mut this.leaks else { return Poll::Ready(Some(Ok(frame))) };
+            match frame.into_data() {
+                Ok(data) => {
+                    let is_empty = data.is_empty();
+                    // The last frame of a body of known length is not followed by an end.
+                    if this.rest.is_end_stream()
+                        && let Err(error) = leaks.finish()
+                    {
+                        return this.failed(error);
+                    }
+                    this.first = leaks.released(data);
+                    if is_empty && this.first.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(Bytes::new()))));
+                    }
+                }
+                Err(trailers) => {
+                    if let Err(error) = leaks.finish() {
+                        return this.failed(error);
+                    }
+                    this.first = leaks.released(Bytes::new());
+                    this.trailers = trailers.into_trailers().ok();
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_waiting = self.leaks.as_ref().is_some_and(|leaks| !leaks.waiting.is_empty() || !leaks.is_over);
+        self.first.is_empty() && self.trailers.is_none() && self.rest.is_end_stream() && !is_waiting
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.rest.size_hint();
+        let read = (self.first.len() + self.leaks.as_ref().map_or(0, |leaks| leaks.waiting.len())) as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint.set_lower(hint.lower() + read);
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scanner;
+
+    #[test]
+    fn a_placeholder_is_found_wherever_it_is_cut() {
+        for text in [
+            "{\"key\": \"openshell:resolve:env:API_KEY\"}",
+            "k=openshell%3Aresolve%3Aenv%3AAPI_KEY&x=1",
+            "{\"key\": \"openshell\\u003aresolve\\u003aenv\\u003aA\"}",
+        ] {
+            let bytes = text.as_bytes();
+            for first in 0..=bytes.len() {
+                for second in first..=bytes.len() {
+                    let mut scanner = Scanner::default();
+                    let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                    assert!(parts.iter().any(|part| scanner.finds_end_in(part)), "{text} cut at {first} and {second}");
+                }
+            }
+            let mut scanner = Scanner::default();
+            assert!(bytes.iter().any(|byte| scanner.finds_end_in(&[*byte])), "{text} byte by byte");
+        }
+    }
+
+    #[test]
+    fn what_only_speaks_of_placeholders_holds_none() {
+        let mut scanner = Scanner::default();
+        for part in ["openshell:resolve:env:", "*", " openshell", " resolve:env:A ", &"openshell".repeat(1000)] {
+            assert!(!scanner.finds_end_in(part.as_bytes()), "{part}");
+        }
+    }
+}
