@@ -28,6 +28,9 @@ _openshell__sandbox() {
             openshell__sandbox,cp)
                 cmd="openshell__sandbox__subcmd__cp"
                 ;;
+            openshell__sandbox,diff)
+                cmd="openshell__sandbox__subcmd__diff"
+                ;;
             openshell__sandbox,doctor)
                 cmd="openshell__sandbox__subcmd__doctor"
                 ;;
@@ -50,7 +53,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain doctor exec ps cp ca gateway copy-self"
+            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain diff doctor exec ps cp ca gateway copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -316,6 +319,20 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        openshell__subcmd__sandbox__subcmd__diff)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

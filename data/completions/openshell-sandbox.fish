@@ -90,6 +90,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s h -
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s V -l version -d 'Print version'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "check" -d 'Reports all errors and warnings of a policy, and runs nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "explain" -d 'Prints the proxy\'s decision on a connection, and runs nothing. Names are looked up as by the proxy'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "diff" -d 'Says what one policy permits more and less than another: hosts, requests, programs, files, user'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "doctor" -d 'Checks what this host and caller have, and starts a sandbox on trial; leaves nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "exec" -d 'Runs a further command in a running sandbox, confined as its main command is'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ps" -d 'Lists this user\'s running sandboxes'
@@ -113,6 +114,7 @@ name\t''"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l method -d 'Method of a request' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l path -d 'Path of a request' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand diff" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -l json -d 'Print one JSON document'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand exec" -s e -l env -d 'Set a variable of the command; without a value, to that of this process; may be repeated' -r

@@ -17,6 +17,8 @@ pub mod network;
 pub mod process;
 pub mod proposal;
 
+pub mod comparison;
+
 pub mod address;
 pub mod denial;
 pub mod event;

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::cli::Args;
 use crate::cli::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
 };
 
 /// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.
@@ -17,6 +17,7 @@ fn whole() -> Command {
     let subcommands = [
         CheckArgs::command(),
         ExplainArgs::command(),
+        DiffArgs::command(),
         DoctorArgs::command(),
         ExecArgs::command(),
         PsArgs::command(),

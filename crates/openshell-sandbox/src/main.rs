@@ -44,12 +44,13 @@ use crate::sources::origin::Origin;
 use crate::sources::policy_file::Policy;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{ca, check, copy_self, cp, doctor, exec, explain, gateway, internal, ps};
+use crate::subcommands::{ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, ps};
 
 fn main() -> ExitCode {
     let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),
+        Invocation::Diff(args) => return diff::diff(args).unwrap_or_else(|error| failed(&error)),
         Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
         Invocation::Doctor(args) => return doctor::doctor(&args),
         Invocation::CopySelf(args) => return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error)),

@@ -373,3 +373,34 @@ fn check_reads_several_files_and_may_deny_warnings() {
     assert!(wrong.contains("unknown key `a`") && wrong.contains("unknown key `b`"), "{wrong}");
     assert!(wrong.contains("1.yaml: 1 network policy, 1 warning\n") && wrong.ends_with("\n1\n"), "{wrong}");
 }
+
+#[test]
+fn a_diff_says_in_words_what_a_policy_permits_more_and_fails_if_it_does() {
+    let lab = Lab::with_web();
+    let policy = |name: &str, text: &str| lab.file(name, text).display().to_string();
+    let before = policy(
+        "before.yaml",
+        "process: {run_as_user: agent}\nnetwork_policies: {git: {endpoints: [{host: git.test, port: 443, protocol: rest, \
+         enforcement: enforce, access: read-only}], binaries: [{path: /usr/bin/git}]}}\nfilesystem_policy: {read_write: [/work]}\n",
+    );
+    let after = policy(
+        "after.yaml",
+        "process: {run_as_user: agent}\nnetwork_policies: {git: {endpoints: [{host: git.test, port: 443, protocol: rest, \
+         enforcement: enforce, access: read-write}], binaries: [{path: /usr/bin/git}, {path: /usr/bin/curl}]}}\n",
+    );
+    let invalid = policy("invalid.yaml", "network_policy: {}\n");
+    let diff = |one: &str, other: &str| lab.shell(&format!("{} diff {one} {other} 2>&1; echo $?", lab.binary()));
+    assert_eq!(
+        diff(&before, &after),
+        "+ /usr/bin/git may send to git.test:443: POST **; PUT **; PATCH **\n\
+         + /usr/bin/curl may reach git.test:443: GET **; HEAD **; OPTIONS **; POST **; PUT **; PATCH **\n\
+         - the command may write to /work\n3\n"
+    );
+    assert!(diff(&after, &before).starts_with("+ the command may write to /work\n- "), "{}", diff(&after, &before));
+    assert_eq!(diff(&before, &before), "0\n");
+    assert!(
+        diff(&before, &invalid)
+            .ends_with("known here: version, filesystem_policy, landlock, process, network_policies\n1\n")
+    );
+    assert!(diff(&before, "/nowhere.yaml").contains("No such file"));
+}

@@ -16,7 +16,8 @@ fn sandbox(policy: &str, words: &[&str]) -> Output {
     let mut command = Command::new(lab::sandbox::binary());
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/tmp");
     command.env("npm_config_cache", format!("/tmp/e2e-npm-{}", std::process::id()));
-    command.arg("--policy-data").arg(&file).arg("--log-dir").arg(&folder).arg("--").args(words);
+    // Ordinary downloads hold nothing that looks like a secret.
+    command.arg("--policy-data").arg(&file).arg("--log-dir").arg(&folder).args(["--leaks", "block", "--"]).args(words);
     let output = command.output().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     output
@@ -108,6 +109,7 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
         let mut command = Command::new(lab::sandbox::binary());
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("npm_config_cache", project.join("cache"));
         command.arg("--policy-data").arg(file).arg("--log-dir").arg(&folder).args(flags).arg("--workdir").arg(&project);
+        command.args(["--leaks", "block"]);
         command.args(["--", "npm", "install", "--no-audit", "--no-fund", "--fetch-retries", "0"]).output().unwrap()
     };
     let refused = npm(&super::policy("{}"), &[]);

@@ -193,6 +193,12 @@ impl AddressRange {
         self.0.contains(&address.to_canonical())
     }
 
+    /// Returns true if every address of `other` is one of this range.
+    #[must_use]
+    pub fn includes(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
+    }
+
     /// Returns true if the prefix is shorter than 16 bits.
     #[must_use]
     pub fn is_broad(&self) -> bool {

@@ -14,7 +14,7 @@ use openshell_policy::network::host::HostPattern;
 use openshell_proxy::leaks::detector::LeakMode;
 
 use self::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs, port,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs, port,
 };
 use crate::logging::{Form, Label};
 
@@ -25,7 +25,7 @@ use crate::logging::{Form, Label};
 #[command(after_help = "\
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
 openshell-sandbox doctor [POLICY], openshell-sandbox exec NAME -- COMMAND, openshell-sandbox ps,
-openshell-sandbox cp SRC DEST,
+openshell-sandbox cp SRC DEST, openshell-sandbox diff BEFORE AFTER,
 openshell-sandbox gateway check, openshell-sandbox ca show DIR, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;
@@ -501,6 +501,8 @@ pub(crate) enum Invocation {
     Run(Box<Args>),
     /// Check policies.
     Check(CheckArgs),
+    /// Compare two policies.
+    Diff(DiffArgs),
     /// Explain a decision.
     Explain(ExplainArgs),
     /// Check the host.
@@ -524,7 +526,7 @@ pub(crate) enum Invocation {
 }
 
 /// Parses the command line. Only the first word can be a subcommand, as any other may be the command's; where variables give a
-/// policy, so that no flag has to, `ps` and `cp` are the programs of these names. Usage errors exit with 1, as 2 could be the command's.
+/// policy, so that no flag has to, `diff`, `ps` and `cp` are the programs of these names. Usage errors exit with 1, as 2 could be the command's.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
     let invocation = match words.get(1).and_then(|word| word.to_str()) {
@@ -532,6 +534,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
         Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
         Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
         Some("exec") => parse_exec(words.into_iter().skip(1)).map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
+        Some("diff") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Diff),
         Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
         Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
         Some("ca") => parse_as(words.into_iter().skip(1)).map(Invocation::Ca),

@@ -76,6 +76,22 @@ pub(crate) struct ExplainArgs {
     pub(crate) path: Option<String>,
 }
 
+/// Says what one policy permits more and less than another: hosts, requests, programs, files, user.
+#[derive(Debug, Parser)]
+#[command(name = "diff", bin_name = "openshell-sandbox diff", max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 if the policy after permits nothing more; 3 if it does; 1 if a policy cannot be used.
+A pattern that is written in another way may be named although it means the same.")]
+pub(crate) struct DiffArgs {
+    /// Policy before (YAML)
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+
+    /// Policy after
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+}
+
 /// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
 #[derive(Debug, Parser)]
 #[command(name = "doctor", bin_name = "openshell-sandbox doctor", max_term_width = 100)]

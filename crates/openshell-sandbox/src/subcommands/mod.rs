@@ -4,6 +4,7 @@ pub(crate) mod ca;
 pub(crate) mod check;
 pub(crate) mod copy_self;
 pub(crate) mod cp;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod explain;
