@@ -1,5 +1,6 @@
 //! Filesystem policy: read-only and read-write paths, the working directory, the baseline, Landlock compatibility.
 
+use std::cmp::Ordering;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobBuilder;
@@ -15,10 +16,31 @@ const EVERYWHERE: &str = "**";
 
 /// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath `~` or `$WORKDIR`. With a `*` it is a
 /// pattern over paths, which may begin with `**/`, in every writable folder.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 pub struct GrantedPath {
     path: PathBuf,
+    /// No part of what it is compared by.
     is_folder: bool,
+}
+
+impl PartialEq for GrantedPath {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for GrantedPath {}
+
+impl PartialOrd for GrantedPath {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for GrantedPath {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.path.cmp(&other.path)
+    }
 }
 
 impl GrantedPath {

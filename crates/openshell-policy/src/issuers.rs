@@ -103,8 +103,13 @@ impl Issuers {
     #[must_use]
     pub fn of(&self, name: &str, value: &[u8]) -> Option<&Issuer> {
         let shape = self.by_shape(value);
-        let named = || self.0.iter().find(|issuer| issuer.variables.iter().any(|known| known == name));
-        shape.filter(|issuer| !issuer.shared).or_else(named).or(shape)
+        shape.filter(|issuer| !issuer.shared).or_else(|| self.named(name)).or(shape)
+    }
+
+    /// Returns the issuer whose secrets the variable `name` usually holds.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Issuer> {
+        self.0.iter().find(|issuer| issuer.variables.iter().any(|known| known == name))
     }
 
     /// Returns every shape with the name of its issuer and the hosts that its secrets are for.

@@ -1,6 +1,6 @@
 //! The configuration of a run, from its arguments and the environment, of which this is the only reader.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
@@ -220,18 +220,18 @@ impl Origin {
         let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
         let number = |name: &str| variable(name)?.to_str()?.parse().ok();
         let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
-        let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo };
-        let files = PolicyFiles { folders, ..PolicyFiles::default() };
         let home = variable("HOME").filter(|home| home.is_absolute());
         let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
+        let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo, presets };
+        let files = PolicyFiles { folders, ..PolicyFiles::default() };
         let is_alone = data.is_none() && !args.policy.is_empty();
         if is_alone {
             let current = files.folders.current.as_deref();
             let project = composed::project(files.folders.workdir.as_deref(), current, home.as_deref())?;
-            let additions = Additions::of(&args.policy, Some(&project), &presets)?;
+            let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { additions, rules, ..files }))));
         }
-        let additions = Additions::of(&args.policy, None, &presets)?;
+        let additions = Additions::of(&args.policy, None, &files.folders.presets)?;
         let files = PolicyFiles { additions, ..files };
         if let Some(data) = data {
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
@@ -301,7 +301,7 @@ impl Config {
         let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
         let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
-        let RunFolders { workdir, current, sudo } = origin.files().folders.clone();
+        let RunFolders { workdir, current, sudo, .. } = origin.files().folders.clone();
         let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
@@ -471,23 +471,20 @@ fn inherited(
     let has_credentials = args.credentials.is_some() || args.secrets_from_env;
     let credentials = has_credentials.then(|| OpenedCredentials::open(args.credentials, &mut environment));
     let mut credentials = credentials.transpose()?;
-    for name in routes.iter().flat_map(|routes| &routes.variables) {
-        drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
-    }
+    routes.iter().flat_map(|routes| &routes.variables).for_each(|name| environment.discard(OsStr::new(name)));
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
     // Those that are given are meant.
-    for name in given.iter().filter_map(|(name, _)| name.to_str()) {
-        drop(environment.take(name).map(|value| Secret::new(value.into_vec())));
-    }
+    given.iter().for_each(|(name, _)| environment.discard(name));
     if let Some(credentials) = credentials.as_mut().filter(|_| args.secrets_from_env) {
-        credentials.take_secrets(&mut environment);
+        let mut urls = if args.clear_env { Environment::default() } else { environment.clone() };
+        given.iter().for_each(|(name, value)| urls.set(name, value));
+        credentials.take_secrets(&mut environment, &urls);
     }
     let mut environment = if args.clear_env { environment.cleared() } else { environment };
-    let secrets = environment_secrets::names(&environment);
+    let secrets = environment_secrets::listed(&environment);
     if !secrets.is_empty() {
         warnings.push(format!(
-            "the command gets {}, which look like secrets: give it placeholders with --secrets-from-env, or keep them out with --clear-env",
-            secrets.join(", ")
+            "variables of the command look like secrets: {secrets}; --secrets-from-env gives it placeholders, --clear-env keeps them out"
         ));
     }
     given.into_iter().for_each(|(name, value)| environment.set(name, value));

@@ -4,10 +4,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use openshell_policy::secret::Secret;
 use openshell_policy::variable;
 
 use crate::landlock::Request;
@@ -35,6 +36,13 @@ impl Environment {
     pub fn take(&mut self, name: &str) -> Option<OsString> {
         let index = self.0.iter().position(|(known, _)| known == name)?;
         Some(self.0.swap_remove(index).1)
+    }
+
+    /// Removes `name`; its value is wiped, as it may be a secret.
+    pub fn discard(&mut self, name: &OsStr) {
+        if let Some(index) = self.0.iter().position(|(known, _)| known == name) {
+            drop(Secret::new(self.0.swap_remove(index).1.into_vec()));
+        }
     }
 
     /// Returns only the variables that `--clear-env` keeps: language, terminal, time zone.

@@ -329,7 +329,35 @@ fn without_placeholders_a_missing_path_is_named_and_an_error_under_hard_requirem
         let refused = lab.sandbox(&hard).args(&["--no-placeholders"]).sh("echo ran");
         assert!(refused.code() == 1 && refused.stderr.contains(&expected), "{refused:?}");
     }
+    // An earlier command may have made it, to have what is listed elsewhere.
+    let planted = project.sandbox("read_only: [@/dangling]").sh("echo ran > nowhere");
+    assert!(
+        planted.code() == 1 && planted.stderr.contains("dangling is a symlink to nothing; remove it"),
+        "{planted:?}"
+    );
     assert_eq!(project.run("ls -A"), "dangling\n");
+}
+
+#[test]
+fn placeholders_are_folders_where_a_slash_says_so_and_json_where_the_name_does() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "true");
+    let rest = "read_only: [@/rules/, @/deep/er/, @/hooks.json, @/text]";
+    let seen = project
+        .sandbox(rest)
+        .sh("ls -A rules deep/er; cat hooks.json text; echo x > rules/x; echo x > hooks.json; mkdir deep/er/x; ls");
+    assert_eq!(seen.stdout, "deep/er:\n\nrules:\n{}\ndeep\nhooks.json\nrules\ntext\n", "{seen:?}");
+    assert_eq!(seen.stderr.matches("Read-only file system").count(), 3, "{seen:?}");
+    assert_eq!(project.run("ls -A"), "");
+    // What somebody has written into one meanwhile is theirs, also if it is as long as before.
+    let started = project.sandbox(rest).args(&["--carve-out-lost", "warn"]).start(&[
+        "sh",
+        "-c",
+        "until test -e go; do sleep 0.01; done",
+    ]);
+    assert_eq!(project.run("until test -e hooks.json; do sleep 0.01; done; echo '[]' > hooks.json; touch go"), "");
+    assert_eq!(started.wait().ok(), "");
+    assert_eq!(project.run("cat hooks.json; ls -A"), "[]\ngo\nhooks.json\n");
 }
 
 #[test]

@@ -950,7 +950,7 @@ echo "[$SIGNING_KEY]"; env; cat /proc/*/environ | tr '\0' '\n'"#;
     let started = lab
         .sandbox(&policy(&["/usr/bin/curl"], FULL))
         .args(&["--upstream-ca-file", &origin.authority(), "--credentials", &file, "--secrets-from-env"])
-        .args(&["--env", "MEANT_TOKEN", "--workdir", work.to_str().unwrap(), "--clear-env"])
+        .args(&["--env", "MEANT_TOKEN", "--env", "OPENAI_BASE_URL", "--workdir", work.to_str().unwrap(), "--clear-env"])
         .env("OPENAI_BASE_URL", "https://web.test/v1")
         .env("OPENAI_API_KEY", "models-secret")
         .env("GITHUB_TOKEN", "github-secret")

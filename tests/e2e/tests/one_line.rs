@@ -86,6 +86,38 @@ fn what_a_command_line_cannot_mean_is_one_line() {
 }
 
 #[test]
+fn a_command_adds_no_preset_for_the_next_run_and_replaces_none_that_is_built_in() {
+    let lab = Lab::with_web();
+    let config = lab.folder("project").join("config");
+    let run = |flags: &[&str], script: &str| {
+        in_project(&lab, flags).env("XDG_CONFIG_HOME", config.to_str().unwrap()).sh(script)
+    };
+    let script = "mkdir -p config/openshell/presets; echo {} > config/openshell/presets/mine.yaml; mv config other; ls config/openshell";
+    for flags in [&["--allow", "a.test"][..], &["--preset", "git-read"]] {
+        let tried = run(flags, script);
+        assert_eq!(tried.ok(), "presets", "{tried:?}");
+        assert!(tried.stderr.contains("Read-only file system") && tried.stderr.contains("cannot move"), "{tried:?}");
+    }
+    assert!(!config.exists(), "the placeholder goes with the run");
+    let folder = config.join("openshell/presets");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["git-read", "mine"] {
+        std::fs::write(
+            folder.join(format!("{name}.yaml")),
+            "filesystem_policy: {read_only: [/srv/mine]}\nnetwork_policies: {}\n",
+        )
+        .unwrap();
+    }
+    let printed = run(&["--preset", "git-read", "--print-policy"], "true");
+    assert!(printed.ok().contains("codeload.github.com") && !printed.ok().contains("/srv/mine"), "{printed:?}");
+    assert!(run(&["--preset", "mine", "--print-policy"], "true").ok().contains("/srv/mine"));
+    let shared = lab.shell(&format!("chmod a+w {}/mine.yaml", folder.display()));
+    assert_eq!(shared, "");
+    let refused = run(&["--preset", "mine"], "echo ran");
+    assert!(refused.code() == 1 && refused.stderr.contains("others can write to"), "{refused:?}");
+}
+
+#[test]
 fn a_policy_in_the_working_directory_is_not_read() {
     let lab = Lab::with_web();
     let folder = lab.folder("project");
@@ -134,12 +166,25 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
 
 #[test]
 fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_key() {
-    let lab =
-        Lab::new(&[("20.0.0.7", "api.anthropic.com"), ("20.0.0.8", "api.openai.com"), ("20.0.0.9", "chatgpt.com")]);
+    let lab = Lab::new(&[
+        ("20.0.0.7", "api.anthropic.com"),
+        ("20.0.0.8", "api.openai.com"),
+        ("20.0.0.9", "chatgpt.com"),
+        ("20.0.0.10", "openrouter.ai"),
+        ("20.0.0.11", "generativelanguage.googleapis.com"),
+    ]);
     for (preset, host, method, path, expected) in [
         ("claude-code", "api.anthropic.com", "POST", "/v1/messages?beta=true", true),
         ("claude-code", "api.anthropic.com", "POST", "/v1/messages/batches", false),
         ("claude-code", "api.anthropic.com", "POST", "/v1/files", false),
+        ("claude-code", "api.anthropic.com", "POST", "/api/oauth/file_upload", false),
+        ("claude-code", "api.anthropic.com", "POST", "/api/oauth/claude_cli/create_api_key", false),
+        ("claude-code", "api.anthropic.com", "GET", "/api/oauth/profile", true),
+        ("codex", "chatgpt.com", "POST", "/backend-api/codex/x/files", false),
+        ("models", "openrouter.ai", "POST", "/api/v1/keys", false),
+        ("models", "openrouter.ai", "POST", "/api/v1/chat/completions", true),
+        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/openai/files", false),
+        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:generateContent", true),
         ("codex", "api.openai.com", "POST", "/v1/responses", true),
         ("codex", "api.openai.com", "POST", "/v1/files", false),
         ("codex", "chatgpt.com", "POST", "/backend-api/codex/responses", true),
@@ -213,7 +258,7 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
         all.ok().starts_with("MY_TOKEN=t0ken;PASSED=passed;PLAIN=gh") && all.ok().ends_with(";SET=1=2;"),
         "{all:?}"
     );
-    let said = "the command gets MY_TOKEN, PLAIN, which look like secrets";
+    let said = "variables of the command look like secrets: MY_TOKEN, PLAIN;";
     assert_eq!(all.stderr.matches(said).count(), 1, "{all:?}");
     let cleared = run(&["--clear-env", "--env-file", &file, "--env", "MY_TOKEN"]);
     assert_eq!(cleared.ok(), "EMPTY=;FROM_FILE=a b=c;MY_TOKEN=t0ken;PASSED=passed;", "{cleared:?}");

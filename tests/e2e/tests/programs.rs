@@ -133,10 +133,9 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
 fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reach() {
     let folder = PathBuf::from(format!("/var/tmp/e2e-preset-{}", std::process::id()));
     let (project, presets) = (folder.join("project"), folder.join("config/openshell/presets"));
-    for made in [&project, &presets] {
-        std::fs::create_dir_all(made).unwrap();
-        std::os::unix::fs::chown(made, Some(lab::host::UID), Some(lab::host::UID)).unwrap();
-    }
+    std::fs::create_dir_all(&project).unwrap();
+    std::fs::create_dir_all(&presets).unwrap();
+    std::os::unix::fs::chown(&project, Some(lab::host::UID), Some(lab::host::UID)).unwrap();
     let user = lab::host::UID.to_string();
     let run = |flags: &[&str], words: &[&str]| {
         let mut command = Command::new(lab::sandbox::binary());
@@ -166,7 +165,7 @@ fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reac
     std::fs::write(presets.join("python.yaml"), "network_policy: {}\n").unwrap();
     let invalid = run(&["--preset", "python"], &pip);
     assert!(text(&invalid.stderr).contains("presets/python.yaml: policy validation failed:\n  line 1"), "{invalid:?}");
-    for name in ["../python", "/etc/passwd", ""] {
+    for name in ["../python", "/etc/passwd"] {
         let refused = run(&["--preset", name], &pip);
         assert!(text(&refused.stderr).contains("a name has letters, digits"), "{refused:?}");
     }

@@ -193,9 +193,12 @@ fn claude_code_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs
         &[
             ".claude.json",
             ".claude/settings.json",
+            ".claude/.config.json",
+            ".claude/remote-settings.json",
+            ".claude/.credentials.json",
+            ".claude/statusline.py",
             ".claude/hooks/x",
-            ".claude/plugins/x",
-            ".claude/skills/x",
+            ".claude/new/x",
             "$WORKDIR/.mcp.json",
             "$WORKDIR/.claude/settings.local.json",
         ],
@@ -212,9 +215,14 @@ fn codex_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs() {
         &[
             ".codex/config.toml",
             ".codex/hooks.json",
+            ".codex/.env",
+            ".codex/environments.toml",
+            ".codex/AGENTS.override.md",
+            ".codex/agents/x",
             ".codex/rules/x",
             ".codex/skills/x",
             "$WORKDIR/.codex/config.toml",
+            "$WORKDIR/.agents/skills",
         ],
     );
 }

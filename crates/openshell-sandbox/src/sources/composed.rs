@@ -28,7 +28,12 @@ impl Additions {
         if args.is_empty() {
             return Ok(Self::default());
         }
-        let presets = args.preset.iter().map(|name| Preset::find(name, folders)).collect::<anyhow::Result<Vec<_>>>()?;
+        let presets = args
+            .preset
+            .iter()
+            .filter(|name| !name.is_empty())
+            .map(|name| Preset::find(name, folders))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         let files = presets.iter().filter_map(|preset| preset.file.clone()).collect();
         let own = document(args, workdir)?;
         Ok(Self { documents: presets.into_iter().map(|preset| preset.text).chain([own]).collect(), files })

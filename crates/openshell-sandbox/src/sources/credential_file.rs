@@ -32,7 +32,7 @@ pub(crate) struct ParsedCredentials {
 #[derive(Debug)]
 pub(crate) struct CredentialSources {
     file: Option<CredentialFile>,
-    /// Secrets of the caller's variables, and the summary of them. A credential of the file counts before one of the same name.
+    /// Secrets of the caller's variables.
     environment: Option<EnvironmentSecrets>,
 }
 
@@ -84,9 +84,11 @@ impl OpenedCredentials {
         Ok(Self { sources: CredentialSources { file, environment: None }, parsed })
     }
 
-    /// Takes all variables that look like secrets out of `environment` too.
-    pub(crate) fn take_secrets(&mut self, environment: &mut Environment) {
-        self.sources.environment = Some(EnvironmentSecrets::take(environment));
+    /// Takes all variables that look like secrets out of `environment` too; base URLs are looked for in `urls`. A credential of the file counts
+    /// before one of the same name.
+    pub(crate) fn take_secrets(&mut self, environment: &mut Environment, urls: &Environment) {
+        let of_file = |name: &CredentialName| self.parsed.specs.iter().any(|spec| spec.name == *name);
+        self.sources.environment = Some(EnvironmentSecrets::take(environment, urls).without(of_file));
     }
 
     /// Returns true if the command gets a placeholder as the variable `name`.

@@ -1,23 +1,43 @@
 //! Variables of the caller that look like secrets, and credentials made of them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use openshell_policy::credential::{Binding, BoundHost, CredentialName, check_secret};
+use openshell_policy::credential::{Binding, BoundHost, CredentialName, SHORT_SECRET_BYTES, check_secret};
 use openshell_policy::inference::Backend;
 use openshell_policy::issuers::{Issuer, Issuers};
+use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
+use openshell_policy::violation::WarningKind;
 use openshell_supervisor::environment::{self, Environment};
 
-/// Ends of names under which secrets are kept.
-const NAMES: &[&str] = &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
+/// Last words of names under which secrets are kept.
+const WORDS: &[&[u8]] = &[
+    b"APIKEY",
+    b"AUTHTOKEN",
+    b"CREDENTIALS",
+    b"KEY",
+    b"PASS",
+    b"PASSPHRASE",
+    b"PASSWD",
+    b"PASSWORD",
+    b"PGPASSWORD",
+    b"SECRET",
+    b"SSHPASS",
+    b"TOKEN",
+];
+
+/// Names of secrets in one line.
+const NAMED: usize = 10;
 
 /// A secret of the environment with the hosts that it is for, of which there may be none.
 #[derive(Debug)]
 pub(crate) struct EnvironmentSecret {
     pub(super) name: CredentialName,
     pub(super) secret: Secret,
-    hosts: Vec<String>,
+    /// As written, and parsed.
+    hosts: Vec<(String, BoundHost)>,
 }
 
 /// The secrets that were taken out of an environment.
@@ -28,95 +48,224 @@ pub(crate) struct EnvironmentSecrets {
     kept_out: Vec<String>,
 }
 
-/// Returns the names of variables that look like secrets: by the end of the name, or by their value.
-pub(crate) fn names(variables: &Environment) -> Vec<String> {
-    names_by(&Issuers::known(), variables)
+/// Returns a list of the variables that look like secrets: by the name, or by the value. Empty if there are none.
+pub(crate) fn listed(variables: &Environment) -> String {
+    let names = names(&Issuers::known(), variables);
+    in_words(&names.iter().map(|name| name.display().to_string()).collect::<Vec<_>>())
 }
 
-fn names_by(issuers: &Issuers, variables: &Environment) -> Vec<String> {
-    let is_secret = |name: &str, value: &OsStr| {
-        let is_named = NAMES.iter().any(|end| name.ends_with(end));
-        !value.is_empty() && (is_named || issuers.of(name, value.as_bytes()).is_some())
+fn in_words(names: &[String]) -> String {
+    let shown = names.get(..NAMED).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn names(issuers: &Issuers, variables: &Environment) -> Vec<OsString> {
+    let is_secret = |name: &OsStr, value: &OsStr| {
+        let (known, value) = (name.to_str().unwrap_or_default(), value.as_bytes());
+        !value.trim_ascii().is_empty()
+            && !environment::is_reserved(known)
+            && (is_named(name.as_bytes()) || has_password(value) || issuers.of(known, value).is_some())
     };
-    let named = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value)));
-    let found = named.filter(|(name, value)| is_secret(name, value) && !environment::is_reserved(name));
-    found.map(|(name, _)| name.to_owned()).collect()
+    variables.iter().filter(|(name, value)| is_secret(name, value)).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Returns true if the last word of a name, without a number behind it, is one of secrets.
+fn is_named(name: &[u8]) -> bool {
+    let mut words = name.split(|byte| *byte == b'_' || *byte == b'-').rev();
+    let is_number = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+    let word = words.find(|word| !is_number(word)).unwrap_or_default();
+    let has_more = words.next().is_some();
+    WORDS.iter().any(|known| known.eq_ignore_ascii_case(word)) || has_more && word.eq_ignore_ascii_case(b"PWD")
+}
+
+/// Returns true for a URL with a password (RFC 3986 §3.2.1).
+fn has_password(value: &[u8]) -> bool {
+    let begin = value.windows(3).position(|part| part == b"://").and_then(|at| value.get(at + 3..)).unwrap_or_default();
+    let authority = begin.split(|byte| matches!(byte, b'/' | b'?' | b'#')).next().unwrap_or_default();
+    let user = authority.iter().rposition(|byte| *byte == b'@').and_then(|at| authority.get(..at)).unwrap_or_default();
+    user.iter().position(|byte| *byte == b':').is_some_and(|colon| colon + 1 < user.len())
 }
 
 impl EnvironmentSecrets {
-    /// Takes all variables that look like secrets out of `environment`.
-    pub(crate) fn take(environment: &mut Environment) -> Self {
+    /// Takes all variables that look like secrets out of `environment`, and those that hold one of them. `urls` are the variables that the
+    /// command gets, in which base URLs are looked for.
+    pub(crate) fn take(environment: &mut Environment, urls: &Environment) -> Self {
         let issuers = Issuers::known();
         let mut taken = Self::default();
-        for name in names_by(&issuers, environment) {
-            let Some(value) = environment.take(&name) else { continue };
+        for name in names(&issuers, environment) {
+            let Some((name, value)) = name.to_str().and_then(|name| Some((name, environment.take(name)?))) else {
+                environment.discard(&name);
+                taken.kept_out.push(format!("{} is kept out of the command: its name is no UTF-8", name.display()));
+                continue;
+            };
             let secret = Secret::new(value.into_vec());
-            let hosts = issuers.of(&name, secret.expose()).map(|issuer| hosts(issuer, environment)).unwrap_or_default();
-            match CredentialName::parse(&name).and_then(|name| check_secret(secret.expose()).map(|()| name)) {
+            let issuer = issuers.of(name, secret.expose());
+            let hosts = issuer.map(|issuer| hosts(issuer, issuers.named(name), urls)).unwrap_or_default();
+            match CredentialName::parse(name).and_then(|name| check_secret(secret.expose()).map(|()| name)) {
                 Ok(name) => taken.secrets.push(EnvironmentSecret { name, secret, hosts }),
                 Err(fault) => {
-                    taken.kept_out.push(format!("{name} is kept out of the command, without a placeholder: {fault}"))
+                    taken.kept_out.push(format!("{name} is kept out of the command, without a placeholder: {fault}"));
                 }
             }
         }
+        for name in taken.holders(environment) {
+            environment.discard(&name);
+            let line = "is kept out of the command: it holds a secret of another variable";
+            taken.kept_out.push(format!("{} {line}", name.display()));
+        }
         taken
+    }
+
+    /// Returns the variables whose values hold one of the secrets.
+    fn holders(&self, environment: &Environment) -> Vec<OsString> {
+        let holds = |value: &[u8]| {
+            let secrets = self.secrets.iter().map(|taken| taken.secret.expose());
+            let mut long = secrets.filter(|secret| secret.len() >= SHORT_SECRET_BYTES);
+            long.any(|secret| value.windows(secret.len()).any(|part| part == secret))
+        };
+        let holders = environment.iter().filter(|(_, value)| holds(value.as_bytes()));
+        holders.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Forgets the secrets whose names `is_known` elsewhere.
+    pub(super) fn without(mut self, is_known: impl Fn(&CredentialName) -> bool) -> Self {
+        self.secrets.retain(|secret| !is_known(&secret.name));
+        self
     }
 
     /// Returns one line that names every credential and its hosts.
     pub(super) fn summary(&self) -> String {
         let lines = self.secrets.iter().map(|secret| match secret.hosts.as_slice() {
             [] => format!("{} (no host)", secret.name),
-            hosts => format!("{} ({})", secret.name, hosts.join(", ")),
+            hosts => {
+                let hosts: Vec<_> = hosts.iter().map(|(host, _)| host.as_str()).collect();
+                format!("{} ({})", secret.name, hosts.join(", "))
+            }
         });
         let lines: Vec<_> = lines.collect();
         format!("--secrets-from-env: {}", if lines.is_empty() { "no secrets".to_owned() } else { lines.join(", ") })
     }
 
-    /// Returns lines about variables that the command has not, or that are of no use to it.
+    /// Returns warnings: of secrets that go nowhere, that are short, and of variables that the command does not get.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
-        let unbound = self.secrets.iter().filter(|secret| secret.hosts.is_empty()).map(|secret| secret.name.as_str());
-        let unbound: Vec<_> = unbound.collect();
-        let line = format!(
-            "{}: no hosts are known, so the placeholder is refused everywhere; name the hosts in a file of --credentials",
-            unbound.join(", ")
-        );
-        Some(line).filter(|_| !unbound.is_empty()).into_iter().chain(self.kept_out.iter().cloned())
+        let named = |is_meant: &dyn Fn(&EnvironmentSecret) -> bool| {
+            let meant = self.secrets.iter().filter(|secret| is_meant(secret));
+            in_words(&meant.map(|secret| secret.name.to_string()).collect::<Vec<_>>())
+        };
+        let unbound = named(&|secret| secret.hosts.is_empty());
+        let short = named(&|secret| !secret.hosts.is_empty() && secret.secret.expose().len() < SHORT_SECRET_BYTES);
+        let lines = [
+            (unbound, "no hosts are known, so the placeholder is refused everywhere; name the hosts in a file of --credentials".to_owned()),
+            (short, WarningKind::SecretShort.to_string()),
+        ];
+        let lines = lines.into_iter().filter(|(names, _)| !names.is_empty());
+        lines.map(|(names, line)| format!("{names}: {line}")).chain(self.kept_out.iter().take(NAMED).cloned())
     }
 }
 
 impl EnvironmentSecret {
     /// The hosts that it may be sent to, and no others.
     pub(super) fn binding(&self) -> Binding {
-        Binding { hosts: Some(self.hosts.iter().filter_map(|host| BoundHost::parse(host).ok()).collect()), path: None }
+        Binding { hosts: Some(self.hosts.iter().map(|(_, host)| host.clone()).collect()), path: None }
     }
 }
 
-/// Returns the hosts of an issuer's secret: those of the URL that `environment` has for it, else the issuer's own.
-fn hosts(issuer: &Issuer, environment: &Environment) -> Vec<String> {
-    let url = issuer.urls.iter().find_map(|name| environment.get(name).filter(|url| !url.is_empty()));
-    match url {
-        Some(url) => url.to_str().and_then(host_of).into_iter().collect(),
+/// Returns the hosts of a secret of `issuer`, each as written too: those of the URL that `urls` has for it, or for the issuer that the
+/// variable is `named` after, else the issuer's own. A URL that is none leads nowhere.
+fn hosts(issuer: &Issuer, named: Option<&Issuer>, urls: &Environment) -> Vec<(String, BoundHost)> {
+    let mut of_url = named.unwrap_or(issuer).urls.iter().filter_map(|name| urls.get(name));
+    let url = of_url.find(|url| !url.is_empty());
+    let written = match url.map(|url| url.to_str().map(|url| Backend::parse(url.trim()))) {
         None => issuer.hosts.clone(),
-    }
-}
-
-/// Returns host and port of a URL, if the text is one.
-fn host_of(url: &str) -> Option<String> {
-    match Backend::parse(url.trim()) {
-        Ok(Backend::Server { host, port, .. }) => Some(format!("{host}:{port}")),
-        Ok(Backend::Mock) | Err(_) => None,
-    }
+        Some(Some(Ok(Backend::Server { host: Host::Address(IpAddr::V6(host)), port, .. }))) => {
+            vec![format!("[{host}]:{port}")]
+        }
+        Some(Some(Ok(Backend::Server { host, port, .. }))) => vec![format!("{host}:{port}")],
+        Some(_) => Vec::new(),
+    };
+    written.into_iter().filter_map(|host| BoundHost::parse(&host).ok().map(|bound| (host, bound))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
     use openshell_policy::network::host::Host;
     use openshell_supervisor::environment::Environment;
 
-    use super::EnvironmentSecrets;
+    use super::{EnvironmentSecrets, Issuers, names};
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         Environment::new(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+    }
+
+    #[test]
+    fn names_and_values_tell_secrets_from_others() {
+        let issuers = Issuers::known();
+        let is_secret = |name: &str, value: &str| !names(&issuers, &environment(&[(name, value)])).is_empty();
+        for name in [
+            "TOKEN",
+            "lower_token",
+            "API_KEY_2",
+            "PGPASSWORD",
+            "MYSQL_PWD",
+            "DB_PASS",
+            "NPM_CONFIG__AUTHTOKEN",
+            "X_CREDENTIALS",
+        ] {
+            assert!(is_secret(name, "a value"), "{name}");
+        }
+        for (name, value) in [
+            ("DATABASE_URL", "postgres://user:s3cret@db.test/x"),
+            ("SENTRY_DSN", "https://a:b@o1.test/2"),
+            ("X", "github_pat_0123456789012345678901234567890123456789"),
+        ] {
+            assert!(is_secret(name, value), "{name}");
+        }
+        for (name, value) in [
+            ("PWD", "/work"),
+            ("COMPASS", "north"),
+            ("MONKEY", "see"),
+            ("MY_TOKEN", " "),
+            ("REPO", "https://user@git.test/x:y@z"),
+            ("KEYBOARD", "us"),
+            ("URL", "http://a.test:80/b@c"),
+        ] {
+            assert!(!is_secret(name, value), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_holds_a_secret_or_has_a_name_that_is_no_text_is_kept_out() {
+        let mut given = environment(&[("A_TOKEN", "aaaabbbbcccc"), ("URLX", "https://u/aaaabbbbcccc/"), ("B", "b")]);
+        given.set(OsString::from_vec(b"\xff_TOKEN".to_vec()), "secretsecret");
+        let urls = given.clone();
+        let taken = EnvironmentSecrets::take(&mut given, &urls);
+        assert_eq!(given.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>(), ["B"]);
+        assert_eq!(taken.secrets.len(), 1);
+        let warnings: Vec<_> = taken.warnings().collect();
+        assert!(warnings[1].contains("its name is no UTF-8"), "{warnings:?}");
+        assert!(warnings[2].starts_with("URLX is kept out of the command: it holds"), "{warnings:?}");
+    }
+
+    #[test]
+    fn the_base_url_that_the_command_gets_names_the_host() {
+        let key = "0123456789012345678901234567890123456789";
+        let bound = |value: &str, url: &str| {
+            let mut given = environment(&[("OPENAI_API_KEY", value)]);
+            let urls = environment(&[("OPENAI_BASE_URL", url), ("ANTHROPIC_BASE_URL", "https://other.test")]);
+            EnvironmentSecrets::take(&mut given, &urls).summary()
+        };
+        let hosts = |hosts: &str| format!("--secrets-from-env: OPENAI_API_KEY ({hosts})");
+        assert_eq!(bound(key, "http://[fd00::9]:8000/v1"), hosts("[fd00::9]:8000"));
+        assert_eq!(bound(key, "https://models.test/v1"), hosts("models.test:443"));
+        assert_eq!(bound(&format!("sk-ant-{key}"), "https://models.test"), hosts("models.test:443"));
+        assert_eq!(bound(key, ""), hosts("api.openai.com"));
+        assert_eq!(bound(key, "https://u:p@models.test"), hosts("no host"));
     }
 
     #[test]
@@ -131,7 +280,8 @@ mod tests {
             ("EMPTY_TOKEN", ""),
             ("EDITOR", "vi"),
         ]);
-        let taken = EnvironmentSecrets::take(&mut given);
+        let urls = given.clone();
+        let taken = EnvironmentSecrets::take(&mut given, &urls);
         let left: Vec<_> = given.iter().map(|(name, _)| name.to_str().unwrap()).collect();
         assert_eq!(left.len(), 3, "{left:?}");
         let goes = |name: &str, host: &str, port| {

@@ -48,6 +48,8 @@ pub(crate) struct RunFolders {
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current: Option<PathBuf>,
     pub(crate) sudo: Option<(u32, u32)>,
+    /// Folders of presets, of the user and of the machine, which no command may add to.
+    pub(crate) presets: Vec<PathBuf>,
 }
 
 impl RunFolders {
@@ -154,7 +156,9 @@ impl PolicyFiles {
     /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command line adds.
     pub(crate) fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
         if self.data.as_os_str().is_empty() {
-            return Ok(("the command line".to_owned(), self.additions.joined(None)?));
+            let files: Vec<_> = self.additions.files.iter().map(|file| file.display().to_string()).collect();
+            let files = if files.is_empty() { String::new() } else { format!(" ({})", files.join(", ")) };
+            return Ok((format!("the command line{files}"), self.additions.joined(None)?));
         }
         let origin = self.data.display().to_string();
         let data = input::read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;

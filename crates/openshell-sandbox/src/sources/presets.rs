@@ -1,5 +1,6 @@
-//! Presets: policies for usual needs, by name. The user's and the machine's are files, and count before those that are built in.
+//! Presets: policies for usual needs, by name. Those that are built in count before the user's and the machine's, which are files.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -23,31 +24,50 @@ pub(crate) struct Preset {
 }
 
 impl Preset {
-    /// Returns the preset `name`: `NAME.yaml` of the first of `folders` that has one, else one that is built in.
+    /// Returns the preset `name`: one that is built in, else `NAME.yaml` of the first of `folders` that has one.
     ///
     /// # Errors
-    /// There is none, or its file cannot be read or is invalid.
+    /// There is none; or its file cannot be read, can be written by others, or is invalid.
     pub(super) fn find(name: &str, folders: &[PathBuf]) -> anyhow::Result<Self> {
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if name.is_empty() || !name.bytes().all(is_name) {
+        if !is_name(name) {
             bail!("--preset {name}: a name has letters, digits, `-` and `_`; a file is given with --policy-data");
+        }
+        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+            return Ok(Self { text: (*text).to_owned(), file: None });
         }
         let files = folders.iter().map(|folder| folder.join(format!("{name}.yaml")));
         if let Some(file) = files.into_iter().find(|file| file.symlink_metadata().is_ok()) {
             let failed = || format!("--preset {name}: {}", file.display());
-            let text = input::read(&file, Phase::Start).with_context(failed)?;
+            // A pipe would be waited for without end.
+            let text = input::read(&file, Phase::Reload).with_context(failed)?;
+            check_owner(&file).with_context(failed)?;
             yaml::policy(&text).map_err(|violations| anyhow!("{}: {violations}", failed()))?;
             return Ok(Self { text, file: Some(file) });
         }
-        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
-        let text = built_in.map(|(_, text)| (*text).to_owned()).with_context(|| unknown(name, folders))?;
-        Ok(Self { text, file: None })
+        bail!(unknown(name, folders))
     }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// Requires that nobody but the caller and root can write to a preset, as nobody names its file.
+fn check_owner(file: &Path) -> anyhow::Result<()> {
+    for path in [Some(file), file.parent()].into_iter().flatten() {
+        let data = std::fs::metadata(path)?;
+        let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
+        if !is_trusted || data.mode() & 0o022 != 0 {
+            bail!("others can write to {}; take that away with `chmod go-w`, or give it to yourself", path.display());
+        }
+    }
+    Ok(())
 }
 
 fn unknown(name: &str, folders: &[PathBuf]) -> String {
     let of_files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
-    let of_files = of_files.filter_map(|entry| Some(Path::new(&entry.file_name()).file_stem()?.to_str()?.to_owned()));
+    let of_files = of_files.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
+    let of_files = of_files.filter(|name| is_name(name));
     let mut known: Vec<_> = BUILT_IN.iter().map(|(known, _)| (*known).to_owned()).chain(of_files).collect();
     known.sort();
     known.dedup();

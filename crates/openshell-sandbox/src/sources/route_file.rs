@@ -71,8 +71,10 @@ impl RouteSet {
     pub(crate) fn set_client_variables(&self, environment: &mut Environment, is_placeholder: impl Fn(&str) -> bool) {
         for ClientVariables { interfaces, url, base, keys } in CLIENTS {
             let is_served = interfaces.iter().any(|interface| self.table.serving(*interface).next().is_some());
+            let is_own =
+                |url: Option<&OsStr>| url.and_then(OsStr::to_str).map(|url| url.trim_end_matches('/')) == Some(*base);
             let has = |name: &str| environment.get(name).is_some_and(|value| !value.is_empty());
-            if !is_served || (has(url) && environment.get(url) != Some(OsStr::new(base))) {
+            if !is_served || (has(url) && !is_own(environment.get(url))) {
                 continue;
             }
             let has_key = keys.iter().any(|name| has(name) || is_placeholder(name));

@@ -47,7 +47,8 @@ impl Plan {
         check_workdir(config, policy.filesystem())?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
-        let carve_outs = CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs)?;
+        let carve_outs =
+            CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs, &config.policy.folders.presets)?;
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
         let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);

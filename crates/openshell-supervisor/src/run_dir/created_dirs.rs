@@ -154,7 +154,8 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
 
 /// What tells a file from another one at its path, and from itself with another content.
 fn identity(data: &Metadata) -> String {
-    format!("{}:{}:{}:", data.dev(), data.ino(), data.len())
+    let (seconds, nanoseconds) = (data.mtime(), data.mtime_nsec());
+    format!("{}:{}:{}:{seconds}.{nanoseconds}:", data.dev(), data.ino(), data.len())
 }
 
 /// Returns the identity and the path of the file that `entry` of a list records, if it is no directory.

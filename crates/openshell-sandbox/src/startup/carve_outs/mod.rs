@@ -51,8 +51,8 @@ struct Wanted {
 }
 
 impl CarveOuts {
-    /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them, and those of the git work trees among
-    /// the folders that may be written.
+    /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them, those of the git work trees among
+    /// the folders that may be written, and the folders of `presets`.
     ///
     /// # Errors
     /// A pattern matches too much, or a folder cannot be searched.
@@ -60,6 +60,7 @@ impl CarveOuts {
         filesystem: &mut Filesystem,
         writable: &[PathBuf],
         options: &CarveOutArgs,
+        presets: &[PathBuf],
     ) -> anyhow::Result<Self> {
         let (mut wanted, mut incomplete) = (BTreeSet::new(), Vec::new());
         let lists = [
@@ -97,6 +98,13 @@ impl CarveOuts {
             restriction: Restriction::ReadOnly,
             placeholder: Placeholder::File(found.placeholder),
             is_default: true,
+        }));
+        // A command must not widen the next run.
+        wanted.extend(presets.iter().map(|folder| Wanted {
+            path: folder.clone(),
+            restriction: Restriction::ReadOnly,
+            placeholder: Placeholder::Folder,
+            is_default: false,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
         Ok(Self { wanted, incomplete, is_hard, has_placeholders: !options.no_placeholders })
@@ -149,6 +157,12 @@ impl CarveOuts {
             match kept {
                 Ok(true) => found.extend(CarveOut::find(path, *restriction, landlock)?),
                 Ok(false) => {}
+                // An earlier command may have made it, to have what is listed elsewhere.
+                Err(_) if path.is_symlink() && !is_default && self.has_placeholders => bail!(
+                    "filesystem_policy.{}: {} is a symlink to nothing; remove it",
+                    restriction.as_str(),
+                    path.display()
+                ),
                 Err(why) => self.give_up(&format!(
                     "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
                     restriction.as_str(),
