@@ -273,13 +273,17 @@ _openshell__sandbox() {
             return 0
             ;;
         openshell__subcmd__sandbox__subcmd__check)
-            opts="-h --deny-warnings --policy-rules --credentials --help"
+            opts="-h --deny-warnings --policy-rules --replay --credentials --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --policy-rules)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --replay)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

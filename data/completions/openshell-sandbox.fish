@@ -99,6 +99,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ca
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "gateway" -d 'Makes the calls of a start to the gateway that the environment names, and prints what each gave; changes nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "copy-self" -d 'Copies this program to a place that other containers share, in one step'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l replay -d 'A log of an earlier run, of --log-format json, whose decisions are judged by the policy; those that change are listed' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l credentials -d 'A credentials file to check too; its secrets are not read' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l deny-warnings -d 'Exit with 1 for warnings too'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -s h -l help -d 'Print help'

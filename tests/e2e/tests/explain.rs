@@ -404,3 +404,43 @@ fn a_diff_says_in_words_what_a_policy_permits_more_and_fails_if_it_does() {
     );
     assert!(diff(&before, "/nowhere.yaml").contains("No such file"));
 }
+
+#[test]
+fn a_recorded_log_is_judged_by_another_policy() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let endpoint = |more: &str| format!("{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]{more}}}");
+    let policy = |network: &str| {
+        super::policy(&format!("{{web: {{endpoints: [{network}], binaries: [{{path: /usr/bin/curl}}]}}}}"))
+    };
+    let before = policy(&endpoint(""));
+    let run = lab
+        .sandbox(&before)
+        .args(&["--log-format", "json"])
+        .sh("ask() { curl -s -o /dev/null $*; }; ask -p http://web.test:8080/a; ask -p http://web.test:8080/a; \
+         ask -p -X POST http://web.test:8080/b; ask -p http://other.test:80/c; true");
+    assert_eq!(run.code(), 0, "{run:?}");
+    let recorded = lab.shell(&format!("cat {}", lab.logs().replace("openshell.*", "openshell-ocsf.*")));
+    let log = lab.file("run.log", &recorded).display().to_string();
+    let read_only = ", protocol: rest, enforcement: enforce, access: read-only";
+    let other = ", {host: other.test, port: 80}";
+    let replayed = |name: &str, text: &str, log: &str| {
+        let file = lab.file(name, text).display().to_string();
+        lab.shell(&format!("{} check {file} --replay {log} 2>&1; echo $?", lab.binary()))
+    };
+    let same = replayed("same.yaml", &before, &log);
+    assert!(same.contains(" decisions, 0 changes\n") && same.ends_with("\n0\n"), "{same}");
+    let changed = replayed("after.yaml", &policy(&format!("{}{other}", endpoint(read_only))), &log);
+    assert!(
+        changed.contains("- /usr/bin/curl -> POST web.test:8080/b: refused now, request_not_in_rules (1 x)\n"),
+        "{changed}"
+    );
+    assert!(changed.contains("+ /usr/bin/curl -> other.test:80: permitted now (1 x)\n"), "{changed}");
+    assert!(changed.contains(" decisions, 2 changes\n") && changed.ends_with("\n3\n"), "{changed}");
+    // A log that was cut.
+    let cut = lab.file("cut.log", &recorded[..recorded.rfind("other.test").unwrap()]).display().to_string();
+    let changed = replayed("after.yaml", &policy(&format!("{}{other}", endpoint(read_only))), &cut);
+    assert!(changed.contains("refused now") && changed.contains("1 lines are no JSON"), "{changed}");
+    let none = lab.file("none.log", "2026-11-25 no JSON\n").display().to_string();
+    assert!(replayed("same.yaml", &before, &none).contains("record one with --log-format json\n1\n"));
+}

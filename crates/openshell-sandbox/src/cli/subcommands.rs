@@ -8,6 +8,8 @@ use clap::{Parser, ValueEnum};
 /// Reports all errors and warnings of a policy, and runs nothing.
 #[derive(Debug, Parser)]
 #[command(name = "check", bin_name = "openshell-sandbox check", max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 if every file can be used; 1 if one cannot, or for warnings that are denied; 3 if decisions of --replay change.")]
 pub(crate) struct CheckArgs {
     /// Policy data (YAML)
     #[arg(value_name = "FILE", required = true)]
@@ -20,6 +22,10 @@ pub(crate) struct CheckArgs {
     /// Policy rules (Rego) instead of the built-in ones
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
+
+    /// A log of an earlier run, of --log-format json, whose decisions are judged by the policy; those that change are listed
+    #[arg(long, value_name = "LOG")]
+    pub(crate) replay: Option<PathBuf>,
 
     /// A credentials file to check too; its secrets are not read
     #[arg(long, value_name = "FILE")]

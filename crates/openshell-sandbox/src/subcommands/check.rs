@@ -12,31 +12,50 @@ use crate::logging::{self, print_line};
 use crate::sources::credential_file::{self, ParsedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{PolicyFiles, policies};
+use crate::subcommands::replay;
 use crate::text::counted;
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
     let policies = args.files.into_iter().map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
-    let (mut warnings, mut is_usable) = (0, true);
-    let checked = policies.map(|files| check_policy(&files, credentials));
+    let (mut found, mut is_usable) = (Found::default(), true);
+    let checked = policies.map(|files| check_policy(&files, credentials, args.replay.as_deref()));
     for checked in checked.chain(credentials.into_iter().map(check_credentials)) {
         match checked {
-            Ok(count) => warnings += count,
+            Ok(Found { warnings, changes }) => {
+                found.warnings += warnings;
+                found.changes += changes;
+            }
             Err(error) => {
                 is_usable = false;
                 logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
             }
         }
     }
-    ExitCode::from(u8::from(!is_usable || (args.deny_warnings && warnings > 0)))
+    match found {
+        Found { warnings, .. } if !is_usable || (args.deny_warnings && warnings > 0) => ExitCode::FAILURE,
+        Found { changes: 0, .. } => ExitCode::SUCCESS,
+        Found { .. } => ExitCode::from(CHANGES),
+    }
 }
 
-/// Prints the warnings and notes about a policy, and returns the number of warnings.
+/// Exit code if decisions change.
+const CHANGES: u8 = 3;
+
+/// Numbers of what was found.
+#[derive(Default)]
+struct Found {
+    warnings: usize,
+    /// Decisions of a log that change.
+    changes: usize,
+}
+
+/// Prints the warnings and notes about a policy, and what changes of the decisions in the log `replayed`.
 ///
 /// # Errors
-/// The policy cannot be read or is invalid, with every violation.
-fn check_policy(files: &PolicyFiles, credentials: Option<&Path>) -> anyhow::Result<usize> {
+/// The policy cannot be read or is invalid, with every violation; or the log cannot be used.
+fn check_policy(files: &PolicyFiles, credentials: Option<&Path>, replayed: Option<&Path>) -> anyhow::Result<Found> {
     let version = files.read(Phase::Start)?.compile(1)?;
     let (policy, path) = (version.snapshot.policy(), files.data.display());
     let inputs = [
@@ -55,19 +74,20 @@ fn check_policy(files: &PolicyFiles, credentials: Option<&Path>) -> anyhow::Resu
     warnings.iter().chain(&version.report.notes).for_each(|line| print_line(line));
     let policies = policies(policy.network().len());
     print_line(&format!("{path}: {policies}, {}", counted_warnings(warnings.len())));
-    Ok(warnings.len())
+    let changes = replayed.map(|log| replay::replay(&version.snapshot, log)).transpose()?.unwrap_or(0);
+    Ok(Found { warnings: warnings.len(), changes })
 }
 
-/// Prints the warnings about a credentials file, and returns their number.
+/// Prints the warnings about a credentials file.
 ///
 /// # Errors
 /// The file cannot be read or is invalid, with every violation.
-fn check_credentials(path: &Path) -> anyhow::Result<usize> {
+fn check_credentials(path: &Path) -> anyhow::Result<Found> {
     let ParsedCredentials { specs, warnings } = credential_file::parse(path, Phase::Start)?;
     warnings.iter().for_each(|warning| print_line(&format!("credentials warning: {warning}")));
     let credentials = counted(specs.len() as u64, "credential", "credentials");
     print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(warnings.len())));
-    Ok(warnings.len())
+    Ok(Found { warnings: warnings.len(), ..Found::default() })
 }
 
 fn counted_warnings(count: usize) -> String {

@@ -11,3 +11,4 @@ pub(crate) mod explain;
 pub(crate) mod gateway;
 pub(crate) mod internal;
 pub(crate) mod ps;
+mod replay;

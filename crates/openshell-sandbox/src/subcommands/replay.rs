@@ -1,0 +1,136 @@
+//! `check --replay`: the decisions of a recorded JSON log under another policy.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::Context as _;
+use openshell_policy::network::host::Host;
+use openshell_policy::reason::{DenialStage, ReasonCode};
+use openshell_proxy::decide::connection::judge;
+use openshell_proxy::decide::message;
+use openshell_proxy::decide::snapshot::Snapshot;
+use openshell_proxy::denial::refusal::Refusal;
+use openshell_proxy::inference::is_target;
+use openshell_proxy::peer::{Caller, Program};
+use openshell_proxy::target::Target;
+use serde_json::Value;
+
+use crate::logging::print_line;
+
+/// Classes of events that are decisions (OCSF 1.x): network activity, HTTP activity.
+const NETWORK: u64 = 4001;
+const HTTP: u64 = 4002;
+
+/// Bytes of the longest line.
+const LINE: u64 = 1024 * 1024;
+
+/// Differences that are printed; more are counted.
+const SHOWN: usize = 1000;
+
+/// A recorded decision.
+struct Recorded {
+    caller: Caller,
+    target: Target,
+    /// Method and path of a request.
+    request: Option<(String, String)>,
+    was_permitted: bool,
+}
+
+/// What is known of the connections of a log: ancestors and further paths of their programs.
+type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
+
+/// Judges the decisions in the JSON log at `log` by `snapshot`, and prints those that change, each once; returns their number. What was
+/// not the policy's to decide (names, certificates, credentials), and queries, which no log holds, are left out.
+///
+/// # Errors
+/// The log cannot be read, or holds no decision in JSON.
+pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
+    let failed = || format!("--replay {}", log.display());
+    let mut reader = BufReader::new(std::fs::File::open(log).with_context(failed)?);
+    let (mut lineages, mut changes) = (Lineages::new(), BTreeMap::<String, usize>::new());
+    let (mut judged, mut unreadable) = (0, 0);
+    loop {
+        let mut line = Vec::new();
+        if std::io::Read::take(&mut reader, LINE).read_until(b'\n', &mut line).with_context(failed)? == 0 {
+            break;
+        }
+        let Ok(event) = serde_json::from_slice::<Value>(&line) else {
+            unreadable += 1;
+            continue;
+        };
+        let Some(recorded) = recorded(&event, &mut lineages) else { continue };
+        judged += 1;
+        if let Some(change) = change(snapshot, &recorded) {
+            *changes.entry(change).or_default() += 1;
+        }
+    }
+    if judged == 0 {
+        anyhow::bail!("{}: no decision in JSON is in it; record one with --log-format json", failed());
+    }
+    for (change, count) in changes.iter().take(SHOWN) {
+        print_line(&format!("{change} ({count} x)"));
+    }
+    let hidden = changes.len().saturating_sub(SHOWN);
+    let more = if hidden > 0 { format!(", {hidden} of them not shown") } else { String::new() };
+    let lost = if unreadable > 0 { format!("; {unreadable} lines are no JSON") } else { String::new() };
+    print_line(&format!("{}: {judged} decisions, {} changes{more}{lost}", log.display(), changes.len()));
+    Ok(changes.len())
+}
+
+/// Reads a decision of the policy; `None` for every other event.
+fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
+    let class = event.get("class_uid")?.as_u64()?;
+    let unmapped = event.get("unmapped")?;
+    // The end of a connection is no decision.
+    unmapped.get("decision")?.as_str()?;
+    let (end, process) = (event.get("dst_endpoint")?, event.get("actor")?.get("process")?);
+    let (host, port) = (end.get("hostname")?.as_str()?, end.get("port")?.as_u64()?);
+    let executable = process.get("file")?.get("path")?.as_str()?.to_owned();
+    let key = (process.get("pid").and_then(Value::as_u64).unwrap_or(0), host.to_owned(), port);
+    let texts = |name: &str| -> Vec<String> {
+        let listed = unmapped.get(name).and_then(Value::as_array).into_iter().flatten();
+        listed.filter_map(|text| Some(text.as_str()?.to_owned())).collect()
+    };
+    if class == NETWORK {
+        lineages.insert(key.clone(), (texts("ancestors"), texts("cmdline_paths")));
+    }
+    let request = match class {
+        NETWORK => None,
+        HTTP => {
+            let http = event.get("http_request")?;
+            Some((http.get("http_method")?.as_str()?.to_owned(), http.get("url")?.get("path")?.as_str()?.to_owned()))
+        }
+        _ => return None,
+    };
+    let code = unmapped.get("reason_code").and_then(Value::as_str);
+    let code = code.and_then(|code| ReasonCode::ALL.iter().find(|known| known.as_str() == code));
+    let was_permitted = event.get("action")?.as_str()? == "Allowed";
+    let is_policys = code.is_none_or(|code| matches!(code.stage(), DenialStage::L4 | DenialStage::L7));
+    let target = Target { host: Host::parse(host).ok()?, port: u16::try_from(port).ok()? };
+    if (!was_permitted && (code.is_none() || !is_policys)) || is_target(&target) {
+        return None;
+    }
+    let (ancestors, cmdline_paths) = lineages.get(&key).cloned().unwrap_or_default();
+    let program = Program { executable, ancestors, cmdline_paths, is_modified: false };
+    Some(Recorded { caller: Caller { pid: 0, program: program.into() }, target, request, was_permitted })
+}
+
+/// Returns the change of a decision in words.
+fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
+    let Recorded { caller, target, request, was_permitted } = recorded;
+    let judged = judge(snapshot, caller, target, || Ok(())).and_then(|permit| {
+        let request = request.as_ref().map(|(method, path)| message::ask(&permit, method, path)).transpose()?;
+        Ok::<_, Refusal>(request)
+    });
+    let asked = match request {
+        Some((method, path)) => format!("{method} {target}{path}"),
+        None => target.to_string(),
+    };
+    let program = &caller.program.executable;
+    match (was_permitted, judged) {
+        (true, Ok(_)) | (false, Err(_)) => None,
+        (true, Err(refusal)) => Some(format!("- {program} -> {asked}: refused now, {}", refusal.code().as_str())),
+        (false, Ok(_)) => Some(format!("+ {program} -> {asked}: permitted now")),
+    }
+}
