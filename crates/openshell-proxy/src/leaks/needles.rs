@@ -3,6 +3,7 @@
 //! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a value. Anchors are searched for all at
 //! once; where one stands, the text from there on is decoded and compared with the shape.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use aho_corasick::packed;
@@ -16,8 +17,8 @@ use crate::placeholder::{base64_forms_after, decode};
 /// Bytes before an anchor that its surroundings are judged by.
 pub(super) const BEFORE: usize = 40;
 
-/// Decoded bytes from the beginning of a secret on that are compared with its shape.
-const TEXT: usize = 320;
+/// Bytes of a secret behind its least length that are compared with its shape.
+const BEYOND: usize = 64;
 
 /// Bytes of a value that are searched for: its last ones, as values of one kind begin alike.
 const VALUE: usize = 32;
@@ -220,7 +221,7 @@ impl Needles {
         if is_readable && !begins_at(shape, text.get(..at).unwrap_or_default()) {
             return Verdict::Other;
         }
-        let (decoded, is_cut) = anchor.coding.decoded(text, at);
+        let (decoded, is_cut) = anchor.coding.decoded(text, at, compared_bytes(shape));
         compared(shape, &decoded, is_cut && !is_whole)
     }
 }
@@ -327,16 +328,20 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
 }
 
 impl Coding {
-    /// Decodes what begins at `at`, up to [`TEXT`] bytes; also returns true if the text ends before it does.
-    fn decoded(self, text: &[u8], at: usize) -> (Vec<u8>, bool) {
+    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before it does.
+    fn decoded(self, text: &[u8], at: usize, most: usize) -> (Cow<'_, [u8]>, bool) {
         let rest = text.get(at..).unwrap_or_default();
+        let plain = rest.get(..most).unwrap_or(rest);
+        if matches!(self, Self::Text) && !plain.contains(&b'%') {
+            return (Cow::Borrowed(plain), plain.len() < most);
+        }
         let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let mut decoded = Vec::with_capacity(TEXT);
+        let mut decoded = Vec::with_capacity(most);
         let is_cut = match self {
             Self::Text => {
                 let mut rest = rest;
                 // An escape at the end may be cut.
-                let is_read = |rest: &[u8], decoded: usize| decoded < TEXT && !matches!(rest, [b'%'] | [b'%', _]);
+                let is_read = |rest: &[u8], decoded: usize| decoded < most && !matches!(rest, [b'%'] | [b'%', _]);
                 while let Some((byte, after)) = rest.split_first().filter(|_| is_read(rest, decoded.len())) {
                     let escape = digit(after.first()).zip(digit(after.get(1))).filter(|_| *byte == b'%');
                     decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
@@ -346,13 +351,13 @@ impl Coding {
             }
             Self::Hex => {
                 let pair = |pair: &[u8]| Some(digit(pair.first())? << 4 | digit(pair.get(1))?);
-                decoded.extend(rest.chunks(2).map_while(pair).take(TEXT));
+                decoded.extend(rest.chunks(2).map_while(pair).take(most));
                 2 * decoded.len() + 1 >= rest.len()
             }
             Self::Base64 { lead, skipped } => {
                 let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
                 let (mut bits, mut count, mut read) = (0_u32, 0, 0);
-                for value in from.iter().map_while(|byte| sextet(*byte)).take(TEXT * 4 / 3) {
+                for value in from.iter().map_while(|byte| sextet(*byte)).take((most + 2) * 4 / 3) {
                     read += 1;
                     (bits, count) = (bits << 6 | value, count + 6);
                     if count >= 8 {
@@ -364,9 +369,16 @@ impl Coding {
                 read == from.len()
             }
         };
-        let is_cut = is_cut && decoded.len() < TEXT;
-        (decoded, is_cut)
+        let is_cut = is_cut && decoded.len() < most;
+        (Cow::Owned(decoded), is_cut)
     }
+}
+
+/// Bytes from the beginning of a secret on that are compared with its shape.
+fn compared_bytes(shape: &Shape) -> usize {
+    let then = shape.then.as_ref().map(|then| shape.begins.len() + NEAR + then.len());
+    let beside = shape.beside.map(|length| shape.length + BESIDE + length);
+    then.or(beside).unwrap_or(shape.length + BEYOND)
 }
 
 /// Value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
