@@ -193,6 +193,7 @@ const TLS_DIR: &str = "/etc/openshell-tls";
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
     --allow HOST, --write PATH, --read PATH, --hide PATH or --preset NAME: the current directory may be written then\n  \
+    --observe FILE: as before, to find out what the command needs\n  \
     --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
     --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n  \
     --sandbox-id ID and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): a gateway's\n\
@@ -224,7 +225,8 @@ impl Origin {
         let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
         let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo, presets };
         let files = PolicyFiles { folders, ..PolicyFiles::default() };
-        let is_alone = data.is_none() && !args.policy.is_empty();
+        // An observed run finds out what to grant.
+        let is_alone = data.is_none() && (!args.policy.is_empty() || args.observe.is_some());
         if is_alone {
             let current = files.folders.current.as_deref();
             let project = composed::project(files.folders.workdir.as_deref(), current, home.as_deref())?;

@@ -86,6 +86,21 @@ fn what_a_command_line_cannot_mean_is_one_line() {
 }
 
 #[test]
+fn an_observed_run_needs_no_policy_and_writes_the_one_that_it_needs() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let script = "curl -s -o made -w '%{http_code}' http://web.test:8080/; ls";
+    let learnt = in_project(&lab, &["--observe", &observed]).sh(script);
+    assert_eq!(learnt.ok(), "200made", "{learnt:?}");
+    let enforced = in_project(&lab, &["-p", &observed]).sh(script);
+    assert_eq!(enforced.ok(), "200made", "{enforced:?}");
+    let refused =
+        in_project(&lab, &["-p", &observed]).sh("curl -s -o /dev/null -w '%{http_code}' -X POST http://web.test:8080/");
+    assert_eq!(refused.ok(), "403", "{refused:?}");
+}
+
+#[test]
 fn a_command_adds_no_preset_for_the_next_run_and_replaces_none_that_is_built_in() {
     let lab = Lab::with_web();
     let config = lab.folder("project").join("config");

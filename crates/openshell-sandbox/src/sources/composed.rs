@@ -25,7 +25,7 @@ impl Additions {
     /// # Errors
     /// A preset is unknown or invalid, or a path is no text or cannot be made absolute.
     pub(crate) fn of(args: &PolicyArgs, workdir: Option<&Path>, folders: &[PathBuf]) -> anyhow::Result<Self> {
-        if args.is_empty() {
+        if args.is_empty() && workdir.is_none() {
             return Ok(Self::default());
         }
         let presets = args

@@ -40,7 +40,7 @@ impl Preset {
             let failed = || format!("--preset {name}: {}", file.display());
             // A pipe would be waited for without end.
             let text = input::read(&file, Phase::Reload).with_context(failed)?;
-            check_owner(&file).with_context(failed)?;
+            check_mode(&file).with_context(failed)?;
             yaml::policy(&text).map_err(|violations| anyhow!("{}: {violations}", failed()))?;
             return Ok(Self { text, file: Some(file) });
         }
@@ -52,13 +52,14 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// Requires that nobody but the caller and root can write to a preset, as nobody names its file.
-fn check_owner(file: &Path) -> anyhow::Result<()> {
+/// Requires that only the owner can write to a preset and its folder, as nobody names its file.
+fn check_mode(file: &Path) -> anyhow::Result<()> {
     for path in [Some(file), file.parent()].into_iter().flatten() {
         let data = std::fs::metadata(path)?;
-        let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
-        if !is_trusted || data.mode() & 0o022 != 0 {
-            bail!("others can write to {}; take that away with `chmod go-w`, or give it to yourself", path.display());
+        // A user's own group is often the user alone.
+        let others = if data.gid() == rustix::process::getegid().as_raw() { 0o002 } else { 0o022 };
+        if data.mode() & others != 0 {
+            bail!("others can write to {}; take that away with `chmod go-w`", path.display());
         }
     }
     Ok(())
