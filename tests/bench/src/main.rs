@@ -91,6 +91,8 @@ const ROWS: &[Row] = &[
     ("leaks: 1 GiB up, speed / off, plain", |name| leaks_up(name, "plain", "report")),
     ("leaks: 1 GiB up, speed / off, TLS", |name| leaks_up(name, "tls", "report")),
     ("leaks: 1 GiB up, block, speed / off, TLS", |name| leaks_up(name, "tls", "block")),
+    ("observe: requests / enforced, plain", |name| observe(name, "plain")),
+    ("observe: requests / enforced, TLS", |name| observe(name, "tls")),
     ("leaks: small requests / off, plain", |name| leaks_small(name, "plain")),
     ("leaks: small requests / off, TLS", |name| leaks_small(name, "tls")),
     ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
@@ -533,6 +535,13 @@ fn leaks_up(name: &str, how: &str, mode: &str) {
     let task = ["upload", how, "1073741824", "X-Any: header"];
     let upload = |mode: &str| inside_with(&lab, &policy, &["--leaks", mode], &task).recip();
     pairs(name, 1.0, || upload("off"), || upload(mode));
+}
+
+fn observe(name: &str, how: &str) {
+    let (lab, _server) = host();
+    let (policy, observed) = (judged(10), lab.folder("observed").join("policy.yaml").display().to_string());
+    let ask = |flags: &[&str]| inside_with(&lab, &policy, flags, &["paths", how, "20000", "1"]);
+    pairs(name, MILLI, || ask(&[]), || ask(&["--observe", &observed]));
 }
 
 fn leaks_small(name: &str, how: &str) {

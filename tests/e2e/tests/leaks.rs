@@ -306,8 +306,11 @@ fn an_observed_run_refuses_no_secret() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let observed = lab.folder("out").join("observed.yaml").display().to_string();
-    let finished = sandbox(&lab, &origin, FULL, &["--leaks", "block", "--observe", &observed])
-        .sh("curl -s -o /dev/null -w '%{http_code}' https://web.test/a -H \"X-Key: $T\"");
-    assert_eq!(finished.ok(), "200", "{finished:?}");
+    let finished = sandbox(&lab, &origin, FULL, &["--leaks", "block", "--observe", &observed]).sh(
+        "for path in /a /$T; do curl -s -o /dev/null -w '%{http_code}' https://web.test$path -H \"X-Key: $T\"; done",
+    );
+    assert_eq!(finished.ok(), "200200", "{finished:?}");
+    let written = std::fs::read_to_string(&observed).unwrap();
+    assert!(written.contains("# paths: \"/a\"\n"), "{written}");
     assert_eq!(finished.logged("Secret In A Request").len(), 1, "{}", finished.log);
 }

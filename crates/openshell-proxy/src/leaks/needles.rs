@@ -193,6 +193,14 @@ impl Needles {
         undecided
     }
 
+    /// Returns true if `text`, which is complete, holds a secret.
+    #[must_use]
+    pub fn finds_any(&self, text: &[u8]) -> bool {
+        let mut is_found = false;
+        self.search(text, 0..text.len(), true, |_| is_found = true);
+        is_found
+    }
+
     /// Returns the offset of the first place near the end of `text` where a shape may have begun. Values are none of its concern: what waits
     /// for them would tell a guesser how much of one is right.
     pub(super) fn begun(&self, text: &[u8]) -> Option<usize> {

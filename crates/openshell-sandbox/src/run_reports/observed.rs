@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 
 use anyhow::{Context as _, bail};
+use openshell_policy::issuers::Issuers;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
 use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
 use openshell_proxy::decide::rego_data::static_data;
+use openshell_proxy::leaks::needles::Needles;
 use openshell_proxy::observe::Observation;
 
 use crate::run_reports::output_file::OutputFile;
@@ -146,7 +148,14 @@ pub(super) fn observed_policy(started: &Policy, all: Vec<Observation>, is_comple
     if !is_complete {
         text.push_str(&format!("{INCOMPLETE}the run used more endpoints than are kept.\n"));
     }
-    let (all, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|seen| is_one_program(&seen.program));
+    let needles = Needles::new(Issuers::known(), std::iter::empty());
+    let without_secrets = |mut seen: Observation| {
+        // The policy is shown around.
+        seen.paths.retain(|path| !needles.finds_any(path.as_bytes()));
+        seen
+    };
+    let all = all.into_iter().map(without_secrets);
+    let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
     if !others.is_empty() {
         text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
     }
