@@ -308,11 +308,10 @@ impl Config {
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
-        let has_credentials = args.environment.credentials.is_some() || args.environment.secrets_from_env;
-        if has_credentials && args.network != NetworkMode::Proxy {
-            bail!(
-                "--credentials and --secrets-from-env need --network proxy: it is the proxy that replaces placeholders"
-            );
+        let flag = args.environment.credentials.is_some().then_some("--credentials");
+        let flag = flag.or(args.environment.secrets_from_env.then_some("--secrets-from-env"));
+        if let Some(flag) = flag.filter(|_| args.network != NetworkMode::Proxy) {
+            bail!("{flag} needs --network proxy: it is the proxy that replaces placeholders");
         }
         if !args.publish.is_empty() && args.network != NetworkMode::Proxy {
             bail!(

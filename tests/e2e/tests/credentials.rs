@@ -991,5 +991,5 @@ echo "[$SIGNING_KEY]"; env; cat /proc/*/environ | tr '\0' '\n'"#;
 fn secrets_of_the_environment_need_the_proxy() {
     let lab = Lab::with_web();
     let refused = lab.sandbox(&super::policy("{}")).args(&["--network", "block", "--secrets-from-env"]).sh("echo ran");
-    assert!(refused.code() == 1 && refused.stderr.contains("need --network proxy"), "{refused:?}");
+    assert!(refused.code() == 1 && refused.stderr.contains("--secrets-from-env needs --network proxy"), "{refused:?}");
 }
