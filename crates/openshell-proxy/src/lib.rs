@@ -43,6 +43,7 @@ pub mod record;
 pub mod io;
 pub mod limits;
 pub mod memory;
+pub mod needles;
 pub mod peer;
 pub mod placeholder;
 pub mod quota;

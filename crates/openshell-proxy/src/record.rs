@@ -12,6 +12,7 @@ use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, Fi
 
 use crate::decide::message::Judged;
 use crate::denial::refusal::{Refusal, Subject};
+use crate::needles::{CONCEALED, has_secret};
 use crate::peer::Caller;
 use crate::placeholder::redacted;
 use crate::target::{Scheme, Target};
@@ -49,9 +50,6 @@ struct Http {
     /// True if its path holds a secret, and is not shown.
     is_concealed: bool,
 }
-
-/// Shown in place of a path with a secret.
-const CONCEALED: &str = "/[SECRET]";
 
 impl Http {
     /// The request in words; with its target, unless the connection's event names that.
@@ -188,11 +186,12 @@ impl Record {
 
     /// Notes the path under judgement.
     pub fn asks_for(&mut self, path: &str) {
+        let path = loggable(path);
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
             && http.path != path
             && !http.is_concealed
         {
-            path.clone_into(&mut http.path);
+            http.path = path;
             self.subject.request = http.named(target);
         }
     }
@@ -428,9 +427,9 @@ impl Record {
     }
 }
 
-/// Returns `path` with placeholders redacted, for logs.
+/// Returns `path` for logs: with placeholders redacted, and none with a secret.
 fn loggable(path: &str) -> String {
-    redacted(path).unwrap_or_else(|| path.to_owned())
+    if has_secret(path) { CONCEALED.to_owned() } else { redacted(path).unwrap_or_else(|| path.to_owned()) }
 }
 
 /// Finding of secrets in a request.

@@ -11,44 +11,68 @@ use crate::network::rule::{DenyRule, Glob, HttpRule, QueryMatcher};
 /// Segments of patterns that are compared; longer ones cover only themselves.
 const SEGMENTS: usize = 64;
 
-/// Returns true if the glob `one` covers the glob `other`, whose segments are separated by `separator`.
+/// Returns true if the glob `one` covers the glob `other`, whose segments are separated by `separator`. Alternatives and classes could hold
+/// a separator, so that a pattern with them covers texts alone.
 pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
-    if one == other {
+    let is_plain = |pattern: &str| !pattern.contains(['?', '[', ']', '{', '}', '\\']);
+    if one == other || !other.contains('*') && is_plain(other) && matches(one, other, separator) {
         return true;
     }
-    let (one, other): (Vec<_>, Vec<_>) = (one.split(separator).collect(), other.split(separator).collect());
-    one.len() + other.len() <= SEGMENTS && segments(&one, &other, &mut BTreeSet::new())
-}
-
-/// As [`glob`], over segments; `known` holds the lengths of what does not cover, so that none is compared twice.
-fn segments(one: &[&str], other: &[&str], known: &mut BTreeSet<(usize, usize)>) -> bool {
-    if known.contains(&(one.len(), other.len())) {
+    if !is_plain(one) || !is_plain(other) {
         return false;
     }
-    let covers = match (one, other) {
-        ([], []) => true,
-        // At the end it stands for one segment at least.
-        (["**"], [_, ..]) => true,
-        (["**"] | [], _) => false,
-        (["**", rest @ ..], _) => {
-            segments(rest, other, known) || other.split_first().is_some_and(|(_, other)| segments(one, other, known))
+    let (parts, other_parts): (Vec<_>, Vec<_>) = (one.split(separator).collect(), other.split(separator).collect());
+    let cover = Cover { takes_none: separator == '/' };
+    parts.len() + other_parts.len() <= SEGMENTS && cover.segments(&parts, &other_parts, &mut BTreeSet::new())
+}
+
+/// Returns true if the glob `one` matches a text, by the rules' meaning of globs.
+fn matches(one: &str, text: &str, separator: char) -> bool {
+    let as_path = |text: &str| text.replace(separator, "/");
+    let glob = GlobBuilder::new(&as_path(one)).literal_separator(true).build();
+    // A name has at least one more label than what follows `**.`.
+    let is_bare = separator == '.' && one.strip_prefix("**.") == Some(text);
+    !is_bare && glob.is_ok_and(|glob| glob.compile_matcher().is_match(as_path(text)))
+}
+
+/// A comparison of globs.
+struct Cover {
+    /// True if `**` before other segments may stand for none.
+    takes_none: bool,
+}
+
+impl Cover {
+    /// Compares segments; `known` holds the lengths of what does not cover, so that none is compared twice.
+    fn segments(&self, one: &[&str], other: &[&str], known: &mut BTreeSet<(usize, usize)>) -> bool {
+        if known.contains(&(one.len(), other.len())) {
+            return false;
         }
-        ([first, rest @ ..], [other_first, other_rest @ ..]) => {
-            *other_first != "**" && segment(first, other_first) && segments(rest, other_rest, known)
+        let covers = match (one, other) {
+            ([], []) => true,
+            // At the end it stands for one segment at least.
+            (["**"], [_, ..]) => true,
+            (["**"] | [], _) => false,
+            (["**", rest @ ..], _) => {
+                let shorter = other.split_first().map(|(_, other)| other);
+                self.takes_none && self.segments(rest, other, known)
+                    || shorter.is_some_and(|shorter| {
+                        self.segments(rest, shorter, known) || self.segments(one, shorter, known)
+                    })
+            }
+            ([first, rest @ ..], [other_first, other_rest @ ..]) => {
+                *other_first != "**" && segment(first, other_first) && self.segments(rest, other_rest, known)
+            }
+            ([_, ..], []) => false,
+        };
+        if !covers {
+            known.insert((one.len(), other.len()));
         }
-        ([_, ..], []) => false,
-    };
-    if !covers {
-        known.insert((one.len(), other.len()));
+        covers
     }
-    covers
 }
 
 fn segment(one: &str, other: &str) -> bool {
-    let is_literal = !other.contains(['*', '?', '[', ']', '{', '}', '\\']);
-    // Compiled once already.
-    let matches = || GlobBuilder::new(one).build().is_ok_and(|one| one.compile_matcher().is_match(other));
-    one == other || one == "*" || is_literal && matches()
+    one == other || one == "*" || !other.contains('*') && matches(one, other, '/')
 }
 
 /// Returns true if the path glob `one` covers `other`.
@@ -78,23 +102,19 @@ pub(super) fn deny(one: &DenyRule, other: &DenyRule) -> bool {
 /// Returns true if `one` is for every program that `other` is for.
 pub(super) fn binary(one: &Binary, other: &Binary) -> bool {
     let (path, other_path) = (one.path.to_string(), other.path.to_string());
-    // A path without `*` is literal, whatever else it holds.
+    // A path without `*` is literal, with braces too.
     let covers = path == other_path || path.contains('*') && glob(&path, &other_path, '/');
     covers && (!one.exact || other.exact) && (!one.pinned || other.pinned)
 }
 
-/// Returns false if no program is one of both.
+/// Returns false if no connection is of a program of both. An entry counts for what its programs start too, unless it is `exact`.
 pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
+    let is_exact = one.exact && other.exact;
     let (one, other) = (one.path.to_string(), other.path.to_string());
-    let literal = |path: &str| path.find(['*', '?', '[', '{', '\\']).unwrap_or(path.len());
-    match (one.contains('*'), other.contains('*')) {
-        (false, false) => one == other,
-        (true, false) => glob(&one, &other, '/'),
-        (false, true) => glob(&other, &one, '/'),
-        (true, true) => {
-            let (one, other) = (one.get(..literal(&one)).unwrap_or(""), other.get(..literal(&other)).unwrap_or(""));
-            one.starts_with(other) || other.starts_with(one)
-        }
+    let literal = |path: &str| path.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default().to_owned();
+    !is_exact || {
+        let (one, other) = (literal(&one), literal(&other));
+        one.starts_with(&other) || other.starts_with(&one)
     }
 }
 
@@ -102,13 +122,9 @@ pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
 pub(super) fn hosts_overlap(one: &Endpoint, other: &Endpoint) -> bool {
     let (Some(one), Some(other)) = (one.host(), other.host()) else { return true };
     let (one, other) = (one.to_string(), other.to_string());
-    let suffix = |host: &str| host.trim_start_matches('*').to_owned();
-    match (one.contains('*'), other.contains('*')) {
-        (false, false) => one == other,
-        (true, false) => glob(&one, &other, '.'),
-        (false, true) => glob(&other, &one, '.'),
-        (true, true) => suffix(&one).ends_with(&suffix(&other)) || suffix(&other).ends_with(&suffix(&one)),
-    }
+    let suffix = |host: &str| host.rsplit(['*', '?', ']', '}', '\\']).next().unwrap_or_default().to_owned();
+    let (end, other_end) = (suffix(&one), suffix(&other));
+    if one == end && other == other_end { one == other } else { end.ends_with(&other_end) || other_end.ends_with(&end) }
 }
 
 /// Returns true if `one` is for every host and address of `other`.

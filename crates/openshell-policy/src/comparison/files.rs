@@ -37,7 +37,7 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
         all.into_iter().flatten().cloned().collect::<Vec<_>>()
     };
     let listed: BTreeSet<GrantedPath> = lists(one).into_iter().chain(lists(other)).collect();
-    for path in listed.iter().filter(|path| !path.is_pattern()).map(GrantedPath::as_path) {
+    for path in listed.iter().filter(|path| is_plain(path)).map(GrantedPath::as_path) {
         let (its, others) = (access(one, path), access(other, path));
         if its > others {
             words.push(format!("the command may {} {}", its.verb(), path.display()));
@@ -48,20 +48,40 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
             words.push(format!("the command may execute what is in {}", path.display()));
         }
     }
+    // What a pattern means, or a path in the home or the working directory, depends on the run.
     for (verb, listed, known) in [
         ("read", &other.hidden, &one.hidden),
         ("write to", &other.read_only, &one.read_only),
         ("execute", &other.noexec, &one.noexec),
+        ("read", &one.read_only, &other.read_only),
+        ("write to", &one.read_write, &other.read_write),
     ] {
-        let gone = listed.iter().filter(|path| path.is_pattern() && !known.contains(path));
-        words.extend(gone.map(|path| format!("the command may {verb} what {} matches", path.as_path().display())));
+        let new = listed.iter().filter(|path| !is_plain(path) && !known.contains(path));
+        words.extend(new.map(|path| format!("the command may {verb} {}", path.as_path().display())));
     }
-    let new = one.read_only.iter().filter(|path| path.is_pattern() && !other.read_only.contains(path));
-    words.extend(new.map(|path| format!("the command may read what {} matches", path.as_path().display())));
+    // An entry by name keeps hooks of git and sockets writable, and stands for the host's temporary files.
+    let is_special = |path: &Path| {
+        let has = |name: &str| path.components().any(|part| part.as_os_str() == name);
+        has(".git")
+            || ["/tmp", "/dev/shm"].iter().any(|folder| path.starts_with(folder))
+            || access(other, path) == Access::Write
+    };
+    let new = one.read_write.iter().filter(|path| is_plain(path) && !other.read_write.contains(path));
+    let new = new.map(GrantedPath::as_path).filter(|path| is_special(path) && access(other, path) == access(one, path));
+    words.extend(new.map(|path| format!("the command may write to {}, which is listed by name", path.display())));
+    let temporary = one.read_only.iter().filter(|path| is_plain(path) && !other.read_only.contains(path));
+    let temporary =
+        temporary.map(GrantedPath::as_path).filter(|path| path.starts_with("/tmp") || path.starts_with("/dev/shm"));
+    words.extend(temporary.map(|path| format!("the command may read {} of the host", path.display())));
     words
 }
 
-/// The access of the most specific entry; what is hidden is hidden whatever lists it.
+/// Returns true for an absolute path that is no pattern.
+fn is_plain(path: &GrantedPath) -> bool {
+    !path.is_pattern() && path.as_path().is_absolute()
+}
+
+/// The access of the most specific entry; a hidden path stays hidden.
 fn access(filesystem: &Filesystem, path: &Path) -> Access {
     let depth = |listed: &Path| path.starts_with(listed).then(|| listed.components().count());
     let deepest = |paths: &[GrantedPath]| paths.iter().filter_map(|listed| depth(listed.as_path())).max();

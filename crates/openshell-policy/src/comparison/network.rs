@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use crate::comparison::cover;
 use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
-use crate::network::endpoint::{Endpoint, Enforcement, L7, TlsMode};
+use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode};
 use crate::network::rule::{DenyRule, HttpRule};
 
 /// An endpoint for one program.
@@ -32,15 +32,6 @@ struct Effect<'p> {
     takes_encoded_slash: bool,
 }
 
-/// Direction in which an effect is estimated where entries for other programs or hosts overlap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Bound {
-    /// Nothing that is permitted on some of the way is left out.
-    Most,
-    /// Everything is permitted on all of the way.
-    Least,
-}
-
 /// Returns what `one` permits and `other` does not, in words.
 pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec<String> {
     let (one, other) = (Grants::of(one), Grants::of(other));
@@ -48,12 +39,13 @@ pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for (port, grants) in &one.0 {
         for grant in grants {
-            let Some(what) = other.lacks(*port, grant, &one) else { continue };
             let program = grant.binary.to_string();
-            match found.iter_mut().find(|(known, _)| *known == what) {
-                Some((_, programs)) if programs.contains(&program) => {}
-                Some((_, programs)) => programs.push(program),
-                None => found.push((what, vec![program])),
+            for what in other.lacks(*port, grant, &one) {
+                match found.iter_mut().find(|(known, _)| *known == what) {
+                    Some((_, programs)) if programs.contains(&program) => {}
+                    Some((_, programs)) => programs.push(program.clone()),
+                    None => found.push((what, vec![program.clone()])),
+                }
             }
         }
     }
@@ -64,7 +56,7 @@ impl<'p> Grants<'p> {
     fn of(policies: &'p NetworkPolicies) -> Self {
         let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for policy in policies.values() {
-            for endpoint in policy.endpoints.iter().filter(|endpoint| endpoint.unsupported().is_none()) {
+            for endpoint in &policy.endpoints {
                 for (port, binary) in
                     endpoint.ports().iter().flat_map(|port| policy.binaries.iter().map(move |binary| (port, binary)))
                 {
@@ -76,67 +68,86 @@ impl<'p> Grants<'p> {
     }
 
     /// Returns what `grant`, one of `its` policy, permits at `port` and this policy does not.
-    fn lacks(&self, port: NonZeroU16, grant: &Grant<'_>, its: &Grants<'_>) -> Option<String> {
+    fn lacks(&self, port: NonZeroU16, grant: &Grant<'_>, its: &Grants<'_>) -> Vec<String> {
         let place = place(grant.endpoint, port);
-        let Some(effect) = self.effect(port, grant, Bound::Least) else {
-            return Some(format!("reach {place}{}", described(grant.endpoint)));
+        let Some(new) = its.effect(port, grant, None) else { return Vec::new() };
+        let leaks = |is_new: bool| is_new.then(|| format!("send secrets to {place} (leaks: allow)"));
+        let Some(known) = self.effect(port, grant, Some(its)) else {
+            let reach = format!("reach {place}{}", described(grant.endpoint));
+            return [Some(reach), leaks(new.allows_leaks)].into_iter().flatten().collect();
         };
-        let its = its.effect(port, grant, Bound::Most)?;
-        let requests = |words: Vec<String>| Some(format!("send to {place}: {}", words.join("; ")));
-        if its.is_opaque && !effect.is_opaque {
-            return Some(format!("reach {place} without being looked into"));
+        let mut words = Vec::new();
+        if new.is_opaque && !known.is_opaque {
+            words.push(format!("reach {place} without being looked into"));
+        } else if new.takes_bytes && !known.takes_bytes {
+            words.push(format!("reach {place} without rules for requests"));
         }
-        if its.takes_bytes && !effect.takes_bytes {
-            return Some(format!("reach {place} without rules for requests"));
-        }
-        let new = match (&its.rules, &effect.rules) {
+        // What follows is part of what has been said then.
+        let is_open = !words.is_empty();
+        let requests: Vec<_> = match (&new.rules, &known.rules) {
             (_, None) => Vec::new(),
+            (None, Some(_)) if is_open => Vec::new(),
             (None, Some(_)) => vec!["every request".to_owned()],
-            (Some(its), Some(known)) => its
-                .iter()
-                .filter(|new| !known.iter().any(|known| cover::rule(known, new)))
-                .map(|rule| written(rule))
-                .collect(),
+            (Some(new), Some(known)) => {
+                let is_new = |new: &&&HttpRule| !known.iter().any(|known| cover::rule(known, new));
+                new.iter().filter(is_new).map(|rule| written(rule)).collect()
+            }
         };
-        if !new.is_empty() {
-            return requests(new);
+        let kept = |deny: &DenyRule| new.deny.iter().any(|kept| cover::deny(kept, deny));
+        let freed = known.deny.iter().filter(|deny| !is_open && !kept(deny));
+        let freed = freed.map(|deny| format!("{}, which was denied", written(&deny.rule)));
+        let requests: Vec<_> = requests.into_iter().chain(freed).collect();
+        if !requests.is_empty() {
+            words.push(format!("send to {place}: {}", requests.join("; ")));
         }
-        let kept = |deny: &DenyRule| its.deny.iter().any(|kept| cover::deny(kept, deny));
-        let freed: Vec<_> = effect.deny.iter().filter(|deny| !kept(deny)).map(|deny| written(&deny.rule)).collect();
-        if !freed.is_empty() {
-            return requests(freed.into_iter().map(|rule| format!("{rule}, which was denied")).collect());
+        if new.takes_encoded_slash && !known.takes_encoded_slash && !is_open {
+            words.push(format!("send to {place}: paths with %2F (allow_encoded_slash)"));
         }
-        if its.takes_encoded_slash && !effect.takes_encoded_slash {
-            return Some(format!("send to {place}: paths with %2F (allow_encoded_slash)"));
-        }
-        (its.allows_leaks && !effect.allows_leaks).then(|| format!("send secrets to {place} (leaks: allow)"))
+        words.extend(leaks(new.allows_leaks && !known.allows_leaks));
+        words
     }
 
-    /// The effect of this policy on the way of `grant`; `None` if it does not cover that.
-    fn effect(&self, port: NonZeroU16, grant: &Grant<'_>, bound: Bound) -> Option<Effect<'p>> {
+    /// The effect of this policy on the way of `grant`; `None` if it does not cover that. Beside an `after`, it is the least effect on any
+    /// of the programs and hosts: entries for some of them, that `after` has not, refuse requests of those.
+    fn effect(&self, port: NonZeroU16, grant: &Grant<'_>, after: Option<&Grants<'_>>) -> Option<Effect<'p>> {
         let at_port = self.0.get(&port)?;
-        let covering: Vec<_> = at_port
-            .iter()
-            .filter(|known| cover::binary(known.binary, grant.binary) && cover::host(known.endpoint, grant.endpoint))
-            .map(|known| known.endpoint)
-            .collect();
+        let covers = |known: &&Grant<'p>| {
+            cover::binary(known.binary, grant.binary) && cover::host(known.endpoint, grant.endpoint)
+        };
+        let covering: Vec<_> = at_port.iter().filter(covers).map(|known| known.endpoint).collect();
         if covering.is_empty() {
             return None;
         }
-        // Entries for some of the programs or hosts refuse requests of those.
-        let overlaps = |known: &&Grant<'p>| {
-            cover::binaries_overlap(known.binary, grant.binary) && cover::hosts_overlap(known.endpoint, grant.endpoint)
+        let has = |grants: &Grants<'_>, known: &Grant<'p>| {
+            let same = |other: &Grant<'_>| other.binary == known.binary && other.endpoint == known.endpoint;
+            grants.0.get(&port).is_some_and(|grants| grants.iter().any(same))
         };
-        let all = match bound {
-            Bound::Most => covering.clone(),
-            Bound::Least => at_port.iter().filter(overlaps).map(|known| known.endpoint).collect(),
+        let restricts = |known: &&Grant<'p>| {
+            after.is_some_and(|after| {
+                cover::binaries_overlap(known.binary, grant.binary)
+                    && cover::hosts_overlap(known.endpoint, grant.endpoint)
+                    && !has(after, known)
+            })
         };
-        let l7_of =
-            |endpoints: &[&'p Endpoint]| endpoints.iter().filter_map(|endpoint| endpoint.l7()).collect::<Vec<&L7>>();
+        let others = at_port.iter().filter(|known| !covers(known)).filter(restricts).map(|known| known.endpoint);
+        let all: Vec<_> = covering.iter().copied().chain(others).collect();
+        let l7_of = |endpoints: &[&'p Endpoint]| {
+            let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
+            // The others are not judged, and relayed as bytes.
+            l7.filter(|l7| l7.protocol == Protocol::Rest).collect::<Vec<&L7>>()
+        };
         let (l7, all_l7) = (l7_of(&covering), l7_of(&all));
         let is_enforced = all_l7.iter().any(|l7| l7.enforcement == Enforcement::Enforce);
         let is_opaque = |endpoint: &&Endpoint| endpoint.tls() == TlsMode::Skip || endpoint.is_tcp();
-        let takes_slash = |endpoint: &&Endpoint| endpoint.takes_encoded_slash() || endpoint.l7().is_none();
+        let takes_slash = |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
+        // Both cannot be had, so every connection is refused; as one that demands what this build does not have.
+        let is_refused = |endpoints: &[&'p Endpoint], l7: &[&L7]| {
+            endpoints.iter().any(is_opaque) && !l7.is_empty()
+                || endpoints.iter().any(|endpoint| endpoint.unsupported().is_some())
+        };
+        if is_refused(&covering, &l7) || is_refused(&all, &all_l7) {
+            return None;
+        }
         Some(Effect {
             rules: is_enforced.then(|| l7.iter().flat_map(|l7| &l7.rules).collect()),
             deny: all_l7.iter().filter(|_| is_enforced).flat_map(|l7| &l7.deny_rules).collect(),
@@ -160,13 +171,13 @@ fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {
 /// The requests of an endpoint that is new.
 fn described(endpoint: &Endpoint) -> String {
     match endpoint.l7() {
-        Some(l7) if l7.enforcement == Enforcement::Enforce => {
+        Some(l7) if l7.protocol == Protocol::Rest && l7.enforcement == Enforcement::Enforce => {
             let rules: Vec<_> = l7.rules.iter().map(written).collect();
             format!(": {}", rules.join("; "))
         }
-        Some(_) => ": every request".to_owned(),
-        None if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() => ", without being looked into".to_owned(),
-        None => String::new(),
+        Some(l7) if l7.protocol == Protocol::Rest => ": every request".to_owned(),
+        _ if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() => ", without being looked into".to_owned(),
+        _ => String::new(),
     }
 }
 

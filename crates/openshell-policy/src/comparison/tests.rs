@@ -105,7 +105,7 @@ fn files_users_and_modes_are_compared() {
     narrower(
         &files("read_write: [/data]"),
         &files("read_write: [/data], hidden: ['**/.env']"),
-        "the command may read what **/.env matches",
+        "the command may read **/.env",
     );
     narrower(
         &files("read_write: [/data]"),
@@ -151,4 +151,81 @@ fn globs_cover_what_they_match_and_nothing_else() {
     }
     let deep = "/**".repeat(30);
     assert!(cover::glob(&deep, &deep, '/') && !cover::glob(&format!("{deep}/x"), &deep, '/'));
+}
+
+/// Pairs of which the second permits more in a way that is easily missed.
+#[test]
+fn nothing_that_is_new_is_left_out() {
+    let files = |more: &str| format!("filesystem_policy: {{{more}}}\nnetwork_policies: {{}}");
+    let two = |one: &str, other: &str| format!("network_policies: {{one: {one}, two: {other}}}");
+    let entry = |endpoint: &str, binary: &str| format!("{{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}");
+    let rest =
+        |host: &str, more: &str| format!("{{host: '{host}', port: 443, protocol: rest, enforcement: enforce, {more}}}");
+    let full = rest("a.test", "access: full");
+    let denying = rest("a.test", "access: full, deny_rules: [{method: DELETE, path: '/**'}]");
+    let globs =
+        |path: &str| web(&rest("a.test", &format!("rules: [{{allow: {{method: GET, path: '{path}'}}}}]")), CURL);
+    for (before, after) in [
+        (
+            web("{host: '**.a.example', port: 443}", CURL),
+            web("{host: a.example, port: 443}", CURL).replace("a.example", "x.example"),
+        ),
+        (web("{host: '**.b.example', port: 443}", CURL), web("{host: b.example, port: 443}", CURL)),
+        (files("read_write: [/home/kim], hidden: [~/.ssh]"), files("read_write: [/home/kim]")),
+        (files("hidden: [$WORKDIR/secrets]"), files("")),
+        (files("read_only: [$WORKDIR/.git]"), files("")),
+        (files("read_write: [/proj]"), files("read_write: [/proj, /proj/.git/hooks]")),
+        (files(""), files("read_write: [/tmp]")),
+        (files(""), files("read_only: [/dev/shm/x]")),
+        (
+            files("read_write: [/data], read_only: ['/data/*/x']"),
+            files("read_write: [/data, /data/a/x/y], read_only: ['/data/*/x']"),
+        ),
+        // What bash starts is denied DELETE by its entry.
+        (
+            two(&entry(&full, "/usr/bin/curl"), &entry(&denying, "/usr/bin/bash")),
+            two(&entry(&full, "/usr/bin/curl"), &entry("{host: c.test, port: 443}", "/usr/bin/bash")),
+        ),
+        (
+            web("{host: a.test, port: 443, protocol: rest, enforcement: audit, access: full}", CURL),
+            web("{host: a.test, port: 443, protocol: sql, access: full}", CURL),
+        ),
+        // Neither can be had, and then one can.
+        (
+            two(
+                &entry("{host: a.b.example, port: 443, tls: skip}", "/usr/bin/curl"),
+                &entry(&rest("*.b.example", "access: read-only"), "/usr/bin/curl"),
+            ),
+            two(
+                &entry("{host: c.test, port: 443}", "/usr/bin/curl"),
+                &entry(&rest("*.b.example", "access: read-only"), "/usr/bin/curl"),
+            ),
+        ),
+        (
+            two(
+                &entry(&rest("*.ab.example", "access: full"), "/usr/bin/curl"),
+                &entry(
+                    &rest("*.a*.example", "access: full, deny_rules: [{method: DELETE, path: '/**'}]"),
+                    "/usr/bin/curl",
+                ),
+            ),
+            web(&rest("*.ab.example", "access: full"), CURL),
+        ),
+        (globs("/a/*/*"), globs("/a/{b,c/d}")),
+        (globs("/{a/*/c}"), globs("/{a/b,d/c}")),
+    ] {
+        let found = differences(&policy(&before), &policy(&after));
+        assert!(found.iter().any(|found| found.is_more), "{before}\n{after}\n{found:?}");
+        assert_eq!(differences(&policy(&before), &policy(&before)), [], "{before}");
+        assert_eq!(differences(&policy(&after), &policy(&after)), [], "{after}");
+    }
+    // Each kind is named.
+    let after = rest("a.test", "access: read-write, allow_encoded_slash: true, leaks: allow");
+    let before = rest("a.test", "access: read-only, deny_rules: [{method: GET, path: /x}]");
+    let found = compared(&web(&before, CURL), &web(&after, CURL)).join("\n");
+    for part in ["POST **", "GET /x, which was denied", "%2F", "leaks: allow"] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+    let found = compared("network_policies: {}", &web(&after, CURL)).join("\n");
+    assert!(found.contains("send secrets to a.test:443"), "{found}");
 }

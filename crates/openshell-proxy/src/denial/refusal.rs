@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use openshell_policy::reason::{Counted, DenialStage, ReasonCode};
 
+use crate::needles::{CONCEALED, has_secret};
 use crate::peer::Caller;
 use crate::target::Target;
 
@@ -244,7 +245,12 @@ impl Refusal {
 
     /// The rules do not allow the request.
     #[must_use]
-    pub fn request(reason: String, request: JudgedRequest) -> Self {
+    pub fn request(reason: String, mut request: JudgedRequest) -> Self {
+        // Logs, proposals and answers name the path.
+        let reason = if has_secret(&reason) { CONCEALED.to_owned() } else { reason };
+        if has_secret(&request.path) {
+            CONCEALED.clone_into(&mut request.path);
+        }
         Self::because(request.fault.code(), reason).with(Facts::Request(Box::new(request)))
     }
 

@@ -10,9 +10,9 @@ use openshell_policy::issuers::Issuers;
 
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
-use crate::leaks::needles::{Needles, Sought};
 use crate::leaks::scan::Scan;
 use crate::limits::Limits;
+use crate::needles::{Needles, Sought};
 use crate::placeholder;
 use crate::record::{Record, SecretFinding};
 use crate::target::Target;

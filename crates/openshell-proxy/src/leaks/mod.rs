@@ -4,7 +4,6 @@
 //! (compressed, enciphered, in pieces) is stopped by the policy alone, which names the hosts that it may reach.
 
 pub mod detector;
-pub mod needles;
 pub mod scan;
 pub mod websocket;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::leaks::needles::{BEFORE, Needles};
+use crate::needles::{BEFORE, Needles};
 
 /// Bytes of a part that a secret which began before it can reach: [`Needles`] look at some 300 bytes, percent-encoded at most.
 const REACH: usize = 1024;

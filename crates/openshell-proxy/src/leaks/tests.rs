@@ -6,8 +6,8 @@ use openshell_policy::credential::{Binding, BoundHost};
 use openshell_policy::issuers::Issuers;
 use openshell_policy::network::host::Host;
 
-use super::needles::Needles;
 use super::scan::Scan;
+use crate::needles::{Needles, has_secret};
 
 /// Joins the parts of a secret, which stands nowhere as a whole, so that no scanner of repositories takes it for one.
 fn secret(parts: &[&str]) -> String {
@@ -118,6 +118,40 @@ fn secrets_of_every_shape_and_value_are_found_in_every_encoding() {
             }
         }
     }
+}
+
+#[test]
+fn secrets_are_found_behind_escapes_in_lines_and_in_paths() {
+    let needles = needles();
+    let samples = samples();
+    let of = |wanted: &str| samples.iter().find(|(_, name)| *name == wanted).unwrap().0.clone();
+    let (github, telegram, google, pem) = (of("GitHub"), of("Telegram"), of("Google"), of("private keys"));
+    let lines = |text: String, length: usize| -> String {
+        let lines: Vec<_> =
+            text.as_bytes().chunks(length).map(|line| String::from_utf8(line.to_vec()).unwrap()).collect();
+        lines.join("\n")
+    };
+    for (text, name) in [
+        (format!("/bot{telegram}/sendMessage"), "Telegram"),
+        (format!("/k/{google}/x"), "Google"),
+        (format!("{{\"a\": \"key\\u003d{github}\"}}"), "GitHub"),
+        (format!("\x1b[32m{github}\x1b[0m"), "GitHub"),
+        (format!("{{\"a\": \"\\u001b[1;32m{github}\"}}"), "GitHub"),
+        (lines(STANDARD.encode(format!("a line before, and then {github} and more")), 76), "GitHub"),
+        (lines(hex(&format!("a line before, and then {github}"), false), 60), "GitHub"),
+        (
+            format!(
+                "a=b&key={}",
+                percent(&pem, |byte| byte.is_ascii_alphanumeric() || b" -".contains(&byte)).replace(' ', "+")
+            ),
+            "private keys",
+        ),
+        (format!("path={}", percent("s3cret/Value+42=", |byte| byte.is_ascii_alphanumeric() || byte == b'/')), "VALUE"),
+    ] {
+        assert_eq!(found(&needles, &[text.as_bytes()]), [name], "{text}");
+    }
+    assert!(has_secret(&format!("/bot{telegram}/x")) && has_secret("/a/gh%70_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"));
+    assert!(!has_secret("/repos/a/b?page=2"));
 }
 
 #[test]

@@ -19,7 +19,9 @@ pub struct MessageScan {
     mask: [u8; 4],
     /// Bytes of the payload so far, by which the mask turns.
     turned: usize,
-    /// True if the payload is part of a message, and not compressed.
+    /// True if the current message is not compressed. Control frames stand between those of a message (RFC 6455 §5.4).
+    is_plain: bool,
+    /// True if the payload is part of that message.
     is_searched: bool,
     is_last: bool,
     /// True once the text is no sequence of frames.
@@ -38,6 +40,7 @@ impl MessageScan {
             left: 0,
             mask: [0; 4],
             turned: 0,
+            is_plain: false,
             is_searched: false,
             is_last: false,
             is_lost: false,
@@ -56,6 +59,9 @@ impl MessageScan {
                 self.header.push(*byte);
                 rest = after;
                 self.begin();
+                if self.header.is_empty() && self.left == 0 {
+                    self.end(&mut found);
+                }
                 continue;
             }
             let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(rest.len());
@@ -68,11 +74,18 @@ impl MessageScan {
             self.turned = (self.turned + length) % 4;
             self.left -= length as u64;
             rest = after;
-            if self.left == 0 && self.is_last && self.is_searched {
-                self.scan.finish(|secret| found.push(secret));
+            if self.left == 0 {
+                self.end(&mut found);
             }
         }
         self.watch.found(&found)
+    }
+
+    /// Ends a frame, and the message with its last.
+    fn end(&mut self, found: &mut Vec<usize>) {
+        if self.is_last && self.is_searched {
+            self.scan.finish(|secret| found.push(secret));
+        }
     }
 
     /// Begins the payload of a frame once its header is complete.
@@ -97,12 +110,11 @@ impl MessageScan {
         self.mask = mask.unwrap_or_default();
         self.turned = 0;
         self.is_last = first & 0x80 != 0;
-        self.is_searched = match opcode {
-            // A continuation is what its message began as.
-            0 => self.is_searched,
-            1 | 2 => !is_compressed,
-            _ => false,
-        };
+        // A continuation is what its message began as.
+        if matches!(opcode, 1 | 2) {
+            self.is_plain = !is_compressed;
+        }
+        self.is_searched = opcode <= 2 && self.is_plain;
         self.header.clear();
     }
 }

@@ -186,7 +186,10 @@ impl LeakScan {
         }
         self.waiting.extend_from_slice(&data);
         let sent = self.waiting.len().saturating_sub(undecided);
-        self.deadline = (sent < self.waiting.len()).then(|| Box::pin(sleep(Limits::LEAK_HOLD)));
+        // What waits already does not wait longer for what comes.
+        if sent > 0 || self.deadline.is_none() {
+            self.deadline = (sent < self.waiting.len()).then(|| Box::pin(sleep(Limits::LEAK_HOLD)));
+        }
         self.waiting.split_to(sent).freeze()
     }
 

@@ -12,7 +12,7 @@ use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
 use openshell_proxy::decide::rego_data::static_data;
-use openshell_proxy::leaks::needles::Needles;
+use openshell_proxy::needles::Needles;
 use openshell_proxy::observe::Observation;
 
 use crate::run_reports::output_file::OutputFile;

@@ -12,6 +12,7 @@ use openshell_proxy::decide::message;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::inference::is_target;
+use openshell_proxy::needles::CONCEALED;
 use openshell_proxy::peer::{Caller, Program};
 use openshell_proxy::target::Target;
 use serde_json::Value;
@@ -41,7 +42,7 @@ struct Recorded {
 type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
 
 /// Judges the decisions in the JSON log at `log` by `snapshot`, and prints those that change, each once; returns their number. What was
-/// not the policy's to decide (names, certificates, credentials), and queries, which no log holds, are left out.
+/// not the policy's to decide (names, certificates, credentials), forwarded requests, and queries, which no log holds, are left out.
 ///
 /// # Errors
 /// The log cannot be read, or holds no decision in JSON.
@@ -99,7 +100,12 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
         NETWORK => None,
         HTTP => {
             let http = event.get("http_request")?;
-            Some((http.get("http_method")?.as_str()?.to_owned(), http.get("url")?.get("path")?.as_str()?.to_owned()))
+            let path = http.get("url")?.get("path")?.as_str()?;
+            // Without its connection a request has no known ancestors, and a path with a secret is not shown.
+            if !lineages.contains_key(&key) || path == CONCEALED {
+                return None;
+            }
+            Some((http.get("http_method")?.as_str()?.to_owned(), path.to_owned()))
         }
         _ => return None,
     };

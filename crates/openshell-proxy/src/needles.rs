@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
@@ -15,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::placeholder::{base64_forms_after, decode};
 
 /// Bytes before an anchor that its surroundings are judged by.
-pub(super) const BEFORE: usize = 40;
+pub(crate) const BEFORE: usize = 40;
 
 /// Bytes of a secret behind its least length that are compared with its shape.
 const BEYOND: usize = 64;
@@ -38,6 +39,18 @@ const BEGUN: usize = 4;
 /// Bytes around the parts of a text that a shape demands nearby.
 const NEAR: usize = 40;
 const BESIDE: usize = 200;
+
+/// Shapes, which no log may show.
+static SHAPES: LazyLock<Needles> = LazyLock::new(|| Needles::new(Issuers::known(), std::iter::empty()));
+
+/// Shown in place of a path, or of a text about one, that holds a secret.
+pub const CONCEALED: &str = "/[SECRET]";
+
+/// Returns true if `text`, a path or a text about one, holds what looks like a secret.
+#[must_use]
+pub fn has_secret(text: &str) -> bool {
+    SHAPES.finds_any(text.as_bytes()) || text.contains('%') && SHAPES.finds_any(&decode(text.as_bytes()).0)
+}
 
 /// Secrets to be searched for.
 pub struct Needles {
@@ -143,12 +156,12 @@ impl Needles {
 
     /// Passes of a search through a text.
     #[cfg(test)]
-    pub(super) fn passes(&self) -> usize {
+    pub(crate) fn passes(&self) -> usize {
         self.plain.len() + self.encoded.len()
     }
 
     /// Bytes of the longest anchor.
-    pub(super) fn longest(&self) -> usize {
+    pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
@@ -203,7 +216,7 @@ impl Needles {
 
     /// Returns the offset of the first place near the end of `text` where a shape may have begun. Values are none of its concern: what waits
     /// for them would tell a guesser how much of one is right.
-    pub(super) fn begun(&self, text: &[u8]) -> Option<usize> {
+    pub(crate) fn begun(&self, text: &[u8]) -> Option<usize> {
         let from = text.len().saturating_sub(self.longest.saturating_sub(1));
         (from..text.len().saturating_sub(BEGUN - 1)).find(|at| {
             let rest = text.get(*at..).unwrap_or_default();
@@ -315,6 +328,9 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
     let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let alphanumeric = |byte: u8| byte.is_ascii_alphanumeric();
     let mut anchors = vec![anchor(bytes.to_vec(), Coding::Text)];
+    let in_form = bytes.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte });
+    anchors.push(anchor(in_form.collect(), Coding::Text));
+    anchors.push(anchor(percent(true, |byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)), Coding::Text));
     for upper in [true, false] {
         anchors.push(anchor(hex(upper), Coding::Hex));
         let kept: [fn(u8) -> bool; 2] = [unreserved, alphanumeric];
@@ -358,15 +374,19 @@ impl Coding {
                 true
             }
             Self::Hex => {
-                let pair = |pair: &[u8]| Some(digit(pair.first())? << 4 | digit(pair.get(1))?);
-                decoded.extend(rest.chunks(2).map_while(pair).take(most));
-                2 * decoded.len() + 1 >= rest.len()
+                let mut digits = rest.iter().filter(|byte| !matches!(**byte, b'\n' | b'\r'));
+                while let Some((high, low)) =
+                    digit(digits.next()).zip(digit(digits.next())).filter(|_| decoded.len() < most)
+                {
+                    decoded.push(high << 4 | low);
+                }
+                digits.next().is_none()
             }
             Self::Base64 { lead, skipped } => {
                 let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
                 let (mut bits, mut count, mut read) = (0_u32, 0, 0);
-                for value in from.iter().map_while(|byte| sextet(*byte)).take((most + 2) * 4 / 3) {
-                    read += 1;
+                let lines = from.iter().inspect(|_| read += 1).filter(|byte| !matches!(**byte, b'\n' | b'\r'));
+                for value in lines.map_while(|byte| sextet(*byte)).take((most + 2) * 4 / 3) {
                     (bits, count) = (bits << 6 | value, count + 6);
                     if count >= 8 {
                         count -= 8;
@@ -411,20 +431,34 @@ fn begins_at(shape: &Shape, before: &[u8]) -> bool {
         // An escape of JSON, or of a URL.
         [.., b'\\', b'n' | b'r' | b't'] => true,
         [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        [.., b'\\', b'u', b'0', b'0', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        // A colour of a terminal (ECMA-48 §8.3.117).
+        [before @ .., b'm'] if is_in_colour(before) => true,
         [.., last] => !Characters::Word.include(*last),
         [] => true,
     }
 }
 
+/// Returns true if a text ends with the beginning and the numbers of a control sequence.
+fn is_in_colour(before: &[u8]) -> bool {
+    let number = before.iter().rev().take(8).take_while(|byte| byte.is_ascii_digit() || **byte == b';').count();
+    before.get(..before.len() - number).is_some_and(|before| before.ends_with(b"["))
+}
+
 /// Compares a text with a shape; what `is_cut` may go on.
 fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     let other = |is_short: bool| if is_short && is_cut { Verdict::Undecided } else { Verdict::Other };
-    let Some(rest) = text.strip_prefix(shape.begins.as_bytes()) else {
-        return other(shape.begins.as_bytes().starts_with(text));
-    };
+    let begins = shape.begins.as_bytes();
+    let is_same = |(one, other): (&u8, &u8)| one == other || (*one == b'+' && *other == b' ');
+    if !text.iter().zip(begins).all(is_same) {
+        return Verdict::Other;
+    }
+    let Some(rest) = text.get(begins.len()..) else { return other(true) };
     if let Some(then) = &shape.then {
-        let near = rest.get(..NEAR + then.len()).unwrap_or(rest);
-        return match memchr::memmem::find(near, then.as_bytes()) {
+        // A form has `+` for a space.
+        let near: Vec<u8> =
+            rest.iter().take(NEAR + then.len()).map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        return match memchr::memmem::find(&near, then.as_bytes()) {
             Some(_) => Verdict::Secret,
             None => other(near.len() < NEAR + then.len()),
         };
@@ -435,8 +469,13 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     if run < wanted || (shape.exact && run == wanted && after.is_empty() && is_cut) {
         return other(after.is_empty());
     }
-    // Random Base64 has such runs too, which go on.
-    if shape.exact && (run > wanted || matches!(after, [b'+' | b'/', ..])) {
+    // Random Base64 has such runs too, which go on. Behind a longer beginning a slash is more likely that of a path.
+    let goes_on = match after {
+        [b'+', ..] => true,
+        [b'/', ..] => shape.begins.len() <= 3 && shape.digits == 0,
+        _ => false,
+    };
+    if shape.exact && (run > wanted || goes_on) {
         return Verdict::Other;
     }
     let is_random = token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
