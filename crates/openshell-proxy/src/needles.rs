@@ -36,8 +36,10 @@ const SEARCHED: usize = 6;
 /// Bytes of an anchor that count as its beginning; the beginning of a shape is no secret.
 const BEGUN: usize = 4;
 
-/// Bytes around the parts of a text that a shape demands nearby.
+/// Bytes after the beginning of a secret within which the text begins that its shape demands (`then`).
 const NEAR: usize = 40;
+
+/// Bytes after a secret within which the text begins that its shape demands beside it (`beside`).
 const BESIDE: usize = 200;
 
 /// Shapes, which no log may show.
