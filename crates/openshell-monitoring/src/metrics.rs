@@ -240,6 +240,7 @@ impl Audit for Metrics {
             Event::Ssh(ssh) => self.session(ssh),
             Event::Name(_)
             | Event::Published(_)
+            | Event::File(_)
             | Event::Finding(_)
             | Event::Configuration(_)
             | Event::Lifecycle(_)

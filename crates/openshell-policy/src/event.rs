@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use crate::denial::Denial;
 use crate::reason::ReasonCode;
 use crate::words::{
-    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FindingActivity, LifecycleActivity,
-    ProcessActivity, Severity, SshActivity, SshDoor,
+    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FileAccess, FindingActivity,
+    LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
 };
 
 /// A receiver of events. Called on the way of connections, so it must not block.
@@ -32,6 +32,8 @@ pub enum Event<'e> {
     Name(NameLookedUp<'e>),
     /// A client outside connected to a published port.
     Published(PublishedConnection<'e>),
+    /// An access to a file was refused.
+    File(FileRefused<'e>),
     /// A sign of misuse was found.
     Finding(Finding<'e>),
     /// The state of the sandbox changed.
@@ -259,6 +261,23 @@ pub struct PublishedConnection<'e> {
     pub reason: &'e str,
 }
 
+/// An access to a file or folder that the sandbox refused.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRefused<'e> {
+    /// How urgent the event is.
+    pub severity: Severity,
+    /// The program, if it is known.
+    pub binary: Option<&'e str>,
+    /// Its process id inside the sandbox, if it is known.
+    pub pid: Option<i32>,
+    /// The access.
+    pub access: FileAccess,
+    /// The path inside.
+    pub path: &'e str,
+    /// The cause.
+    pub reason: &'e str,
+}
+
 /// A sign of misuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding<'e> {
@@ -353,6 +372,7 @@ impl<'e> Event<'e> {
             Self::Bypass(attempt) => attempt.denial,
             Self::Name(name) => name.denial,
             Self::Published(_)
+            | Self::File(_)
             | Self::Finding(_)
             | Self::Configuration(_)
             | Self::Lifecycle(_)

@@ -1,6 +1,7 @@
 //! Filesystem policy: read-only and read-write paths, the working directory, the baseline, Landlock compatibility.
 
 use std::cmp::Ordering;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobBuilder;
@@ -21,6 +22,12 @@ pub struct GrantedPath {
     path: PathBuf,
     /// No part of what it is compared by.
     is_folder: bool,
+}
+
+impl fmt::Display for GrantedPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.path.display(), if self.is_folder { "/" } else { "" })
+    }
 }
 
 impl PartialEq for GrantedPath {
@@ -87,7 +94,7 @@ impl GrantedPath {
         Self { path, is_folder: false }
     }
 
-    /// Returns true if it was written with a trailing slash, and so is a folder if it has to be made.
+    /// Returns true if it was written with a trailing slash: it may be missing, and is a folder if it has to be made.
     #[must_use]
     pub fn is_folder(&self) -> bool {
         self.is_folder

@@ -131,6 +131,16 @@ words! {
 }
 
 words! {
+    /// Access to a file or folder that a program asked for.
+    FileAccess {
+        Read = "read",
+        List = "list",
+        Write = "write",
+        Execute = "execute",
+    }
+}
+
+words! {
     /// Phase of the sandbox's own life.
     LifecycleActivity {
         Start = "START",

@@ -93,6 +93,10 @@ pub(crate) struct Config {
     pub(crate) ca_dir: Option<PathBuf>,
     pub(crate) proposals: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
+    /// True if the files that the command reads are observed too.
+    pub(crate) observe_files: bool,
+    /// True if refused accesses to files are logged.
+    pub(crate) log_files: bool,
     /// True if the endpoints of an earlier observation are kept.
     pub(crate) observe_merge: bool,
     /// Doors of the SSH server.
@@ -419,6 +423,8 @@ impl Config {
             proposals: args.proposals,
             observe: args.observe,
             observe_merge: args.observe_merge,
+            observe_files: args.observe_files,
+            log_files: args.log_files,
             labels,
             ssh,
             health_port: args.health_port,

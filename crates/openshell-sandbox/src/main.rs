@@ -12,6 +12,7 @@ mod cli_pages;
 mod config;
 mod control;
 mod exit;
+mod file_refusals;
 mod gateway_reports;
 mod lints;
 mod logging;

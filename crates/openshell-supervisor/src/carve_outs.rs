@@ -169,6 +169,18 @@ pub(crate) fn apply(
     Ok(mounted)
 }
 
+/// Returns the further names (bind mounts) of what `carve_outs` hide in `home`, as carve-outs of their own: they are not found any more
+/// once the home is an overlay.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub(crate) fn further_names(carve_outs: &[CarveOut], home: &Path) -> Result<Vec<CarveOut>, CarveOutError> {
+    let table = table()?;
+    let is_hidden = |out: &&CarveOut| out.restriction == Restriction::Hidden && out.path.starts_with(home);
+    let aliases = carve_outs.iter().filter(is_hidden).flat_map(|out| aliases(&out.path, &table));
+    Ok(aliases.map(|path| CarveOut { path, restriction: Restriction::Hidden, links: Places::default() }).collect())
+}
+
 fn table() -> Result<Vec<TableEntry>, CarveOutError> {
     let failed = |source| CarveOutError::Inspect(Restriction::ReadOnly, PathBuf::from("/proc/self/mountinfo"), source);
     mount_table("/proc/self/mountinfo").map_err(failed)

@@ -10,7 +10,7 @@ use crate::netns::{Linked, NetnsError};
 use crate::privilege::{NEEDED, Privilege};
 use crate::run_as;
 use crate::seccomp::filter::Filter;
-use crate::seccomp::notify;
+use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows};
 use crate::switches::SWITCHES;
 
@@ -180,7 +180,7 @@ fn seccomp() -> Check {
 fn notifications() -> Check {
     let install = || {
         rustix::thread::set_no_new_privs(true)?;
-        notify::install()
+        notify::install(Notified { connects: true, files: FileCalls::None })
     };
     let installed = std::thread::scope(|scope| scope.spawn(install).join());
     match installed.unwrap_or_else(|_| Err(std::io::Error::other("the thread failed"))) {

@@ -1,5 +1,6 @@
 //! Landlock domain of a filesystem policy (landlock(7)); requested and granted rights are separate types.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
+use openshell_policy::words::FileAccess;
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +48,14 @@ struct Grant {
     access: PathAccess,
     /// True if the policy lists the path. Baseline paths that do not exist are skipped without notice.
     listed: bool,
+    /// True if a listed path may be missing, too.
+    is_optional: bool,
+}
+
+impl Grant {
+    fn of(path: &Path, access: PathAccess, listed: bool) -> Self {
+        Self { path: path.to_owned(), access, listed, is_optional: false }
+    }
 }
 
 /// A grant with its resolved path. To be resolved before paths are masked, which would hide the symlinks.
@@ -77,11 +87,25 @@ impl Resolved<'_> {
         matches!(self.grant.access, PathAccess::Read | PathAccess::ReadExecute | PathAccess::ReadWrite)
     }
 
+    /// Returns true if the grant includes `access` to what it covers.
+    pub(crate) fn permits(&self, access: FileAccess) -> bool {
+        match (self.grant.access, access) {
+            (PathAccess::ReadWrite, _) | (_, FileAccess::List) => true,
+            (PathAccess::List, _) => false,
+            (_, FileAccess::Read) => true,
+            (PathAccess::ReadExecute, FileAccess::Execute) => true,
+            (PathAccess::Device | PathAccess::Terminal, FileAccess::Write) => true,
+            (_, FileAccess::Write | FileAccess::Execute) => false,
+        }
+    }
+
     /// Returns the paths that must stay visible for the grant; none for a directory that may only be listed, as its
-    /// names are enough.
+    /// names are enough. A path that may be missing is seen to be missing.
     pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound && self.grant.is_optional;
+        let missing = self.path.as_ref().err().filter(|error| is_missing(error)).map(|_| &self.grant.path);
         let path = self.path.as_ref().ok().filter(|_| self.grant.access != PathAccess::List);
-        path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).cloned()
+        path.into_iter().flat_map(|(path, links)| links.iter().chain([path])).chain(missing).cloned()
     }
 
     /// Resolves a missing path again; a mount may have created it, or made it accessible, meanwhile.
@@ -93,12 +117,29 @@ impl Resolved<'_> {
     }
 }
 
+/// What an observed run shows its command beyond its policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learning {
+    /// Folders that may be read.
+    pub folders: BTreeSet<PathBuf>,
+    /// Home that may be read, and written for the length of the run.
+    pub home: Option<PathBuf>,
+}
+
+impl Learning {
+    fn shows(&self, path: &Path) -> bool {
+        self.folders.contains(path) || self.home.as_deref() == Some(path)
+    }
+}
+
 /// Requested rights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     grants: Vec<Grant>,
     /// Folders that the sandbox has instead of the host's.
     private: Vec<PathBuf>,
+    /// What is shown to learn what a command reads and writes.
+    learning: Learning,
     hard_requirement: bool,
 }
 
@@ -148,12 +189,14 @@ impl Request {
     /// Requests the rights of `filesystem` and of the baseline; also `workdir`, if the policy includes it.
     #[must_use]
     pub fn new(filesystem: &Filesystem, workdir: Option<&Path>) -> Self {
-        let listed = |path: &Path, access| Grant { path: path.to_owned(), access, listed: true };
-        let baseline = |path: &str, access| Grant { path: PathBuf::from(path), access, listed: false };
+        let listed = |path: &Path, access| Grant::of(path, access, true);
+        let baseline = |path: &str, access| Grant::of(Path::new(path), access, false);
         let workdir = workdir.filter(|_| filesystem.include_workdir);
         // A pattern grants what it matches once that has been looked up.
         let read_only = filesystem.read_only.iter().filter(|path| !path.is_pattern());
-        let mut grants: Vec<_> = read_only.map(|path| listed(path.as_path(), PathAccess::ReadExecute)).collect();
+        let mut grants: Vec<_> = read_only
+            .map(|path| Grant { is_optional: path.is_folder(), ..listed(path.as_path(), PathAccess::ReadExecute) })
+            .collect();
         grants.extend(filesystem.read_write.iter().map(|path| listed(path.as_path(), PathAccess::ReadWrite)));
         grants.extend(workdir.map(|path| listed(path, PathAccess::ReadWrite)));
         // Rules on one path add up, so the baseline never reduces a listed right.
@@ -170,11 +213,57 @@ impl Request {
         }));
         // Internal services such as sftp run this program as a confined command. It has no path if it was removed.
         let program = std::env::current_exe().ok();
-        grants.extend(program.map(|program| Grant { path: program, access: PathAccess::ReadExecute, listed: false }));
+        grants.extend(program.map(|program| Grant::of(&program, PathAccess::ReadExecute, false)));
         let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
         private.retain(|folder| !grants.iter().any(|grant| grant.listed && folder.starts_with(&grant.path)));
         private.retain(|folder| folder.symlink_metadata().is_ok_and(|data| data.is_dir()));
-        Self { grants, private, hard_requirement: filesystem.compatibility == Compatibility::HardRequirement }
+        let hard_requirement = filesystem.compatibility == Compatibility::HardRequirement;
+        Self { grants, private, learning: Learning::default(), hard_requirement }
+    }
+
+    /// Adds read access to the folders of `learning` that are not granted, and write access to its home, unless the host's may be
+    /// written. Services that listen there stay out of reach.
+    #[must_use]
+    pub fn learning(mut self, mut learning: Learning) -> Self {
+        learning.folders.retain(|folder| !self.grants.iter().any(|grant| grant.path == *folder));
+        learning.home = learning.home.filter(|home| !self.grants_writing(home) && self.shows(home));
+        let grant = |path: &PathBuf, access| Grant::of(path, access, false);
+        self.grants.extend(learning.folders.iter().map(|folder| grant(folder, PathAccess::ReadExecute)));
+        self.grants.extend(learning.home.iter().map(|home| grant(home, PathAccess::ReadWrite)));
+        self.learning = learning;
+        self
+    }
+
+    /// The home that shows the user's files, and keeps what is written there.
+    pub(crate) fn learning_home(&self) -> Option<&Path> {
+        self.learning.home.as_deref()
+    }
+
+    /// Makes that home one that may only be read.
+    pub(crate) fn close_learning_home(&mut self) {
+        if let Some(home) = self.learning.home.take() {
+            let is_it = |grant: &&mut Grant| !grant.listed && grant.path == home;
+            self.grants.iter_mut().filter(is_it).for_each(|grant| grant.access = PathAccess::ReadExecute);
+            self.learning.folders.insert(home);
+        }
+    }
+
+    /// The paths that the policy lists.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Path> {
+        self.grants.iter().filter(|grant| grant.listed).map(|grant| grant.path.as_path())
+    }
+
+    /// Returns the same without the folders that are shown to learn from.
+    #[must_use]
+    pub fn without_learning(&self) -> Self {
+        let mut grants = self.grants.clone();
+        grants.retain(|grant| grant.listed || !self.learning.shows(&grant.path));
+        Self { grants, private: self.private.clone(), learning: Learning::default(), ..*self }
+    }
+
+    /// Folders whose contents are shown, and whose services stay out of reach.
+    pub(crate) fn without_services(&self) -> &BTreeSet<PathBuf> {
+        &self.learning.folders
     }
 
     /// Folders that the sandbox has instead of the host's: those for temporary files, unless the policy lists them. What it grants
@@ -196,14 +285,14 @@ impl Request {
     /// Adds read access to `path`.
     #[must_use]
     pub fn reading(mut self, path: &Path) -> Self {
-        self.grants.push(Grant { path: path.to_owned(), access: PathAccess::Read, listed: false });
+        self.grants.push(Grant::of(path, PathAccess::Read, false));
         self
     }
 
     /// Adds write access to `path`, a directory of the sandbox's own.
     #[must_use]
     pub fn writing(mut self, path: &Path) -> Self {
-        self.grants.push(Grant { path: path.to_owned(), access: PathAccess::ReadWrite, listed: false });
+        self.grants.push(Grant::of(path, PathAccess::ReadWrite, false));
         self
     }
 
@@ -311,7 +400,9 @@ impl Request {
         for Resolved { grant, path } in granted {
             let (fd, is_directory) = match path.and_then(|(path, _)| open(&path)) {
                 Ok(opened) => opened,
-                Err(source) if !grant.listed && source.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) if (!grant.listed || grant.is_optional) && source.kind() == io::ErrorKind::NotFound => {
+                    continue;
+                }
                 Err(source) if self.hard_requirement => {
                     return Err(LandlockError::Path { path: grant.path.clone(), source });
                 }
@@ -341,7 +432,8 @@ impl Request {
 /// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None` without Landlock. A thread
 /// of its own is restricted for that.
 pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
-    let nothing = Request { grants: Vec::new(), private: Vec::new(), hard_requirement: false };
+    let nothing =
+        Request { grants: Vec::new(), private: Vec::new(), learning: Learning::default(), hard_requirement: false };
     let none = CompensatingMechanisms { masked_sockets: false, scopes: false };
     let enforced = std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), none)).join()).ok()?.ok()?;
     let lacking = rights_beyond(ABI::from(enforced.abi), none);

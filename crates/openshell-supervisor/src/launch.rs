@@ -16,7 +16,7 @@ use crate::landlock;
 use crate::packets;
 use crate::protected::Protection;
 use crate::pty::{Size, Terminal};
-use crate::witness::Connects;
+use crate::waiting_calls::WaitingCalls;
 
 /// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
@@ -150,25 +150,25 @@ impl Confining {
         &self.init
     }
 
-    /// Waits until init is confined. If there is an egress firewall, every connect of the sandbox waits for a witness of the
-    /// returned connects.
+    /// Waits until init is confined. From then on the returned calls of the sandbox wait to be answered: every connect if there is an
+    /// egress firewall, and those about files that the confinement asks for.
     ///
     /// # Errors
     /// A mechanism is missing or could not be proved, named in the message; or init is gone.
-    pub fn finish(self) -> Result<(Launcher, Enforced, Option<Connects>), LaunchError> {
+    pub fn finish(self) -> Result<(Launcher, Enforced, Option<WaitingCalls>), LaunchError> {
         let reply = packets::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
         let (enforced, descriptors) = match reply {
             Some((Reply::Confined(enforced), descriptors)) => (enforced, descriptors),
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };
-        let connects = descriptors.into_iter().next().map(|listener| Connects { listener });
+        let calls = descriptors.into_iter().next().map(WaitingCalls::new);
         let launcher = Launcher { init: Arc::new(self.init), registry: Arc::default() };
         let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
         let listen = move || listen(&init, &registry);
         let thread = std::thread::Builder::new().name("launcher".to_owned()).spawn(listen);
         thread.map_err(|source| LaunchError::Thread { source })?;
-        Ok((launcher, enforced, connects))
+        Ok((launcher, enforced, calls))
     }
 }
 

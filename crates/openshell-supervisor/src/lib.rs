@@ -12,6 +12,7 @@ pub mod filesystem;
 pub mod run_dir;
 
 pub mod landlock;
+mod learning_home;
 mod masked_paths;
 mod mounts;
 pub mod netlink;
@@ -26,6 +27,7 @@ pub mod trusted_symlinks;
 pub mod carve_outs;
 pub mod checks;
 pub mod confine;
+pub mod file_calls;
 pub mod harden;
 
 pub mod init;
@@ -36,6 +38,7 @@ pub mod peer;
 pub mod pty;
 pub mod reaper;
 pub mod signals;
+pub mod waiting_calls;
 pub mod witness;
 
 mod sys;

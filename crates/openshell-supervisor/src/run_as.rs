@@ -1,14 +1,17 @@
 //! Resolves the policy's user and group to numbers through `/etc/passwd` and `/etc/group`, before anything is forked.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use openshell_policy::process::{Identity, RunAs};
+use openshell_policy::words::FileAccess;
 use rustix::fs::Access;
 use rustix::process::Gid;
 use serde::{Deserialize, Serialize};
 
+use crate::mounts::by_descriptor;
 use crate::privilege::{Caller, NOBODY, Privilege, inside};
 
 /// User and group ids of the workload; none is 0.
@@ -47,15 +50,34 @@ impl ProcessIdentity {
         self.may_enter(path) && self.has_mode(path, 0o2)
     }
 
+    /// Returns true if owner, group and mode give the user `access` to an open file or folder. ACLs of others are not looked at.
+    pub(crate) fn may_use(&self, file: &OwnedFd, access: FileAccess) -> bool {
+        let (bits, right) = match access {
+            FileAccess::Read | FileAccess::List => (0o4, Access::READ_OK),
+            FileAccess::Write => (0o2, Access::WRITE_OK),
+            FileAccess::Execute => (0o1, Access::EXEC_OK),
+        };
+        if self.is_callers {
+            // By its name in /proc, which takes no search.
+            return rustix::fs::access(by_descriptor(file), right).is_ok();
+        }
+        rustix::fs::fstat(file).is_ok_and(|data| self.permits([data.st_uid, data.st_gid, data.st_mode], bits))
+    }
+
     /// Returns true if `path` is a folder whose mode grants `bits` to the user.
     fn has_mode(&self, path: &Path, bits: u32) -> bool {
-        let Ok(data) = std::fs::metadata(path) else { return false };
-        let shift = match (data.uid() == self.uid, self.groups.contains(&data.gid())) {
+        std::fs::metadata(path)
+            .is_ok_and(|data| data.is_dir() && self.permits([data.uid(), data.gid(), data.mode()], bits))
+    }
+
+    /// Returns true if the mode of a file or folder grants `bits` to the user.
+    fn permits(&self, [uid, gid, mode]: [u32; 3], bits: u32) -> bool {
+        let shift = match (uid == self.uid, self.groups.contains(&gid)) {
             (true, _) => 6,
             (false, true) => 3,
             (false, false) => 0,
         };
-        data.is_dir() && (data.mode() >> shift) & bits == bits
+        (mode >> shift) & bits == bits
     }
 }
 

@@ -41,6 +41,21 @@ pub(crate) fn run(words: &[String]) {
             let times = (0..number(2)).map(|n| timed(|| connection.fetch(&path(n))).as_secs_f64());
             median_of(times.collect())
         }
+        // Opening and closing a file.
+        Some("opens") => {
+            let open = || drop(std::fs::File::open("/etc/passwd").unwrap());
+            median_of((0..number(1)).map(|_| timed(open).as_secs_f64()).collect())
+        }
+        // Reading every file of a folder, as a search or a build does.
+        Some("tree") => {
+            let read = || {
+                for entry in std::fs::read_dir(&words[1]).unwrap() {
+                    assert!(!std::fs::read(entry.unwrap().path()).unwrap().is_empty());
+                }
+            };
+            read();
+            timed(read).as_secs_f64()
+        }
         // Responses of a given size a second, over several connections at once.
         Some("throughput") => {
             let (how, path) = (words[1].clone(), format!("/{}", words[3]));

@@ -93,6 +93,11 @@ const ROWS: &[Row] = &[
     ("leaks: 1 GiB up, block, speed / off, TLS", |name| leaks_up(name, "tls", "block")),
     ("observe: requests / enforced, plain", |name| observe(name, "plain")),
     ("observe: requests / enforced, TLS", |name| observe(name, "tls")),
+    ("files: open and close, --log-files / without", opens),
+    ("files: 2,000 files read, --log-files / without", |name| tree(name, &["--log-files"])),
+    ("files: 2,000 files read, --observe-files / without", |name| {
+        tree(name, &["--observe-files", "--observe", OBSERVED])
+    }),
     ("leaks: small requests / off, plain", |name| leaks_small(name, "plain")),
     ("leaks: small requests / off, TLS", |name| leaks_small(name, "tls")),
     ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
@@ -542,6 +547,30 @@ fn observe(name: &str, how: &str) {
     let (policy, observed) = (judged(10), lab.folder("observed").join("policy.yaml").display().to_string());
     let ask = |flags: &[&str]| inside_with(&lab, &policy, flags, &["paths", how, "20000", "1"]);
     pairs(name, MILLI, || ask(&[]), || ask(&["--observe", &observed]));
+}
+
+fn opens(name: &str) {
+    let (lab, _server) = host();
+    let policy = policy(0);
+    let open = |flags: &[&str]| inside_with(&lab, &policy, flags, &["opens", "5000"]);
+    pairs(name, MILLI, || open(&[]), || open(&["--log-files"]));
+}
+
+/// File of an observed policy, which each run replaces.
+const OBSERVED: &str = "observed.yaml";
+
+fn tree(name: &str, flags: &[&str]) {
+    let (lab, _server) = host();
+    let folder = lab.folder("tree");
+    for number in 0..2000 {
+        std::fs::write(folder.join(number.to_string()), [b'x'; 4096]).unwrap();
+    }
+    let path = folder.display().to_string();
+    let policy = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", policy(0));
+    let observed = lab.folder("observed").join(OBSERVED).display().to_string();
+    let flags: Vec<_> = flags.iter().map(|flag| if *flag == OBSERVED { observed.as_str() } else { flag }).collect();
+    let read = |flags: &[&str]| inside_with(&lab, &policy, flags, &["tree", &path]);
+    pairs(name, MILLI, || read(&[]), || read(&flags));
 }
 
 fn leaks_small(name: &str, how: &str) {

@@ -10,6 +10,7 @@ mod credentials;
 mod databases;
 mod exec;
 mod explain;
+mod file_access;
 mod files;
 mod forward;
 mod gateway;

@@ -100,6 +100,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
 
+    /// With --observe, also let the command read what its user may read, apart from keys and browsers' profiles, and write down what
+    /// it read; it writes where it may already
+    #[arg(long, requires = "observe")]
+    pub(crate) observe_files: bool,
+
     /// Keep the entries of an earlier --observe in the file instead of replacing it
     #[arg(long, requires = "observe")]
     pub(crate) observe_merge: bool,
@@ -128,6 +133,10 @@ pub(crate) struct Args {
     /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
+
+    /// Log each refused access to a file, with its program; every call that opens a file then takes some microseconds longer
+    #[arg(long)]
+    pub(crate) log_files: bool,
 
     /// Form of log lines
     #[arg(long, value_name = "FORM", default_value = "text")]

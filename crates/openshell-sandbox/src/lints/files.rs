@@ -42,7 +42,7 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let say = |key: &str, path: &GrantedPath, what: &str| {
         format!("filesystem_policy.{key}: {} does not exist; {what}", path.as_path().display())
     };
-    let read = filesystem.read_only.iter().filter(is_missing);
+    let read = filesystem.read_only.iter().filter(|path| !path.is_folder()).filter(is_missing);
     let write = filesystem.read_write.iter().filter(is_missing);
     let read = read.map(|path| say("read_only", path, "nothing is granted there until it does"));
     let write = write.map(|path| say("read_write", path, "a start makes it"));

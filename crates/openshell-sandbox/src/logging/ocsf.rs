@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use openshell_policy::event::{
-    BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
-    NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
+    BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, FileRefused, Finding,
+    Lifecycle, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
 };
 use openshell_policy::words::{
-    Action, Activity, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
+    Action, Activity, FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
 };
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -17,6 +17,7 @@ use super::identity::{Label, RunIdentity};
 /// Classes of records (OCSF 1.8 "Classes").
 #[derive(Clone, Copy)]
 enum Class {
+    FileSystemActivity = 1001,
     NetworkActivity = 4001,
     HttpActivity = 4002,
     DnsActivity = 4003,
@@ -41,6 +42,7 @@ pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, iden
         Event::Published(event) => published(event),
         Event::Process(event) => process(event),
         Event::Ssh(event) => ssh(event),
+        Event::File(event) => file(event),
         Event::Finding(event) => finding(event),
         Event::Configuration(event) => configuration(event),
         Event::Lifecycle(event) => lifecycle(event),
@@ -122,12 +124,16 @@ impl Record {
         self.unmapped("reason_code", decided.code.map(openshell_policy::reason::ReasonCode::as_str));
     }
 
-    fn ends(&mut self, ends: &Ends<'_>, dialed: Option<IpAddr>) {
-        if ends.binary.is_some() || ends.pid.is_some() {
-            let name = ends.binary.map(|path| path.rsplit('/').next().unwrap_or(path));
-            let file = ends.binary.map(|path| json!({ "path": path, "name": name, "type_id": 1 }));
-            self.put("actor", json!({ "process": { "pid": ends.pid, "name": name, "file": file } }));
+    fn actor(&mut self, binary: Option<&str>, pid: Option<i32>) {
+        if binary.is_some() || pid.is_some() {
+            let file = binary.map(file_object);
+            let name = file.as_ref().map(|file| &file["name"]);
+            self.put("actor", json!({ "process": { "pid": pid, "name": name, "file": file } }));
         }
+    }
+
+    fn ends(&mut self, ends: &Ends<'_>, dialed: Option<IpAddr>) {
+        self.actor(ends.binary, ends.pid);
         let literal = ends.host.and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
         let ip = dialed.or(literal).map(|ip| ip.to_string());
         self.put("dst_endpoint", json!({ "hostname": ends.host, "port": ends.port, "ip": ip }));
@@ -145,6 +151,11 @@ impl Record {
         self.fields.insert("unmapped".to_owned(), Value::Object(self.unmapped));
         Value::Object(self.fields).to_string()
     }
+}
+
+/// A regular file.
+fn file_object(path: &str) -> Value {
+    json!({ "path": path, "name": path.rsplit('/').next().unwrap_or(path), "type_id": 1 })
 }
 
 fn connection(event: &ConnectionDecided<'_>) -> Record {
@@ -265,6 +276,20 @@ fn ssh(event: &Ssh<'_>) -> Record {
     record.unmapped("exit_code", event.exit);
     record.unmapped("bytes_in", event.transferred.map(|(received, _)| received));
     record.unmapped("bytes_out", event.transferred.map(|(_, sent)| sent));
+    record.unmapped("reason", event.reason);
+    record
+}
+
+fn file(event: &FileRefused<'_>) -> Record {
+    let (number, name) = match event.access {
+        FileAccess::Read | FileAccess::List => (2, "Read"),
+        FileAccess::Write => (3, "Update"),
+        FileAccess::Execute => (OTHER, "Execute"),
+    };
+    let mut record = Record::new(Class::FileSystemActivity, number, name, event.severity);
+    record.action(Action::Denied);
+    record.actor(event.binary, event.pid);
+    record.put("file", file_object(event.path));
     record.unmapped("reason", event.reason);
     record
 }

@@ -196,6 +196,12 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.put("action", action(event.action));
             fields.put("reason", event.reason);
         }
+        Event::File(event) => {
+            fields.put("binary", event.binary.unwrap_or_default());
+            fields.put("binary_pid", event.pid.unwrap_or_default());
+            fields.put("action", action(Action::Denied));
+            fields.put("reason", event.reason);
+        }
         Event::Process(event) => {
             fields.put("binary", event.name);
             fields.put("binary_pid", event.pid);

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_policy::event::{
-    Configuration, ConnectionClosed, Decided, Ends, Event, Finding, Lifecycle, ModelCall, NameLookedUp, Process,
-    PublishedConnection, RequestDecided, Ssh,
+    Configuration, ConnectionClosed, Decided, Ends, Event, FileRefused, Finding, Lifecycle, ModelCall, NameLookedUp,
+    Process, PublishedConnection, RequestDecided, Ssh,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Activity, Decision, Door, Engine};
@@ -64,6 +64,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
         Event::Request(event) => http(line, event),
         Event::Name(event) => name(line, event),
         Event::Published(event) => published(line, event),
+        Event::File(event) => file(line, event),
         Event::Finding(event) => finding(line, event),
         Event::Configuration(Configuration { state, severity, message }) => {
             write!(line, "CONFIG:{} [{}] {message}", state.as_str(), severity.as_str())
@@ -186,6 +187,14 @@ fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result 
         write!(line, " [reason:{}]", Cut::of(reason))?;
     }
     Ok(())
+}
+
+fn file(line: &mut String, event: &FileRefused<'_>) -> fmt::Result {
+    let FileRefused { severity, binary, pid, access, path, reason } = event;
+    let (severity, access) = (severity.as_str(), access.as_str());
+    let program = Program(&Ends { binary: *binary, pid: *pid, host: None, port: None });
+    write!(line, "FILE:REFUSE [{severity}] DENIED {program} -> {access} {}", Word::of(path))?;
+    cause(line, reason, None)
 }
 
 fn finding(line: &mut String, event: &Finding<'_>) -> fmt::Result {

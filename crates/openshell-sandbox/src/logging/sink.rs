@@ -119,7 +119,7 @@ impl<'e> LogEvent<'e> {
             Content::Audit(Event::Configuration(_) | Event::Lifecycle(_) | Event::Process(_)) => {
                 return Priority::State;
             }
-            Content::Audit(Event::Finding(_)) => return Priority::Security,
+            Content::Audit(Event::Finding(_) | Event::File(_)) => return Priority::Security,
             // Clients outside can cause as many as they like; a name that has no address reaches nothing.
             Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => return Priority::Ordinary,
             Content::Audit(Event::Closed(event)) => {

@@ -1,6 +1,8 @@
 //! Reports that a run writes at its end: proposals for refusals, and the policy of an observed run.
 
+pub(crate) mod learning;
 mod observed;
+pub(crate) mod observed_files;
 mod output_file;
 
 use std::path::{Path, PathBuf};
@@ -9,14 +11,15 @@ use std::sync::Arc;
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_proxy::observe::{Observation, Observations};
+use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
 
 use crate::config::Config;
 use crate::logging;
 use crate::look_up::look_up;
 use crate::refusals::Refusals;
-use observed::{earlier, observed_policy, united};
+use observed::{Earlier, earlier, observed_policy, united};
+use observed_files::ObservedFiles;
 use output_file::OutputFile;
 
 /// Reports about a run, written when the command has ended.
@@ -31,8 +34,12 @@ pub(crate) struct RunReports {
 struct Observed {
     output: OutputFile,
     observations: Arc<Observations>,
-    /// Endpoints of earlier runs that are kept.
-    before: Vec<Observation>,
+    /// Files that the run reads, if they are observed.
+    files: Option<Arc<ObservedFiles>>,
+    /// Home of the workload's user.
+    home: Option<PathBuf>,
+    /// What is kept of earlier runs.
+    before: Earlier,
 }
 
 impl RunReports {
@@ -40,7 +47,7 @@ impl RunReports {
     ///
     /// # Errors
     /// A file cannot be written, is an input of the run, or was not written by an earlier run.
-    pub(crate) fn prepare(config: &Config, started: &Policy) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(config: &Config, started: &Policy, home: Option<PathBuf>) -> anyhow::Result<Self> {
         let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
             let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
@@ -50,13 +57,17 @@ impl RunReports {
         let observed = match open("--observe", &config.observe)? {
             Some(mut output) => {
                 let before = earlier(&mut output, started, config.observe_merge)?;
-                Some(Observed { output, observations: Arc::default(), before })
+                let files = config.observe_files.then(Arc::default);
+                Some(Observed { output, observations: Arc::default(), files, home, before })
             }
             None => None,
         };
         if observed.is_some() {
-            let message = "OBSERVING: connections that the policy refuses are permitted, to internal addresses too";
-            logging::config_event(ConfigState::Degraded, Severity::High, message);
+            let files = if config.observe_files { ", and the files of the user are shown" } else { "" };
+            let message = format!(
+                "OBSERVING: connections that the policy refuses are permitted, to internal addresses too{files}"
+            );
+            logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
         let proposals = match open("--proposals", &config.proposals)? {
             Some(mut output) => {
@@ -86,6 +97,11 @@ impl RunReports {
         self.observed.as_ref().map(|observed| Arc::clone(&observed.observations))
     }
 
+    /// Returns the collection of files, if they are observed.
+    pub(crate) fn observed_files(&self) -> Option<Arc<ObservedFiles>> {
+        self.observed.as_ref().and_then(|observed| observed.files.clone())
+    }
+
     /// Writes proposals for the refusals, or the policy of the observed run.
     ///
     /// # Errors
@@ -95,9 +111,13 @@ impl RunReports {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&refusals.proposals(&addresses))?;
         }
-        if let Some(Observed { output, observations, before }) = &mut self.observed {
+        if let Some(Observed { output, observations, files, home, before }) = &mut self.observed {
             let (all, is_complete) = observations.all();
-            output.write(&observed_policy(&self.started, united(std::mem::take(before), all), is_complete))?;
+            let Earlier { endpoints, paths } = std::mem::take(before);
+            let mut learned = files.as_ref().map(|files| files.learned(home.as_deref())).unwrap_or_default();
+            learned.is_incomplete |= !is_complete;
+            let paths = paths.with(&learned, &self.started, home.as_deref());
+            output.write(&observed_policy(&self.started, united(endpoints, all), &paths, &learned))?;
         }
         Ok(())
     }

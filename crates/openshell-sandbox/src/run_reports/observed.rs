@@ -3,8 +3,10 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::issuers::Issuers;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
 use openshell_policy::network::rule::{Glob, HttpRule};
@@ -14,7 +16,10 @@ use openshell_policy::yaml;
 use openshell_proxy::decide::rego_data::static_data;
 use openshell_proxy::needles::Needles;
 use openshell_proxy::observe::Observation;
+use serde_json::Value;
 
+use crate::run_reports::learning;
+use crate::run_reports::observed_files::Learned;
 use crate::run_reports::output_file::OutputFile;
 
 /// Beginning of the first line of an observed policy.
@@ -24,15 +29,78 @@ const OBSERVED: &str = "# Observed, not reviewed: ";
 const INCOMPLETE: &str = "# Incomplete: ";
 const LEFT_OUT: &str = "# Left out: ";
 const PATHS: &str = "# paths: ";
+const NOT_KEPT: &str = "# Not kept: ";
 
-/// Returns the endpoints that an earlier observation wrote to `output`, or none if they are not to be kept.
+/// Paths that an observed policy lists beyond that of its run, as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LearnedPaths {
+    read_only: BTreeSet<String>,
+    read_write: BTreeSet<String>,
+    hidden: BTreeSet<String>,
+}
+
+impl LearnedPaths {
+    /// Returns those of `policy` that `started` does not list.
+    fn beyond(policy: &Policy, started: &Policy) -> Self {
+        let texts = |paths: &[GrantedPath], known: &[GrantedPath]| {
+            let is_new = |path: &&GrantedPath| !known.contains(path);
+            paths.iter().filter(is_new).map(|path| path.to_string()).collect()
+        };
+        let (policy, started) = (policy.filesystem(), started.filesystem());
+        Self {
+            read_only: texts(&policy.read_only, &started.read_only),
+            read_write: texts(&policy.read_write, &started.read_write),
+            hidden: texts(&policy.hidden, &started.hidden),
+        }
+    }
+
+    /// Returns the same with what was `learned`, and the private paths in it.
+    pub(super) fn with(mut self, learned: &Learned, started: &Policy, home: Option<&Path>) -> Self {
+        let private = learning::private_paths(home, started.filesystem());
+        let is_in = |path: &&GrantedPath| learned.read.iter().any(|folder| path.as_path().starts_with(folder));
+        self.hidden.extend(private.iter().filter(is_in).filter_map(|path| in_home(path.as_path(), home)));
+        self.read_write.extend(learned.written.iter().filter_map(|path| in_home(path, home)));
+        let is_written = |path: &&PathBuf| learned.written.iter().any(|folder| path.starts_with(folder));
+        let read = learned.read.iter().filter(|path| !is_written(path));
+        self.read_only.extend(read.filter_map(|path| in_home(path, home)));
+        let is_learned = |path: &&PathBuf| {
+            let mut learned = learned.read.iter().chain(&learned.written);
+            !learned.any(|folder| path.starts_with(folder))
+        };
+        let missing = learned.missing.iter().filter(is_learned).filter_map(|path| in_home(path, home));
+        self.read_only.extend(missing.map(|path| format!("{path}/")));
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+}
+
+/// Returns `path` as a policy names it, by `~` in the user's home; `None` if it would mean others too, or is no text.
+fn in_home(path: &Path, home: Option<&Path>) -> Option<String> {
+    let text = match home.and_then(|home| path.strip_prefix(home).ok()) {
+        Some(rest) => format!("~/{}", rest.to_str()?),
+        None => path.to_str()?.to_owned(),
+    };
+    GrantedPath::parse(&text).is_ok().then_some(text)
+}
+
+/// What is kept of earlier observations.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    pub(super) endpoints: Vec<Observation>,
+    pub(super) paths: LearnedPaths,
+}
+
+/// Returns what an earlier observation wrote to `output`, or nothing if it is not to be kept.
 ///
 /// # Errors
 /// The file was written by something else, or was changed so that writing it again under `started` would lose something.
-pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool) -> anyhow::Result<Vec<Observation>> {
+pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool) -> anyhow::Result<Earlier> {
     let text = output.written_by("--observe", OBSERVED)?;
     if text.is_empty() || !is_merged {
-        return Ok(Vec::new());
+        return Ok(Earlier::default());
     }
     let (path, text) = (output.path().display(), text.as_str());
     let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
@@ -47,19 +115,21 @@ pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool
             })?);
         }
     }
-    let all = united(all, Vec::new());
-    if let Some(line) = first_difference(text, &observed_policy(started, all.clone(), true)) {
+    let earlier = Earlier { endpoints: united(all, Vec::new()), paths: LearnedPaths::beyond(&policy, started) };
+    let written = observed_policy(started, earlier.endpoints.clone(), &earlier.paths, &Learned::default());
+    if let Some(line) = first_difference(text, &written) {
         bail!(
             "--observe-merge {path}: line {line} is not as --observe writes it under this policy, and would be lost; name another \
              file, or leave --observe-merge out to replace this one"
         );
     }
-    Ok(all)
+    Ok(earlier)
 }
 
 /// Returns the number of the first line of `text` that differs from `written`, apart from the comments of an observed policy.
 fn first_difference(text: &str, written: &str) -> Option<usize> {
-    let is_comment = |line: &str| [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS].iter().any(|known| line.starts_with(known));
+    let is_comment =
+        |line: &str| [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_KEPT].iter().any(|known| line.starts_with(known));
     let content = |line: &&str| !is_comment(line.trim_start());
     let mut written = written.lines().filter(content);
     let mut there = text.lines().enumerate().filter(|(_, line)| content(line));
@@ -140,13 +210,28 @@ fn observed_endpoint(seen: &Observation) -> String {
     text
 }
 
-/// Returns the smallest policy under which a run like the observed one passes: the parts of `started` apart from the network, and
-/// `all` endpoints that each program used.
-pub(super) fn observed_policy(started: &Policy, all: Vec<Observation>, is_complete: bool) -> String {
+/// Returns the smallest policy under which a run like the observed one passes: the parts of `started` apart from the network, the
+/// learned `paths`, and `all` endpoints that each program used. What was `learned` in this run is said where it is not granted.
+pub(super) fn observed_policy(
+    started: &Policy,
+    all: Vec<Observation>,
+    paths: &LearnedPaths,
+    learned: &Learned,
+) -> String {
     let mut text =
         format!("{OBSERVED}what was used while nothing was refused. Look at each line before you enforce it.\n");
-    if !is_complete {
-        text.push_str(&format!("{INCOMPLETE}the run used more endpoints than are kept.\n"));
+    if learned.is_incomplete {
+        text.push_str(&format!("{INCOMPLETE}the run used more endpoints or files than are kept.\n"));
+    }
+    for path in &learned.not_written {
+        let path = quoted(&path.to_string_lossy());
+        text.push_str(&format!(
+            "{NOT_KEPT}written to {path}; list it, or its folder, in read_write if that is needed.\n"
+        ));
+    }
+    for folder in &learned.not_listed {
+        let folder = quoted(&folder.to_string_lossy());
+        text.push_str(&format!("{LEFT_OUT}the names in {folder}, which holds what belongs to many programs.\n"));
     }
     let needles = Needles::new(Issuers::known(), std::iter::empty());
     let without_secrets = |mut seen: Observation| {
@@ -160,7 +245,8 @@ pub(super) fn observed_policy(started: &Policy, all: Vec<Observation>, is_comple
         text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
     }
     let parts = static_data(started);
-    for key in ["filesystem_policy", "landlock", "process"] {
+    text.push_str(&filesystem_policy(&parts["filesystem_policy"], paths));
+    for key in ["landlock", "process"] {
         text.push_str(&format!("{key}: {}\n", parts[key]));
     }
     if all.is_empty() {
@@ -186,16 +272,39 @@ pub(super) fn observed_policy(started: &Policy, all: Vec<Observation>, is_comple
     text
 }
 
+/// Returns the section about files; paths that were learned stand one by one.
+fn filesystem_policy(started: &Value, paths: &LearnedPaths) -> String {
+    if paths.is_empty() {
+        return format!("filesystem_policy: {started}\n");
+    }
+    let mut text = "filesystem_policy:\n".to_owned();
+    let mut section = started.as_object().cloned().unwrap_or_default();
+    for (key, learned) in
+        [("read_only", &paths.read_only), ("read_write", &paths.read_write), ("hidden", &paths.hidden)]
+    {
+        let listed = section.remove(key);
+        let listed = listed.iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+        let lines: Vec<_> = listed.chain(learned.iter().map(String::as_str)).map(quoted).collect();
+        if !lines.is_empty() {
+            text.push_str(&format!("  {key}:\n    - {}\n", lines.join("\n    - ")));
+        }
+    }
+    text.extend(section.iter().map(|(key, value)| format!("  {key}: {value}\n")));
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::{Seek, Write};
+    use std::path::{Path, PathBuf};
 
     use openshell_policy::yaml;
     use openshell_proxy::observe::Observation;
     use rustix::fs::{MemfdFlags, memfd_create};
 
-    use super::{earlier, observed_policy, united};
+    use super::{LearnedPaths, earlier, observed_policy, united};
+    use crate::run_reports::observed_files::Learned;
     use crate::run_reports::output_file::OutputFile;
 
     #[test]
@@ -221,9 +330,20 @@ mod tests {
             "process: {run_as_user: \"1000\"}\nfilesystem_policy: {read_only: [/usr], read_write: [/tmp/b, /tmp/a]}\n";
         let (started, _) = yaml::policy(started).unwrap();
         let mut file = File::from(memfd_create("observed", MemfdFlags::CLOEXEC).unwrap());
-        file.write_all(observed_policy(&started, united(Vec::new(), all), false).as_bytes()).unwrap();
+        let learned = Learned {
+            read: ["/home/kim/.npmrc", "/opt/a \"b\"", "/opt/left*"].map(PathBuf::from).into(),
+            missing: ["/home/kim/.config/git", "/home/kim/.cache/pip/x"].map(PathBuf::from).into(),
+            written: [PathBuf::from("/home/kim/.cache/pip")].into(),
+            not_listed: [PathBuf::from("/home/kim")].into(),
+            not_written: [PathBuf::from("/home/kim/.npm")].into(),
+            is_incomplete: true,
+        };
+        let paths = LearnedPaths::default().with(&learned, &started, Some(Path::new("/home/kim")));
+        assert_eq!(paths.read_only, ["/opt/a \"b\"", "~/.config/git/", "~/.npmrc"].map(str::to_owned).into());
+        file.write_all(observed_policy(&started, united(Vec::new(), all), &paths, &learned).as_bytes()).unwrap();
         file.rewind().unwrap();
         let mut output = OutputFile::of("observed.yaml".into(), file);
-        assert_eq!(earlier(&mut output, &started, true).unwrap().len(), 4);
+        let earlier = earlier(&mut output, &started, true).unwrap();
+        assert_eq!((earlier.endpoints.len(), earlier.paths), (4, paths));
     }
 }

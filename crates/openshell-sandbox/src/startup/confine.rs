@@ -11,14 +11,16 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{self, CarveOut, Restriction};
 use openshell_supervisor::confine::{Confinement, Enforced};
 use openshell_supervisor::environment::{self, Environment, Inputs};
+use openshell_supervisor::file_calls::FileRights;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
 use openshell_supervisor::private_tmp;
 use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
+use openshell_supervisor::seccomp::notify::FileCalls;
 use openshell_supervisor::signals::{self, Received, SignalAction};
-use openshell_supervisor::witness::Connects;
+use openshell_supervisor::waiting_calls::WaitingCalls;
 use rustix::fs::Access;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -39,8 +41,8 @@ pub(super) struct Confined {
     pub(super) launcher: Arc<Launcher>,
     /// The file rules in force.
     pub(super) granted: Request,
-    /// Connects of the sandbox, which wait for a witness; `None` without a proxy.
-    pub(super) connects: Option<Connects>,
+    /// Calls of the sandbox that wait to be answered, if there are any.
+    pub(super) waiting_calls: Option<WaitingCalls>,
     enforced: Enforced,
     /// Files with secrets that the workload must not read.
     secrets: Vec<PathBuf>,
@@ -86,6 +88,11 @@ impl Confined {
             landlock_proof: host.proof.clone(),
             is_init_exposed: false,
             debug: plan.debug,
+            file_calls: match (config.observe_files, config.log_files) {
+                (true, _) => FileCalls::AccessesAndLookups,
+                (false, true) => FileCalls::Accesses,
+                (false, false) => FileCalls::None,
+            },
         };
         Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets, carve_outs })
     }
@@ -93,6 +100,11 @@ impl Confined {
     /// Returns the protection of the files that are read again.
     pub(super) fn protection(&self) -> Protection {
         self.launcher.protection(&self.enforced, &self.secrets, self.granted.clone())
+    }
+
+    /// Returns the file rights in force, and those of the policy alone, without what is shown to learn from.
+    pub(super) fn file_rights(&self) -> (FileRights, FileRights) {
+        (FileRights::new(&self.granted, &self.carve_outs), FileRights::new(&self.granted.without_learning(), &[]))
     }
 
     /// Returns the carve-outs in force.
@@ -266,15 +278,18 @@ impl PendingConfinement {
             }
         }
         drop(reply);
-        let (launcher, enforced, connects) = confining.finish()?;
+        let (launcher, enforced, waiting_calls) = confining.finish()?;
         if let Some(why) = &enforced.no_trust {
             ca_files::log_unavailable(why);
             host.tls.authority = None;
         }
+        if let Some(why) = &enforced.no_learning_home {
+            logging::config_event(ConfigState::Degraded, Severity::Medium, why);
+        }
         if let Some(why) = &enforced.no_names {
             resolver_files::log_unavailable(why);
         }
-        Ok(Confined { launcher: Arc::new(launcher), granted, connects, enforced, secrets, carve_outs })
+        Ok(Confined { launcher: Arc::new(launcher), granted, waiting_calls, enforced, secrets, carve_outs })
     }
 }
 

@@ -3,6 +3,7 @@
 mod ca_files;
 mod carve_outs;
 mod confine;
+mod file_log;
 mod host;
 mod inside;
 mod main_output;
@@ -45,6 +46,7 @@ use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{CommandTerminal, Config};
 use crate::control::server::{self, Control};
+use crate::file_refusals::FileRefusals;
 use crate::gateway_reports::GatewayReports;
 use crate::parent::{self, Parent};
 use crate::refusals::Refusals;
@@ -55,12 +57,13 @@ use crate::sources::origin::{Origin, Secrets};
 use crate::sources::watch::Watch;
 use crate::tasks::Tasks;
 use confine::Confined;
+use file_log::FileLog;
 use host::Host;
 use inside::InsideNetwork;
 use monitoring::Monitoring;
 use network::{Attached, Network, PendingNetwork};
 use plan::Plan;
-use serve::RunServices;
+use serve::{Calls, RunServices};
 use ssh::{SshServer, SshSockets};
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes everything made for it.
@@ -89,6 +92,8 @@ pub(crate) struct Sandbox {
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
     pub(crate) refusals: Arc<Refusals>,
+    /// Refused accesses to files, if they are logged.
+    pub(crate) file_refusals: Option<Arc<FileRefusals>>,
     /// Reports to the gateway, if there is one.
     pub(crate) gateway: Option<GatewayReports>,
     /// Its sessions, which begin once the command runs.
@@ -179,7 +184,7 @@ pub(crate) async fn start(
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
-    let run_reports = RunReports::prepare(config, policy)?;
+    let run_reports = RunReports::prepare(config, policy, plan.user.home.clone())?;
     let report = |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
     let gateway = receiver.map(report).transpose()?;
     let protected = confine::protected(config, &plan, &host, &run_reports)?;
@@ -218,12 +223,13 @@ pub(crate) async fn start(
         tasks.spawn("watch over the input files", watch.run(Arc::clone(&reload)));
     }
     let requests = serve::activate(&in_force, &mut tasks);
-    let streams = match &main_process {
-        Some(process) if config.terminal == CommandTerminal::Own => {
-            main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?
-        }
-        _ => streams,
-    };
+    let file_refusals = (config.log_files || config.observe_files)
+        .then(|| Arc::new(FileRefusals::new(Arc::clone(&audit), plan.user.clone())));
+    let file_log = file_refusals.as_ref().map(|refusals| {
+        let (rights, of_policy) = confined.file_rights();
+        let (refusals, observed) = (Arc::clone(refusals), services.run_reports.observed_files());
+        FileLog { rights, refusals, observed, of_policy }
+    });
     let protection = confined.protection();
     serve::watch(protection.clone(), &mut tasks)?;
     carve_outs::watch(confined.carve_outs(), config.carve_outs.carve_out_lost, &mut tasks)?;
@@ -266,7 +272,15 @@ pub(crate) async fn start(
         services.test().into_iter().for_each(|test| monitoring.health.test_with(test));
         monitoring.export(config, services.resolver(), &tls.roots, begun)?;
     }
-    services.serve(in_force, tls, resolver_files.local, confined.connects.take(), &network, &mut tasks)?;
+    let calls = Calls { waiting: confined.waiting_calls.take(), files: file_log };
+    services.serve(in_force, tls, resolver_files.local, calls, &network, &mut tasks)?;
+    // Init opens files from here on, as calls about them are answered.
+    let streams = match &main_process {
+        Some(process) if config.terminal == CommandTerminal::Own => {
+            main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?
+        }
+        _ => streams,
+    };
     Ok(Sandbox {
         ssh,
         main_process,
@@ -281,6 +295,7 @@ pub(crate) async fn start(
         run_reports: services.run_reports,
         reload,
         refusals,
+        file_refusals,
         sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
         gateway,
         tasks,

@@ -16,6 +16,7 @@ use tracing::Level;
 use crate::config::Config;
 use crate::lints;
 use crate::logging;
+use crate::run_reports::learning;
 use crate::startup::carve_outs::CarveOuts;
 
 /// Everything that is decided before a start makes anything.
@@ -24,7 +25,7 @@ pub(super) struct Plan {
     pub(super) privilege: Privilege,
     /// User of the workload.
     pub(super) user: User,
-    /// File rules of the policy.
+    /// File rules of the run: of the policy, and of what is shown to learn from.
     pub(super) landlock: Request,
     /// Writable paths, made if they are missing. None of them may go through a symlink.
     pub(super) writable: Vec<PathBuf>,
@@ -47,6 +48,9 @@ impl Plan {
         check_workdir(config, policy.filesystem())?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
+        if config.observe_files {
+            filesystem.hidden.extend(learning::private_paths(user.home.as_deref(), &filesystem));
+        }
         let carve_outs =
             CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs, &config.policy.folders.presets)?;
         check_hidden(config, &filesystem)?;
@@ -55,9 +59,14 @@ impl Plan {
         let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
         filesystem.read_only.retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
         let landlock = Request::new(&filesystem, config.workdir.as_deref());
+        let landlock = match config.observe_files {
+            true => landlock.learning(learning::learning(user.home.as_deref())?),
+            false => landlock,
+        };
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
-        Ok(Self { privilege, user, landlock, writable, carve_outs, debug: policy.permits_debugging() })
+        let debug = policy.permits_debugging();
+        Ok(Self { privilege, user, landlock, writable, carve_outs, debug })
     }
 }
 

@@ -34,7 +34,7 @@ use openshell_supervisor::landlock;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{Doors, NameServerSockets, firewall};
 use openshell_supervisor::protected::Protection;
-use openshell_supervisor::witness::Connects;
+use openshell_supervisor::waiting_calls::{Handlers, WaitingCalls};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -49,6 +49,7 @@ use crate::run_reports::RunReports;
 use crate::sources::activation::InForce;
 use crate::sources::update::Request;
 use crate::startup::ca_files::CaFiles;
+use crate::startup::file_log::FileLog;
 use crate::startup::names;
 use crate::startup::network::{Network, ProxySockets};
 use crate::startup::resolver_files::LocalNames;
@@ -72,6 +73,14 @@ pub(super) struct RunServices {
     health_port: Option<u16>,
     /// Once it is true, no more clients are let in from outside.
     pub(super) closed: watch::Sender<bool>,
+}
+
+/// Calls of the sandbox.
+pub(super) struct Calls {
+    /// Those that wait to be answered, if there are any.
+    pub(super) waiting: Option<WaitingCalls>,
+    /// The log of those about files, if they are logged.
+    pub(super) files: Option<FileLog>,
 }
 
 /// The parts of the proxy that are there before its witness.
@@ -155,8 +164,8 @@ impl RunServices {
         }))
     }
 
-    /// Answers `connects`, serves connections and answers questions for names, if there is a proxy; starts to report refused packets.
-    /// `local` are names that depend on the host.
+    /// Answers the sandbox's `calls`, and serves connections and answers questions for names, if there is a proxy; starts to report
+    /// refused packets. `local` are names that depend on the host.
     ///
     /// # Errors
     /// Callers cannot be seen.
@@ -165,19 +174,24 @@ impl RunServices {
         in_force: InForce,
         tls: CaFiles,
         local: LocalNames,
-        connects: Option<Connects>,
+        calls: Calls,
         network: &Network,
         tasks: &mut Tasks,
     ) -> anyhow::Result<()> {
-        let Some(parts) = self.proxy.take() else { return Ok(()) };
+        let Calls { waiting: calls, files } = calls;
+        let files = calls.as_ref().zip(files).map(|(calls, files)| files.handler(calls));
+        let Some(parts) = self.proxy.take() else {
+            return Ok(calls.map_or(Ok(()), |calls| calls.serve(Handlers { connects: None, files }))?);
+        };
         let ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log } = parts;
-        let connects = connects.context("the sandbox's init did not send the listener of connects")?;
+        let calls = calls.context("the sandbox's init did not send the listener of its calls")?;
         let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
         let is_observed = matches!(mode, Mode::Observe(_));
         let (names, new_listeners) = names::create(&in_force.policy, &doors, local.search, is_observed);
         let is_door = names::is_door(doors, &names, is_observed);
-        let witness =
-            witness::start(connects, is_door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
+        let (witness, of_connects) =
+            witness::create(&calls, is_door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
+        calls.serve(Handlers { connects: Some(of_connects), files })?;
         self.reporters.extend(monitor(packet_log, network.probe_address(), &names, &witness, &self.audit, tasks));
         let generations = in_force.policy.subscribe();
         let services = Arc::new(Services {

@@ -1,4 +1,4 @@
-//! Starts the witness, and tells the proxy what it has seen.
+//! Makes the witness, and tells the proxy what it has seen.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,8 @@ use openshell_proxy::identify::{self, Identifier, Identity};
 use openshell_proxy::peer::Caller;
 use openshell_proxy::record::{Outcome, Record};
 use openshell_supervisor::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
-use openshell_supervisor::witness::{Callers, Connects, IsDoor, Network, Refused, Witness, WitnessError};
+use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
+use openshell_supervisor::witness::{Callers, IsDoor, Network, Refused, Witness, WitnessError};
 use tokio::sync::mpsc;
 
 use crate::tasks::Tasks;
@@ -23,26 +24,27 @@ const REPORTS: usize = 64;
 /// Time between two reports, so that many do not fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts to answer `connects` of the sandbox to `doors` and elsewhere; `socket` is one of its network. Connects that
-/// the witness refuses are reported to `audit`.
+/// Returns the witness of connects to `doors` and elsewhere among `calls` of the sandbox, and their handler; `socket` is one of its
+/// network. Connects that the witness refuses are reported to `audit`.
 ///
 /// # Errors
-/// Processes of the sandbox cannot be looked at, or a thread cannot be started.
-pub(super) fn start(
-    connects: Connects,
+/// Processes of the sandbox cannot be looked at.
+pub(super) fn create(
+    calls: &WaitingCalls,
     doors: IsDoor,
     socket: impl AsFd,
     identifier: Arc<Identifier>,
     audit: Arc<dyn Audit>,
     tasks: &mut Tasks,
-) -> Result<Arc<dyn identify::Witness>, WitnessError> {
+) -> Result<(Arc<dyn identify::Witness>, Handler), WitnessError> {
     let (reports, received) = mpsc::channel(REPORTS);
     let unreported = Arc::new(AtomicU64::new(0));
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
     let (name_server, socket) = (NAME_SERVER, socket.as_fd());
     let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
-    let witness = Witness::start(connects, network, Described { identifier, reports, unreported })?;
-    Ok(Arc::new(Sight(witness)))
+    let witness = Witness::new(calls, network, Described { identifier, reports, unreported })?;
+    let handler = witness.handler();
+    Ok((Arc::new(Sight(witness)), handler))
 }
 
 /// What the witness has to say.

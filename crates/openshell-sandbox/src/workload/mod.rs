@@ -66,6 +66,10 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
         logging::print_stderr(&summary);
     }
+    let files = sandbox.file_refusals.as_ref().and_then(|refusals| refusals.summary());
+    if let Some(summary) = files.filter(|_| config.log_level >= Level::WARN) {
+        logging::print_stderr(&summary);
+    }
     ended
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -20,10 +20,10 @@ use crate::mounts::{Shown, bind, cover};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
-use crate::seccomp::notify;
+use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
-use crate::{private_run, private_tmp};
+use crate::{learning_home, private_run, private_tmp};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub struct Confinement {
     pub sockets: Sockets,
     /// True if commands may trace each other.
     pub debug: bool,
+    /// Calls about files that wait for the supervisor.
+    pub file_calls: FileCalls,
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
     /// True if commands could signal init, as they have its user and see its PID; init finds that out.
@@ -111,6 +113,8 @@ pub struct Enforced {
     pub no_trust: Option<String>,
     /// Description of a failed mount of [`Purpose::Names`].
     pub no_names: Option<String>,
+    /// Description of a failed mount of the home of an observed run.
+    pub no_learning_home: Option<String>,
     /// Mount points that protect files of the supervisor.
     pub protected: Vec<PathBuf>,
     /// Mount points that keep each carve-out.
@@ -123,8 +127,8 @@ pub(crate) struct AppliedToInit {
     pub(crate) enforced: Enforced,
     /// Filter of commands.
     pub(crate) filter: Filter,
-    /// Listener of the connects of all commands; `None` without a firewall.
-    pub(crate) connects: Option<OwnedFd>,
+    /// Listener of the calls of all commands that wait for the supervisor; `None` if none do.
+    pub(crate) waiting_calls: Option<OwnedFd>,
 }
 
 /// Failure of a step that applies to all commands.
@@ -170,6 +174,11 @@ pub enum ApplyError {
         "the kernel does not tell the supervisor who connects (seccomp user notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY:          the container's profile has such a filter already), by which the policy knows programs; or give the network up by          --network block"
     )]
     Connects { source: io::Error },
+    #[error(
+        "the kernel does not tell the supervisor which files are asked for (seccomp user notification, Linux 5.14 with \
+         CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has such a filter already); leave --log-files and --observe-files out"
+    )]
+    FileCalls { source: io::Error },
 }
 
 /// A step of a child before it becomes the command, in order.
@@ -240,7 +249,7 @@ pub struct StepFailed {
 impl Confinement {
     /// Confines init, once for all commands: mounts and masks, the network namespace, the Landlock domain, under which
     /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile. If there is a
-    /// firewall, connects wait from then on for whoever has the returned listener.
+    /// firewall, connects wait from then on for whoever has the returned listener, and calls about files if they are asked for.
     pub(crate) fn apply_to_init(
         &mut self,
         network: impl FnOnce() -> io::Result<Network>,
@@ -255,16 +264,21 @@ impl Confinement {
         let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
         let [no_trust, no_names] = self.mount();
+        let further = self.landlock.learning_home().map(|home| carve_outs::further_names(&self.carve_outs, home));
+        let further = further.transpose().map_err(ApplyError::CarveOut)?.unwrap_or_default();
+        let no_learning_home = self.mount_learning_home();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
         // Masking lists the host's sockets, so it happens in the host's network namespace.
-        let not_masked = mask_all_but(self.visible(&granted), self.identity.uid);
+        let not_masked = mask_all_but(self.visible(&granted), self.landlock.without_services(), self.identity.uid);
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
-        let carve_outs = carve_outs::apply(&self.carve_outs, &granted, self.landlock.private(), &covers)
-            .map_err(ApplyError::CarveOut)?;
+        let wanted = [self.carve_outs.as_slice(), &further].concat();
+        let mut carve_outs =
+            carve_outs::apply(&wanted, &granted, self.landlock.private(), &covers).map_err(ApplyError::CarveOut)?;
+        carve_outs.truncate(self.carve_outs.len());
         let protected =
             protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
@@ -281,10 +295,16 @@ impl Confinement {
         }
         let not_proved = self.prove_landlock(&landlock)?;
         firewall_probe.map_or(Ok(()), prove_firewall)?;
-        let enforced = Enforced { landlock, not_proved, not_masked, no_trust, no_names, protected, carve_outs };
-        // Init itself connects to nothing from here on.
-        let connects = firewall_probe.map(|_| notify::install()).transpose();
-        Ok(AppliedToInit { enforced, filter, connects: connects.map_err(|source| ApplyError::Connects { source })? })
+        let enforced =
+            Enforced { landlock, not_proved, not_masked, no_trust, no_names, no_learning_home, protected, carve_outs };
+        // Init itself connects to nothing from here on, and opens nothing before the calls are answered.
+        let notified = Notified { connects: firewall_probe.is_some(), files: self.file_calls };
+        let listener = (!notified.is_empty()).then(|| notify::install(notified)).transpose();
+        let waiting_calls = listener.map_err(|source| match notified.connects {
+            true => ApplyError::Connects { source },
+            false => ApplyError::FileCalls { source },
+        })?;
+        Ok(AppliedToInit { enforced, filter, waiting_calls })
     }
 
     /// Makes the mounts; returns descriptions of those that failed, of trust and of names.
@@ -318,6 +338,15 @@ impl Confinement {
         }
         let Some(home) = &self.home else { return Ok(()) };
         private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })
+    }
+
+    /// Mounts the home of an observed run; returns the description of a failure, under which the home may only be read.
+    fn mount_learning_home(&mut self) -> Option<String> {
+        let home = self.landlock.learning_home()?.to_owned();
+        let listed = self.landlock.listed().map(Path::to_owned);
+        let error = learning_home::mount(&home, listed, self.tmp_bytes).err()?;
+        self.landlock.close_learning_home();
+        Some(format!("cannot keep what is written to {} in the sandbox: {error}", home.display()))
     }
 
     /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must exist to be

@@ -12,6 +12,7 @@ use super::{ApplyError, Confinement, LandlockProof, Step, prove_firewall};
 use crate::landlock::{CompensatingMechanisms, Granted, Request};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
+use crate::seccomp::notify::FileCalls;
 use crate::seccomp::rules::{Sockets, rows};
 
 const UID: u32 = 61184;
@@ -34,6 +35,7 @@ fn confinement() -> Confinement {
         identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
         debug: false,
+        file_calls: FileCalls::None,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         is_init_exposed: false,
     }

@@ -35,7 +35,7 @@ pub(crate) enum Reply {
     NoProc(String),
     /// Init failed, and ends.
     Failed(String),
-    /// Init is confined; carries the listener of connects, if there is an egress firewall.
+    /// Init is confined; carries the listener of waiting calls, if there is one.
     Confined(Enforced),
     /// The terminal was opened; carries its master.
     Terminal { id: u32 },

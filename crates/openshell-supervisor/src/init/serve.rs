@@ -195,10 +195,10 @@ impl Server<'_> {
         let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
             Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
-                Ok(AppliedToInit { enforced, filter, connects }) => {
+                Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
                     self.confined = Some((*confinement, filter));
-                    let connects: Vec<_> = connects.iter().map(AsFd::as_fd).collect();
-                    packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &connects)?;
+                    let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
+                    packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;
                 }
                 Err(error) => {
                     self.reply(&Reply::Failed(with_causes(&error)))?;

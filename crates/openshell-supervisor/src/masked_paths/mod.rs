@@ -32,10 +32,14 @@ const MAX_MASKS: usize = 1024;
 pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
 
-/// Masks everything but the paths of `visible`, their contents and their ancestors; `uid` is the workload's user. To be called
-/// in a private mount namespace, and in the network namespace of the host's services. Returns a description of each path that
+/// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of services in the folders
+/// `without_services` among them; `uid` is the workload's user. To be called in a private mount namespace, and in the network namespace of the host's services. Returns a description of each path that
 /// could not be masked.
-pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32) -> Vec<String> {
+pub(crate) fn mask_all_but(
+    visible: impl IntoIterator<Item = PathBuf>,
+    without_services: &BTreeSet<PathBuf>,
+    uid: u32,
+) -> Vec<String> {
     // The first mount, and all in some containers, is made through /proc/self/fd.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
     let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
@@ -44,10 +48,12 @@ pub(crate) fn mask_all_but(visible: impl IntoIterator<Item = PathBuf>, uid: u32)
     for folder in ancestors_of(&visible) {
         match siblings(folder, &prefixes, uid) {
             Ok(entries) => found.extend(entries),
+            // A visible path that is missing.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => unmasked.push(format!("{}: {error}", folder.display())),
         }
     }
-    let SharedSockets { services, others, incomplete } = shared_sockets::find(&visible, uid);
+    let SharedSockets { services, others, incomplete } = shared_sockets::find(&visible, without_services, uid);
     let socket = |origin| move |path| Candidate { path, kind: FileType::Socket, origin };
     found.extend(services.into_iter().map(socket(Origin::Service)));
     found.extend(others.into_iter().map(socket(Origin::AnyUser)));

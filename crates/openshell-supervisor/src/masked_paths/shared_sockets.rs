@@ -32,13 +32,14 @@ pub(super) struct SharedSockets {
 }
 
 /// Finds the sockets in the sticky, world-writable folders of `visible` that the policy does not list by themselves or with
-/// a folder of theirs; `uid` is the workload's user.
-pub(super) fn find(visible: &BTreeSet<PathBuf>, uid: u32) -> SharedSockets {
+/// a folder of theirs, and those bound in folders of `without_services`; `uid` is the workload's user.
+pub(super) fn find(visible: &BTreeSet<PathBuf>, without_services: &BTreeSet<PathBuf>, uid: u32) -> SharedSockets {
     let is_shared = |folder: &Path| {
         std::fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir() && data.mode() & 0o1002 == 0o1002)
     };
     let shared: BTreeSet<_> = visible.iter().filter(|path| is_shared(path)).collect();
-    let (bound, unknown) = match bound_sockets(visible, &shared) {
+    let closed = shared.iter().copied().chain(without_services).collect();
+    let (bound, unknown) = match bound_sockets(visible, &closed) {
         Ok(bound) => (bound, None),
         Err(error) => (BTreeSet::new(), Some(error)),
     };
@@ -49,8 +50,8 @@ pub(super) fn find(visible: &BTreeSet<PathBuf>, uid: u32) -> SharedSockets {
     SharedSockets { services, others, incomplete: unseen.or(unknown) }
 }
 
-/// The sockets that are bound in the host's network namespace beneath one of the `shared` folders.
-fn bound_sockets(visible: &BTreeSet<PathBuf>, shared: &BTreeSet<&PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
+/// The sockets that are bound in the host's network namespace beneath one of the `closed` folders.
+fn bound_sockets(visible: &BTreeSet<PathBuf>, closed: &BTreeSet<&PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
     // The path follows the seventh field, which may be padded (proc_pid_net(5)), and may hold any byte.
     let table = std::fs::read("/proc/self/net/unix")?;
     let bound = table.split(|byte| *byte == b'\n').filter_map(|line| {
@@ -60,7 +61,7 @@ fn bound_sockets(visible: &BTreeSet<PathBuf>, shared: &BTreeSet<&PathBuf>) -> io
     let bound = bound.map(|path| PathBuf::from(OsStr::from_bytes(path)));
     // The nearest grant decides: the policy may list a folder inside the shared one, or the socket itself.
     let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
-    let is_masked = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && shared.contains(by));
+    let is_masked = |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && closed.contains(by));
     let is_socket = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     Ok(bound.filter(is_masked).filter(is_socket).collect())
 }

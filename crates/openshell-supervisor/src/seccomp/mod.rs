@@ -1,7 +1,7 @@
 //! System-call filters of the workload and of the supervisor.
 
 pub mod filter;
-pub(crate) mod notify;
+pub mod notify;
 pub mod options;
 pub mod rules;
 

@@ -10,6 +10,8 @@ pub(crate) struct Notification {
     pub(crate) id: u64,
     /// The calling thread, in the PID namespace of the receiver; 0 if it is outside of that.
     pub(crate) thread: i32,
+    /// Number of the system call.
+    pub(crate) number: i32,
     /// Arguments of the call.
     pub(crate) arguments: [u64; 6],
 }
@@ -83,7 +85,7 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
         return Err(io::Error::last_os_error());
     }
     let libc::seccomp_notif { id, pid, data, .. } = notification;
-    Ok(Notification { id, thread: pid.cast_signed(), arguments: data.args })
+    Ok(Notification { id, thread: pid.cast_signed(), number: data.nr, arguments: data.args })
 }
 
 /// Returns true if the call still waits: its thread has been in it ever since, and its number was that thread's.

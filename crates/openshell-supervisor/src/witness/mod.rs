@@ -12,21 +12,16 @@ mod nonce;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use crate::switches::{SWITCHES, Switch};
-use crate::sys::notify;
+use crate::sys::notify::{Answer, Notification};
 use crate::sys::socket;
+use crate::waiting_calls::{Handle, Handler, WaitingCalls};
 pub use connections::DOOR_MARK;
 use connections::{Askers, Notes, Pending};
 pub use nonce::{NONCE_HEADER, save_first_packets};
-
-/// Threads at most. None of them waits for a connection, but one may wait for memory of its caller, or a lock of a socket.
-const THREADS: usize = 8;
 
 /// The look-up of callers, and the place for what the witness has to say.
 pub trait Callers: Send + Sync + 'static {
@@ -71,14 +66,6 @@ pub enum WitnessError {
     Forbidden(Switch),
     #[error("cannot tell the sandbox's sockets from others (SO_NETNS_COOKIE, Linux 5.14), which tells who is calling")]
     Namespace { source: io::Error },
-    #[error("cannot start the thread that tells who is calling; raise the limit of processes (pids.max, ulimit -u)")]
-    Thread { source: io::Error },
-}
-
-/// The listener of the sandbox's connects, which wait until a [`Witness`] is started with it.
-#[derive(Debug)]
-pub struct Connects {
-    pub(crate) listener: OwnedFd,
 }
 
 /// Returns true for addresses of the supervisor's listeners, at once.
@@ -99,11 +86,11 @@ pub struct Network<'s> {
     pub socket: BorrowedFd<'s>,
 }
 
-/// A running witness. Its threads end with the last process of the sandbox, or with the supervisor.
+/// The witness. It works once its [`Witness::handler`] answers the waiting calls.
 pub struct Witness<C: Callers>(Arc<Shared<C>>);
 
 struct Shared<C: Callers> {
-    listener: OwnedFd,
+    listener: Arc<OwnedFd>,
     is_door: IsDoor,
     name_server: SocketAddrV4,
     own: Ipv4Addr,
@@ -114,25 +101,20 @@ struct Shared<C: Callers> {
     notes: Mutex<Notes<C::Note>>,
     askers: Mutex<Askers<C::Note>>,
     callers: C,
-    /// Threads started, and those of them that are not at a notification.
-    threads: AtomicUsize,
-    receiving: AtomicUsize,
 }
 
 impl<C: Callers> Witness<C> {
-    /// Starts to answer `connects`, which come from `network`.
+    /// Returns a witness of the connects among `calls`, which come from `network`.
     ///
     /// # Errors
-    /// Processes or sockets of the sandbox cannot be looked at, or a thread cannot be started.
-    pub fn start(connects: Connects, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
+    /// Processes or sockets of the sandbox cannot be looked at.
+    pub fn new(calls: &WaitingCalls, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
         let Network { doors: is_door, name_server, own, interface, socket } = network;
-        let Connects { listener } = connects;
         let forbidding = SWITCHES.iter().find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
         forbidding.map_or(Ok(()), |switch| Err(WitnessError::Forbidden(*switch)))?;
         let namespace = socket::namespace(socket).map_err(|source| WitnessError::Namespace { source })?;
-        notify::wake_on_one_processor(listener.as_fd());
-        let shared = Arc::new(Shared {
-            listener,
+        Ok(Self(Arc::new(Shared {
+            listener: calls.listener(),
             is_door,
             name_server,
             own,
@@ -142,11 +124,13 @@ impl<C: Callers> Witness<C> {
             notes: Mutex::default(),
             askers: Mutex::default(),
             callers,
-            threads: AtomicUsize::new(0),
-            receiving: AtomicUsize::new(0),
-        });
-        shared.start_thread().map_err(|source| WitnessError::Thread { source })?;
-        Ok(Self(shared))
+        })))
+    }
+
+    /// Returns the handler of connects.
+    #[must_use]
+    pub fn handler(&self) -> Handler {
+        Handler::new(Arc::clone(&self.0) as _)
     }
 
     /// Returns the caller whose connect made the accepted connection `accepted`, once.
@@ -174,67 +158,15 @@ impl<C: Callers> Shared<C> {
     fn door(&self, to: SocketAddr) -> Option<SocketAddrV4> {
         ipv4(to).filter(|to| (self.is_door)(*to))
     }
-
-    /// Starts a thread that receives, unless there are [`THREADS`].
-    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
-        let free = |count: usize| (count < THREADS).then_some(count + 1);
-        let taken = self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
-        taken.map_err(|_| io::ErrorKind::QuotaExceeded)?;
-        self.receiving.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::clone(self);
-        let started = std::thread::Builder::new().name("witness".to_owned()).spawn(move || shared.serve());
-        started.map(drop).inspect_err(|_| {
-            self.receiving.fetch_sub(1, Ordering::Relaxed);
-            self.threads.fetch_sub(1, Ordering::Relaxed);
-        })
-    }
-
-    /// Answers notifications until no process of the sandbox is left.
-    fn serve(self: Arc<Self>) {
-        let guard = FailureNotice(&self);
-        loop {
-            let received = notify::receive(self.listener.as_fd());
-            match received {
-                Ok(notification) => {
-                    // One more thread receives, so that calls do not wait for each other; without one they do.
-                    if self.receiving.fetch_sub(1, Ordering::Relaxed) == 1 {
-                        let _ = self.start_thread();
-                    }
-                    let answer = self.decide(&notification);
-                    // A failure means that the caller was killed.
-                    let _ = notify::answer(self.listener.as_fd(), notification.id, answer);
-                    self.receiving.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The caller was killed, or no process is left.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                    if self.is_deserted() {
-                        return std::mem::forget(guard);
-                    }
-                }
-                Err(error) => {
-                    std::mem::forget(guard);
-                    return self.callers.failed(error);
-                }
-            }
-        }
-    }
-
-    /// Returns true if no process of the sandbox is left.
-    fn is_deserted(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut listener = [PollFd::new(&self.listener, PollFlags::empty())];
-        let polled = rustix::event::poll(&mut listener, Some(&now));
-        polled.is_ok() && listener[0].revents().contains(PollFlags::HUP)
-    }
 }
 
-/// Reports the end of a thread that panicked.
-struct FailureNotice<'s, C: Callers>(&'s Shared<C>);
+impl<C: Callers> Handle for Shared<C> {
+    fn answer(&self, call: &Notification) -> Answer {
+        self.decide(call)
+    }
 
-impl<C: Callers> Drop for FailureNotice<'_, C> {
-    fn drop(&mut self) {
-        self.0.callers.failed(io::Error::other("its thread panicked"));
+    fn failed(&self, error: io::Error) {
+        self.callers.failed(error);
     }
 }
 

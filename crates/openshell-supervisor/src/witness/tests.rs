@@ -9,10 +9,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{Callers, Connects, Network, Refused, THREADS, Witness};
+use super::{Callers, Network, Refused, Witness};
 use crate::netns::{INTERFACE, LANDING, Linked, NAME_SERVER, WORKLOAD, run_in};
-use crate::seccomp::notify;
+use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::sys;
+use crate::waiting_calls::{Handlers, THREADS, WaitingCalls};
 
 /// Describes a caller by its thread, and remembers refusals.
 struct Threads(mpsc::Sender<String>);
@@ -61,18 +62,19 @@ fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
         let working = scope.spawn(move || {
             run_in(workload.as_fd(), move || {
                 rustix::thread::set_no_new_privs(true)?;
-                send.send(notify::install()?).unwrap();
+                send.send(notify::install(Notified { connects: true, files: FileCalls::None })?).unwrap();
                 let seen: Seen = go.recv().unwrap();
                 Ok(work(&seen))
             })
             .unwrap()
         });
-        let connects = Connects { listener: installed.recv().unwrap() };
+        let calls = WaitingCalls::new(installed.recv().unwrap());
         let (report, refused) = mpsc::channel();
         let doors = Arc::new(move |to| to == door);
         let (name_server, socket) = (NAME_SERVER, linked.socket.as_fd());
         let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
-        let witness = Witness::start(connects, network, Threads(report)).unwrap();
+        let witness = Witness::new(&calls, network, Threads(report)).unwrap();
+        calls.serve(Handlers { connects: Some(witness.handler()), files: None }).unwrap();
         ready.send(Seen { linked, witness, refused: refused.into(), door: door.into() }).unwrap();
         working.join().unwrap()
     })

@@ -1,0 +1,247 @@
+//! Refused accesses to files: logged once each, counted, and summed up at the end of a run.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use openshell_policy::event::{Audit, Event, FileRefused};
+use openshell_policy::words::{FileAccess, Severity};
+use openshell_supervisor::carve_outs::Restriction;
+use openshell_supervisor::file_calls::{Accessed, RefusedBy};
+use openshell_supervisor::run_as::{ProcessIdentity, User};
+
+use crate::text;
+
+/// Accesses that are kept apart; further ones are counted together, and not logged.
+const KINDS: usize = 1024;
+
+/// Lines of a summary; the log has the rest.
+const LINES: usize = 10;
+
+/// Refused accesses so far.
+#[derive(Debug)]
+pub(crate) struct FileRefusals {
+    audit: Arc<dyn Audit>,
+    user: User,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    kinds: HashMap<Kind, Refused>,
+    others: u64,
+}
+
+/// An access of a program to a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kind {
+    program: String,
+    access: FileAccess,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+struct Refused {
+    /// Place in the order in which they came.
+    number: usize,
+    count: u64,
+    by: RefusedBy,
+    remedy: Option<String>,
+}
+
+impl FileRefusals {
+    /// Returns an empty count; events go to `audit`, and remedies are for `user`.
+    pub(crate) fn new(audit: Arc<dyn Audit>, user: User) -> Self {
+        Self { audit, user, counted: Mutex::default() }
+    }
+
+    /// User and groups of the workload.
+    pub(crate) fn identity(&self) -> &ProcessIdentity {
+        &self.user.identity
+    }
+
+    /// Counts an access if it is refused, and logs the first of its kind.
+    pub(crate) fn add(&self, accessed: &Accessed) {
+        let Some(by) = accessed.refused_by else { return };
+        let program = std::fs::read_link(format!("/proc/{}/exe", accessed.thread));
+        let program = program.map(|program| program.to_string_lossy().into_owned());
+        let kind = Kind {
+            program: program.as_deref().unwrap_or("-").to_owned(),
+            access: accessed.access,
+            path: accessed.path.clone(),
+        };
+        {
+            // A panic elsewhere cannot leave the value half changed.
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = counted.kinds.len();
+            match counted.kinds.get_mut(&kind) {
+                Some(known) => return known.count += 1,
+                None if number >= KINDS => return counted.others += 1,
+                None => {
+                    let remedy = remedy(accessed, by, &self.user);
+                    drop(counted.kinds.insert(kind, Refused { number, count: 1, by, remedy }));
+                }
+            }
+        }
+        self.audit.event(&Event::File(FileRefused {
+            severity: if by == RefusedBy::NoGrant { Severity::Low } else { Severity::Medium },
+            binary: program.as_deref().ok(),
+            pid: inner_pid(accessed.thread),
+            access: accessed.access,
+            path: &accessed.path.to_string_lossy(),
+            reason: reason(by),
+        }));
+    }
+
+    /// Returns the refused accesses with their counts and remedies, for people; `None` if there were none.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = counted.kinds.iter().collect();
+        all.sort_by_key(|(_, refused)| refused.number);
+        let mut text = "openshell-sandbox: files refused:".to_owned();
+        for (Kind { program, access, path }, refused) in all.iter().take(LINES) {
+            let line = format!("{} x {program}: {} {}", refused.count, access.as_str(), path.display());
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n  {}: {}", text::printable(&line), reason(refused.by));
+            if let Some(remedy) = &refused.remedy {
+                let _ = write!(text, "\n      {}", text::printable(remedy));
+            }
+        }
+        let rest = all.iter().skip(LINES).map(|(_, refused)| refused.count).sum::<u64>() + counted.others;
+        if rest > 0 {
+            let _ = write!(text, "\n  {rest} more; see the log");
+        }
+        Some(text).filter(|_| !all.is_empty())
+    }
+}
+
+/// The process of a thread in the sandbox's PID namespace (proc_pid_status(5)).
+fn inner_pid(thread: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NStgid:"))?.split_whitespace().next_back()?.parse().ok()
+}
+
+fn reason(by: RefusedBy) -> &'static str {
+    match by {
+        RefusedBy::NoGrant => "no rule grants it",
+        RefusedBy::CarveOut(Restriction::Hidden) => "it is hidden",
+        RefusedBy::CarveOut(Restriction::ReadOnly) => "it is read-only below a writable folder",
+        RefusedBy::CarveOut(Restriction::NoExec) => "nothing may be executed there",
+        RefusedBy::Protection => "it is a file of the run, or on a read-only file system",
+    }
+}
+
+/// Returns the line of policy that would permit the access, or the reason why none would.
+fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
+    let Accessed { path, access, is_entry, .. } = accessed;
+    // An entry is its folder's, unless that is the home, which is too much.
+    let folder = path.parent().filter(|folder| *is_entry && Some(*folder) != user.home.as_deref());
+    let path: &Path = folder.unwrap_or(path);
+    if accessed.is_refused_by_mode {
+        return Some(format!("the mode of {} refuses it to the user {} in any case", path.display(), user.name));
+    }
+    let (key, flag) = match access {
+        FileAccess::Write => ("read_write", "--write"),
+        FileAccess::Read | FileAccess::List | FileAccess::Execute => ("read_only", "--read"),
+    };
+    let path = path.display();
+    match by {
+        RefusedBy::NoGrant => Some(format!("add `- {path}` to filesystem_policy.{key} ({flag})")),
+        RefusedBy::CarveOut(Restriction::ReadOnly) => {
+            Some(format!("list {path} in filesystem_policy.read_write, and no folder above it in read_only"))
+        }
+        RefusedBy::CarveOut(Restriction::Hidden) => {
+            Some(format!("list {path} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"))
+        }
+        RefusedBy::CarveOut(Restriction::NoExec) => Some("take it out of filesystem_policy.noexec".to_owned()),
+        RefusedBy::Protection => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+
+    use openshell_policy::event::{Audit, Event};
+    use openshell_policy::words::FileAccess;
+    use openshell_supervisor::file_calls::{Accessed, RefusedBy};
+    use openshell_supervisor::run_as::{ProcessIdentity, User};
+
+    use super::{FileRefusals, KINDS};
+
+    /// Keeps the path of every event.
+    #[derive(Debug, Default)]
+    struct Paths(Mutex<Vec<String>>);
+
+    impl Audit for Paths {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::File(refused) = event {
+                self.0.lock().unwrap().push(refused.path.to_owned());
+            }
+        }
+    }
+
+    fn user() -> User {
+        let identity = ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185], is_callers: false };
+        User { identity, name: "agent-x".to_owned(), home: None, shell: None }
+    }
+
+    fn refused(path: &str, access: FileAccess, is_entry: bool) -> Accessed {
+        let (path, refused_by, is_refused_by_mode) =
+            (PathBuf::from(path), Some(RefusedBy::NoGrant), path == "/etc/shadow");
+        let thread = rustix::process::getpid().as_raw_nonzero().get();
+        Accessed {
+            thread,
+            path,
+            access,
+            is_folder: false,
+            is_lookup: false,
+            is_entry,
+            is_missing: false,
+            refused_by,
+            is_refused_by_mode,
+        }
+    }
+
+    #[test]
+    fn each_kind_is_logged_once_and_summed_up_with_the_line_that_would_permit_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        std::fs::write(&file, "").unwrap();
+        let (folder, file) = (folder.path().display(), file.display());
+        let paths = Arc::new(Paths::default());
+        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
+        assert_eq!(refusals.summary(), None);
+        for _ in 0..3 {
+            refusals.add(&refused(&file.to_string(), FileAccess::Read, false));
+        }
+        refusals.add(&refused(&format!("{folder}/new"), FileAccess::Write, true));
+        refusals.add(&refused("/etc/shadow", FileAccess::Read, false));
+        let mut permitted = refused("/etc/passwd", FileAccess::Read, false);
+        permitted.refused_by = None;
+        refusals.add(&permitted);
+        assert_eq!(*paths.0.lock().unwrap(), [file.to_string(), format!("{folder}/new"), "/etc/shadow".to_owned()]);
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let expected = format!(
+            "openshell-sandbox: files refused:\n  3 x {program}: read {file}: no rule grants it\n      add `- {file}` to \
+             filesystem_policy.read_only (--read)\n  1 x {program}: write {folder}/new: no rule grants it\n      add \
+             `- {folder}` to filesystem_policy.read_write (--write)\n  1 x {program}: read /etc/shadow: no rule grants \
+             it\n      the mode of /etc/shadow refuses it to the user agent-x in any case"
+        );
+        assert_eq!(refusals.summary().unwrap(), expected);
+    }
+
+    #[test]
+    fn what_a_workload_can_add_is_bounded() {
+        let paths = Arc::new(Paths::default());
+        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
+        for number in 0..KINDS + 5 {
+            refusals.add(&refused(&format!("/nowhere/{number}"), FileAccess::Read, false));
+        }
+        assert_eq!(paths.0.lock().unwrap().len(), KINDS);
+        let summary = refusals.summary().unwrap();
+        assert!(summary.ends_with(&format!("\n  {} more; see the log", KINDS + 5 - 10)), "{summary}");
+    }
+}

@@ -1,0 +1,71 @@
+//! The files that an observed run shows its command, to learn which of them it reads.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use openshell_policy::filesystem::{Filesystem, GrantedPath};
+use openshell_supervisor::landlock::Learning;
+
+/// Folders at the root that belong to the kernel, to services, or to the sandbox itself.
+const LEFT_OUT: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp"];
+
+/// Keys, tokens, and profiles of browsers and mail programs, in the user's home.
+const PRIVATE: &[&str] = &[
+    ".ssh",
+    ".gnupg",
+    ".password-store",
+    ".local/share/keyrings",
+    ".pki",
+    ".aws",
+    ".azure",
+    ".config/gcloud",
+    ".kube",
+    ".docker/config.json",
+    ".terraform.d/credentials.tfrc.json",
+    ".vault-token",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".config/gh",
+    ".config/hub",
+    ".config/op",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".pypirc",
+    ".mozilla",
+    ".thunderbird",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".config/vivaldi",
+    ".config/opera",
+    "snap/firefox",
+    "snap/chromium",
+    ".var/app",
+    ".bash_history",
+    ".zsh_history",
+];
+
+/// Returns what is shown: the folders at the root, and `home`.
+///
+/// # Errors
+/// The root cannot be listed.
+pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
+    let context = "cannot list the root, whose folders --observe-files shows";
+    let entries = std::fs::read_dir("/").context(context)?.collect::<Result<Vec<_>, _>>().context(context)?;
+    let folders = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let is_left_out = |path: &Path| LEFT_OUT.iter().any(|left| path.starts_with(left));
+    let folders = folders.map(|entry| entry.path()).filter(|path| !is_left_out(path)).collect();
+    let is_home = |home: &&Path| home.parent().is_some() && home.is_dir() && !is_left_out(home);
+    Ok(Learning { folders, home: home.filter(is_home).map(Path::to_owned) })
+}
+
+/// Returns the paths in `home` that stay hidden: those that are there and that the policy does not grant by name.
+pub(crate) fn private_paths(home: Option<&Path>, filesystem: &Filesystem) -> Vec<GrantedPath> {
+    let granted = || filesystem.read_only.iter().chain(&filesystem.read_write).map(GrantedPath::as_path);
+    let is_meant = |path: &Path| granted().any(|granted| granted.starts_with(path));
+    let paths = home.into_iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
+    let paths = paths.filter(|path| path.symlink_metadata().is_ok() && !is_meant(path));
+    paths.map(GrantedPath::found).collect()
+}

@@ -1,0 +1,264 @@
+//! The files that an observed run read beyond its policy, folded to the folders that a policy would list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use openshell_policy::words::FileAccess;
+use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy};
+
+/// Paths that are kept, and their bytes.
+const PATHS: usize = 65_536;
+const BYTES: usize = 8 * 1024 * 1024;
+
+/// Files of one folder that are listed one by one; of more, the folder is.
+const FILES: usize = 2;
+
+/// Folders in a home that hold those of many programs.
+const SHARED: &[&str] = &[".config", ".cache", ".local", ".local/share", ".local/state", ".local/lib", ".local/bin"];
+
+/// Folders in a home for caches, which programs fill again. Nothing in them runs by itself.
+const CACHES: &[&str] = &[
+    ".npm",
+    ".yarn/berry/cache",
+    ".bun/install/cache",
+    ".local/share/pnpm/store",
+    ".local/state/pnpm",
+    ".cargo/registry",
+    ".cargo/git",
+    "go/pkg",
+    ".gradle/caches",
+    ".m2/repository",
+    ".ivy2/cache",
+    ".nuget/packages",
+    ".pub-cache",
+];
+
+/// Accesses of an observed run beyond its policy.
+#[derive(Debug, Default)]
+pub(crate) struct ObservedFiles(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    read: BTreeSet<PathBuf>,
+    listed: BTreeSet<PathBuf>,
+    /// Files that were only looked at.
+    looked_at: BTreeSet<PathBuf>,
+    /// Looked for, and not there.
+    missing: BTreeSet<PathBuf>,
+    /// Written, for the length of the run, or refused to be.
+    written: BTreeSet<PathBuf>,
+    paths: usize,
+    bytes: usize,
+    is_incomplete: bool,
+}
+
+impl Seen {
+    /// Returns the set that an access belongs to.
+    fn set(&mut self, accessed: &Accessed) -> Option<&mut BTreeSet<PathBuf>> {
+        let Accessed { access, is_lookup, is_missing, refused_by, .. } = accessed;
+        match (access, refused_by) {
+            _ if *is_missing => Some(&mut self.missing),
+            (FileAccess::Read, None) if *is_lookup => Some(&mut self.looked_at),
+            (FileAccess::Read | FileAccess::Execute, None) => Some(&mut self.read),
+            (FileAccess::List, None) => Some(&mut self.listed),
+            (FileAccess::Write, None | Some(RefusedBy::NoGrant)) => Some(&mut self.written),
+            (FileAccess::Read | FileAccess::Execute | FileAccess::List | FileAccess::Write, _) => None,
+        }
+    }
+}
+
+impl ObservedFiles {
+    /// Adds an access, unless `of_policy` covers it or the path is hidden.
+    pub(crate) fn add(&self, accessed: &Accessed, of_policy: &FileRights) {
+        let Accessed { path, access, is_folder, is_lookup, .. } = accessed;
+        // Looking at a folder is no use of what is in it.
+        if of_policy.grants(path, *access) || *is_lookup && *is_folder {
+            return;
+        }
+        // A panic elsewhere cannot leave the value half changed.
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (paths, bytes) = (seen.paths + 1, seen.bytes + path.as_os_str().len());
+        let Some(set) = seen.set(accessed).filter(|set| !set.contains(path)) else { return };
+        if paths > PATHS || bytes > BYTES {
+            seen.is_incomplete = true;
+            return;
+        }
+        set.insert(path.clone());
+        (seen.paths, seen.bytes) = (paths, bytes);
+    }
+
+    /// Returns the accesses so far, folded, for a user with this home.
+    pub(super) fn learned(&self, home: Option<&Path>) -> Learned {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = SharedFolders { home };
+        let (caches, others): (BTreeSet<_>, BTreeSet<_>) =
+            seen.written.iter().map(|path| cache(path, home).ok_or_else(|| path.clone())).partition(Result::is_ok);
+        let others = others.into_iter().filter_map(Result::err).collect();
+        // Who lists a folder of many programs looks at each file in it.
+        let is_apart = |path: &&PathBuf| path.parent().is_some_and(|folder| !shared.contains(folder));
+        let read = seen.read.iter().chain(seen.looked_at.iter().filter(is_apart)).cloned().collect();
+        let missing = seen.missing.iter().filter_map(|path| shared.missing(path)).collect();
+        Learned {
+            missing,
+            written: caches.into_iter().flatten().collect(),
+            read: shared.folded(&read, &seen.listed),
+            not_listed: seen.listed.iter().filter(|folder| shared.contains(folder)).cloned().collect(),
+            not_written: shared.folded(&others, &BTreeSet::new()),
+            is_incomplete: seen.is_incomplete,
+        }
+    }
+}
+
+/// Paths of an observed run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Learned {
+    /// Files and folders to be read.
+    pub(super) read: BTreeSet<PathBuf>,
+    /// Folders that hold what belongs to many programs, and were listed.
+    pub(super) not_listed: BTreeSet<PathBuf>,
+    /// Paths in the home that were looked for, and that the command has to see missing.
+    pub(super) missing: BTreeSet<PathBuf>,
+    /// Caches to be written.
+    pub(super) written: BTreeSet<PathBuf>,
+    /// Other files and folders that were written for the length of the run, or refused to be.
+    pub(super) not_written: BTreeSet<PathBuf>,
+    /// True if there were more than are kept.
+    pub(super) is_incomplete: bool,
+}
+
+/// Returns the cache of one program that `path` lies in, a folder of its own.
+fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let home = home?;
+    let rest = path.strip_prefix(home).ok()?;
+    let known = CACHES.iter().find(|cache| rest.starts_with(cache)).map(|cache| home.join(cache));
+    let of_program = || Some(home.join(".cache").join(rest.strip_prefix(".cache").ok()?.iter().next()?));
+    // A file there is no folder to write to.
+    known.or_else(of_program).filter(|cache| !cache.is_file())
+}
+
+/// Folders that hold what belongs to many programs, so that none of them is granted as a whole.
+struct SharedFolders<'h> {
+    home: Option<&'h Path>,
+}
+
+impl SharedFolders<'_> {
+    fn contains(&self, folder: &Path) -> bool {
+        let in_home = |home: &Path| {
+            home.starts_with(folder)
+                || folder.strip_prefix(home).is_ok_and(|rest| SHARED.iter().any(|name| rest == Path::new(name)))
+        };
+        // The root, the folders in it, and those beneath that hold others: homes, states, caches.
+        let depth = folder.components().count();
+        let is_upper = depth <= 2 || folder.parent() == Some(Path::new("/home"));
+        let is_state =
+            ["/var/lib", "/var/cache", "/var/tmp", "/usr/local"].iter().any(|path| folder == Path::new(path));
+        is_upper || is_state || self.home.is_some_and(in_home)
+    }
+
+    /// Returns the uppermost missing folder of a missing path, if it lies in a folder of many programs in the home, whose other contents
+    /// a policy hides. Programs look for others in every folder of executables, and go on whatever they find.
+    fn missing(&self, path: &Path) -> Option<PathBuf> {
+        let home = self.home?;
+        let owned: Vec<_> = path.ancestors().take_while(|above| !self.contains(above)).collect();
+        let folder = owned.last()?.parent()?;
+        let is_hidden = folder != home && folder.starts_with(home) && !folder.ends_with("bin");
+        owned.into_iter().rev().find(|above| !above.exists()).filter(|_| is_hidden).map(Path::to_owned)
+    }
+
+    /// Returns the smallest list of files and folders that covers `files` and the folders `listed`: the files alone where they are few,
+    /// else the deepest folder that holds all of those with one owner.
+    fn folded(&self, files: &BTreeSet<PathBuf>, listed: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+        let mut groups: BTreeMap<&Path, Vec<(&Path, &Path)>> = BTreeMap::new();
+        let mut folded = BTreeSet::new();
+        let entries = files.iter().filter_map(|file| Some((file.as_path(), file.parent()?)));
+        let entries = entries.chain(listed.iter().map(|folder| (folder.as_path(), folder.as_path())));
+        for (path, folder) in entries {
+            // The uppermost folder that is not shared belongs to one program, or one project.
+            match folder.ancestors().take_while(|above| !self.contains(above)).last() {
+                Some(owner) => groups.entry(owner).or_default().push((path, folder)),
+                None if path != folder => drop(folded.insert(path.to_owned())),
+                // A shared folder was listed: what it holds is not for the command.
+                None => {}
+            }
+        }
+        for group in groups.values() {
+            let has_listed = group.iter().any(|(path, folder)| path == folder);
+            if group.len() <= FILES && !has_listed {
+                folded.extend(group.iter().map(|(path, _)| path.to_path_buf()));
+            } else if let Some(((_, first), others)) = group.split_first() {
+                let holds_all = |above: &&Path| others.iter().all(|(_, folder)| folder.starts_with(above));
+                folded.extend(first.ancestors().find(holds_all).map(Path::to_owned));
+            }
+        }
+        let is_covered = |path: &PathBuf| path.ancestors().skip(1).any(|above| folded.contains(above));
+        folded.iter().filter(|path| !is_covered(path)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::SharedFolders;
+
+    fn paths(paths: &[&str]) -> BTreeSet<PathBuf> {
+        paths.iter().map(PathBuf::from).collect()
+    }
+
+    fn check(files: &[&str], listed: &[&str], expected: &[&str]) {
+        let shared = SharedFolders { home: Some(Path::new("/home/kim")) };
+        assert_eq!(shared.folded(&paths(files), &paths(listed)), paths(expected), "{files:?} {listed:?}");
+    }
+
+    #[test]
+    fn many_files_of_a_program_become_the_folder_that_holds_them_and_few_stay() {
+        check(&["/home/kim/.gitconfig"], &[], &["/home/kim/.gitconfig"]);
+        check(&["/home/kim/.config/git/config"], &[], &["/home/kim/.config/git/config"]);
+        let many = ["/home/kim/.cache/pip/http/a/1", "/home/kim/.cache/pip/http/b/2", "/home/kim/.cache/pip/selfcheck"];
+        check(&many, &[], &["/home/kim/.cache/pip"]);
+        let deep = [
+            "/home/kim/.rustup/toolchains/s/bin/a",
+            "/home/kim/.rustup/toolchains/s/bin/b",
+            "/home/kim/.rustup/toolchains/s/lib/c",
+        ];
+        check(&deep, &[], &["/home/kim/.rustup/toolchains/s"]);
+        check(&["/opt/tool/bin/t"], &["/opt/tool/plugins"], &["/opt/tool"]);
+        check(&[], &["/home/kim/.cache/pip"], &["/home/kim/.cache/pip"]);
+        check(&["/srv/data/x/1", "/srv/data/x/2"], &["/srv/data"], &["/srv/data"]);
+    }
+
+    #[test]
+    fn a_missing_path_stands_for_its_uppermost_missing_folder_beside_those_of_others() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(home.path().join(".cache/pip")).unwrap();
+        let shared = SharedFolders { home: Some(home.path()) };
+        for (path, expected) in [
+            (".config/git/attributes", Some(".config/git")),
+            (".cache/pip/http/a/b", Some(".cache/pip/http")),
+            (".local/share/uv/python", Some(".local/share/uv")),
+            (".local/bin/git", None),
+            (".npmrc", None),
+            (".tool/settings", None),
+        ] {
+            let expected = expected.map(|path| home.path().join(path));
+            assert_eq!(shared.missing(&home.path().join(path)), expected, "{path}");
+        }
+        assert_eq!(shared.missing(Path::new("/opt/tool/x")), None);
+    }
+
+    #[test]
+    fn a_folder_of_many_programs_is_never_granted_whole() {
+        for shared in
+            ["/", "/home", "/home/kim", "/home/kim/.config", "/home/kim/.local/share", "/opt", "/var/lib", "/home/lee"]
+        {
+            check(&[], &[shared], &[]);
+        }
+        let apart = ["/home/kim/.a", "/home/kim/.b", "/home/kim/.c", "/home/kim/.d", "/home/kim/.e"];
+        check(&apart, &["/home/kim"], &apart);
+        let three = ["/home/kim/.config/a/1", "/home/kim/.config/b/1", "/home/kim/.config/c/1"];
+        check(&three, &[], &three);
+        check(&["/opt/a", "/opt/b", "/opt/c", "/opt/d"], &[], &["/opt/a", "/opt/b", "/opt/c", "/opt/d"]);
+    }
+}

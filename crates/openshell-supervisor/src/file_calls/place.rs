@@ -1,0 +1,91 @@
+//! The place of a path in the sandbox, which has mounts of its own.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::mounts::by_descriptor;
+use crate::sys::notify;
+
+/// Longest path in bytes, with its NUL (PATH_MAX).
+const PATH_BYTES: usize = 4096;
+
+/// The smallest page; a path is read page by page, as the next one need not be there.
+const PAGE_BYTES: u64 = 4096;
+
+/// Reads the path at `address` in the memory of `thread`.
+pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
+    let (mut bytes, mut at) = (Vec::new(), address);
+    while bytes.len() < PATH_BYTES {
+        let left = usize::try_from(PAGE_BYTES - at % PAGE_BYTES).ok()?;
+        let mut page = [0; PATH_BYTES];
+        let page = page.get_mut(..left)?;
+        let filled = notify::read_memory(thread, at, page).ok()?;
+        let page = page.get(..filled)?;
+        if let Some(end) = page.iter().position(|byte| *byte == 0) {
+            bytes.extend(page.get(..end)?);
+            return Some(PathBuf::from(OsStr::from_bytes(&bytes))).filter(|path| !path.as_os_str().is_empty());
+        }
+        bytes.extend(page);
+        at = at.checked_add(filled as u64).filter(|_| filled > 0)?;
+    }
+    None
+}
+
+/// Returns `path` from the root on, if it is relative by the thread's working directory or by its open `folder`.
+pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBuf> {
+    if path.is_absolute() {
+        return Some(path);
+    }
+    let base = match folder {
+        libc::AT_FDCWD => format!("/proc/{thread}/cwd"),
+        folder => format!("/proc/{thread}/fd/{folder}"),
+    };
+    let base = rustix::fs::readlink(base, Vec::new()).ok()?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(base.into_bytes())).join(path)).filter(|path| path.is_absolute())
+}
+
+/// Returns `path` without its `..`, as if there were no symlinks.
+pub(super) fn normalized(path: &Path) -> PathBuf {
+    let mut normalized = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => normalized.push(name),
+            Component::ParentDir => drop(normalized.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    normalized
+}
+
+/// A file or folder of the sandbox.
+pub(super) struct Found {
+    pub(super) fd: OwnedFd,
+    /// Its path in the sandbox, without symlinks.
+    pub(super) path: PathBuf,
+}
+
+/// Opens `path` as `thread` sees it, for looking at it alone.
+///
+/// # Errors
+/// There is none, or it cannot be reached.
+pub(super) fn find(thread: i32, path: &Path, is_followed: bool) -> rustix::io::Result<Found> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open(format!("/proc/{thread}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let flags = if is_followed { flags } else { flags | OFlags::NOFOLLOW };
+    let fd = rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
+    let path = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
+    if path.is_absolute() { Ok(Found { fd, path }) } else { Err(Errno::NOENT) }
+}
+
+/// Returns true if `path`, which is not there for `thread`, lies in a masked folder, which the thread may not enter. The host is not
+/// asked: looking there could mount what the workload names.
+pub(super) fn is_masked(thread: i32, path: &Path) -> bool {
+    let existing = path.ancestors().skip(1).find_map(|folder| find(thread, folder, true).ok());
+    existing.is_some_and(|found| rustix::fs::fstat(&found.fd).is_ok_and(|data| data.st_mode & 0o7777 == 0))
+}

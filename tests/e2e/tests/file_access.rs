@@ -1,0 +1,203 @@
+//! Accesses to files: those that are refused, in logs, and those that an observed run learns.
+
+use std::path::PathBuf;
+
+use lab::host::UID;
+use lab::{Lab, Sandbox};
+
+/// Returns the home of the workload's user, with a key, a configuration, and files of a tool.
+fn home(lab: &Lab) -> PathBuf {
+    let home = lab.folder("home");
+    let passwd =
+        lab.file("passwd", format!("root:x:0:0::/root:/bin/sh\nkim:x:{UID}:{UID}::{}:/bin/sh\n", home.display()));
+    let made = lab.shell(&format!(
+        "mount --bind {} /etc/passwd; cd {}; mkdir -p .ssh .tool/lib .config/other .cache/tool; echo key > .ssh/id; echo mine > \
+         .toolrc; echo other > .config/other/settings; for name in a b c; do echo $name > .tool/lib/$name; done; chown -R {UID}:{UID} .; \
+         chmod 700 . .ssh",
+        passwd.display(),
+        home.display()
+    ));
+    assert_eq!(made, "");
+    home
+}
+
+/// Returns a run in a folder of the workload's user, with `flags` and no policy file.
+fn in_project<'l>(lab: &'l Lab, flags: &[&str]) -> Sandbox<'l> {
+    let user = UID.to_string();
+    let folder = lab.folder("project");
+    Sandbox::bare(lab).env("SUDO_UID", &user).env("SUDO_GID", &user).current_dir(folder.to_str().unwrap()).args(flags)
+}
+
+#[test]
+fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_that_would_permit_it() {
+    for network in ["proxy", "block"] {
+        let lab = Lab::with_web();
+        let seen = lab.folder("seen");
+        lab.shell(&format!("echo x > {}/file; chmod 644 {0}/file", seen.display())).clear();
+        let (folder, project) = (seen.display().to_string(), lab.folder("project").display().to_string());
+        std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
+        let script = format!(
+            "for i in 1 2 3; do cat {folder}/file; done; ls {folder}; mkdir {folder}/new; cat .env; touch made; rm made; ln -s x \
+         {folder}/link; echo x > /etc/made; mkdir -p {folder}; cat /usr/nothing; cat /proc/self/status > /dev/null; cd /etc; \
+         cat ../{}/file",
+            folder.trim_start_matches('/')
+        );
+        let flags = ["--network", network, "--log-files", "--hide", ".env", "--write", "."];
+        let finished = in_project(&lab, &flags).sh(&script);
+        let lines = finished.logged("FILE:REFUSE");
+        let expected = [
+            format!("[LOW] DENIED /usr/bin/cat(N) -> read {folder}/file [reason:no rule grants it]"),
+            format!("[LOW] DENIED /usr/bin/ls(N) -> list {folder} [reason:no rule grants it]"),
+            format!("[LOW] DENIED /usr/bin/mkdir(N) -> write {folder}/new [reason:no rule grants it]"),
+            format!("[MED] DENIED /usr/bin/cat(N) -> read {project}/.env [reason:it is hidden]"),
+            format!("[LOW] DENIED /usr/bin/ln(N) -> write {folder}/link [reason:no rule grants it]"),
+            "[LOW] DENIED /usr/bin/dash(N) -> write /etc/made [reason:no rule grants it]".to_owned(),
+        ];
+        let without_pid = |line: &&str| {
+            let (_, line) = line.split_once("FILE:REFUSE ").unwrap();
+            let (start, rest) = line.split_once('(').unwrap();
+            let (pid, rest) = rest.split_once(')').unwrap();
+            assert!(pid.parse::<i32>().unwrap() > 1, "{line}");
+            format!("{start}(N){}", rest.split_once(" sandbox=").unwrap().0)
+        };
+        assert_eq!(lines.iter().map(without_pid).collect::<Vec<_>>(), expected, "{finished:?}");
+        let summary = format!(
+            "openshell-sandbox: files refused:\n  4 x /usr/bin/cat: read {folder}/file: no rule grants it\n      add `- {folder}/file` \
+             to filesystem_policy.read_only (--read)\n"
+        );
+        assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
+        let hint = format!("add `- {folder}` to filesystem_policy.read_write (--write)");
+        assert!(finished.stderr.contains(&hint), "{}", finished.stderr);
+        assert!(finished.stderr.contains("the mode of /etc refuses it to the user"), "{}", finished.stderr);
+        // The line of policy is what it says, and without the flag nothing is logged.
+        let finished =
+            in_project(&lab, &["--read", &format!("{folder}/file")]).sh(&format!("cat {folder}/file; ls {folder}"));
+        assert_eq!(finished.stdout, "x\n", "{finished:?}");
+        assert!(
+            finished.logged("FILE:REFUSE").len() == expected.len() && !finished.stderr.contains("files refused"),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
+fn calls_end_as_they_do_without_the_log_whatever_they_name() {
+    let lab = Lab::with_web();
+    let script = r#"
+import ctypes, mmap, os, platform, threading
+libc = ctypes.CDLL(None, use_errno=True)
+OPENAT, OPENAT2, STATX, UNLINKAT = (257, 437, 332, 263) if platform.machine() == "x86_64" else (56, 437, 291, 35)
+def call(number, *arguments):
+    result = libc.syscall(number, *arguments)
+    return os.strerror(ctypes.get_errno()) if result < 0 else "ok"
+page = mmap.mmap(-1, 8192)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+libc.mprotect(ctypes.c_void_p(address + 4096), 4096, 0)
+def at_the_end(path):
+    page[4096 - len(path):4096] = path
+    return ctypes.c_void_p(address + 4096 - len(path))
+HERE = ctypes.c_long(-100)
+long = ctypes.c_char_p(b"/" + b"a" * 5000)
+print(call(OPENAT, HERE, None, 0), call(OPENAT, HERE, ctypes.c_void_p(1), 0))
+print(call(OPENAT, HERE, at_the_end(b"/etc/passwd\0"), 0), call(OPENAT, HERE, at_the_end(b"/etc/passwd"), 0))
+print(call(OPENAT, HERE, long, 0), call(OPENAT, HERE, b"", 0), call(OPENAT, ctypes.c_long(99), b"a", 0))
+print(call(OPENAT, ctypes.c_long(0x1_0000_0000 - 100), b"/etc/passwd", 0))
+print(call(OPENAT2, HERE, b"/etc/passwd", None, 24), call(OPENAT2, HERE, b"/etc/passwd", ctypes.c_void_p(1), 24))
+print(call(UNLINKAT, HERE, b"/", 0), call(UNLINKAT, HERE, b"/etc/passwd", 0), call(UNLINKAT, HERE, b"..", 0))
+print(call(OPENAT, HERE, b"/etc/passwd/x", 0), call(OPENAT, HERE, b"/proc/self/exe", 0), call(OPENAT, HERE, b"/dev/fd/0/x", 0))
+os.symlink("loop", "loop")
+print(call(OPENAT, HERE, b"loop", 0), call(OPENAT, HERE, b"../" * 40 + b"etc/passwd", 0))
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+print(call(OPENAT, HERE, b"x", 0), call(OPENAT, HERE, b".", 0))
+def many():
+    for _ in range(200):
+        open("/etc/passwd").close()
+threads = [threading.Thread(target=many) for _ in range(16)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print("done")
+"#;
+    let run = |flags: &[&str]| {
+        lab.shell(&format!("rm -rf {}/*", lab.folder("project").display())).clear();
+        let flags = [&["--write", "."], flags].concat();
+        let finished = in_project(&lab, &flags).python(script, &[]);
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        finished.stdout
+    };
+    let plain = run(&[]);
+    assert_eq!(plain.lines().count(), 10, "{plain}");
+    assert_eq!(run(&["--log-files"]), plain);
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    assert_eq!(run(&["--observe-files", "--observe", &observed]), plain);
+}
+
+#[test]
+fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt() {
+    let lab = Lab::with_web();
+    let home = home(&lab);
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let script = "cat ~/.toolrc ~/.tool/lib/*; ls ~/.tool; ls -la ~ > /dev/null; stat -c %n ~/.config/missing/x; echo c > \
+                  ~/.cache/tool/c; cat ~/.cache/tool/c; cat ~/.ssh/id; touch made && echo made; ls ~/.tool/lib";
+    let learnt = in_project(&lab, &["--observe-files", "--observe", &observed])
+        .sh(&format!("{script}; echo x >> ~/.toolrc; rm -r ~/.tool"));
+    let expected = "mine\na\nb\nc\nlib\nc\nmade\na\nb\nc\n";
+    assert_eq!(learnt.stdout, expected, "{learnt:?}");
+    assert!(learnt.stderr.contains(".ssh/id: Permission denied"), "{learnt:?}");
+    assert!(learnt.stderr.contains("stat: cannot statx") && learnt.stderr.contains("No such file"), "{learnt:?}");
+    assert_eq!(learnt.stderr.matches("ermission denied").count(), 1, "{learnt:?}");
+    // What was written to the home ended with the run.
+    assert_eq!(std::fs::read_to_string(home.join(".toolrc")).unwrap(), "mine\n");
+    assert!(home.join(".tool/lib/c").exists() && !home.join(".cache/tool/c").exists());
+    let text = std::fs::read_to_string(&observed).unwrap();
+    let files = "filesystem_policy:\n  read_only:\n    - \"~/.config/missing/\"\n    - \"~/.tool\"\n    - \"~/.toolrc\"\n  read_write:\n    - \"";
+    assert!(text.contains(files) && text.contains("\n    - \"~/.cache/tool\"\n"), "{text}");
+    let toolrc = home.join(".toolrc").display().to_string();
+    for comment in [
+        format!("# Not kept: written to {toolrc:?};"),
+        format!("# Left out: the names in {:?}", home.display().to_string()),
+    ] {
+        assert!(text.contains(&comment), "{comment}: {text}");
+    }
+    assert!(!text.contains(".ssh") && !text.contains("other"), "{text}");
+    let again = in_project(&lab, &["-p", &observed, "--log-files"]).sh(script);
+    assert_eq!(again.stdout, expected, "{again:?}");
+    assert!(!again.stderr.contains("CONFIG:DEGRADED") && again.stderr.contains("No such file"), "{again:?}");
+    assert_eq!(std::fs::read_to_string(home.join(".cache/tool/c")).unwrap(), "c\n", "the cache is kept");
+    for refused in [
+        "cat ~/.config/other/settings",
+        "cat ~/.ssh/id",
+        "echo x >> ~/.toolrc",
+        "touch ~/.tool/x",
+        "touch ~/.config/missing",
+    ] {
+        let finished = in_project(&lab, &["-p", &observed]).sh(refused);
+        let is_refused = ["Permission denied", "Read-only file system"].iter().any(|why| finished.stderr.contains(why));
+        assert!(finished.code() > 0 && is_refused, "{refused}: {finished:?}");
+    }
+    // A further run adds to it.
+    let merged = in_project(&lab, &["--observe-files", "--observe", &observed, "--observe-merge"])
+        .sh("cat ~/.config/other/settings");
+    assert_eq!(merged.stdout, "other\n", "{merged:?}");
+    let text = std::fs::read_to_string(&observed).unwrap();
+    for line in ["~/.config/missing/", "~/.config/other/settings", "~/.tool", "~/.toolrc", "~/.cache/tool"] {
+        assert!(text.contains(&format!("\n    - \"{line}\"\n")), "{line}: {text}");
+    }
+}
+
+#[test]
+fn services_in_what_an_observed_run_shows_stay_out_of_reach() {
+    let lab = Lab::with_web();
+    let home = home(&lab);
+    let socket = home.join(".tool/service").display().to_string();
+    let serve = format!(
+        "import os, socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('{socket}')\nos.chmod('{socket}', 0o777)\ns.listen()\nprint('up', \
+         flush=True)\nwhile True: s.accept()[0].sendall(b'served')"
+    );
+    let _service = lab.program(&["python3", "-c", &serve]);
+    let ask = format!("import socket; s = socket.socket(socket.AF_UNIX); s.connect('{socket}'); print(s.recv(9))");
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let refused = in_project(&lab, &["--observe-files", "--observe", &observed]).python(&ask, &[]);
+    assert!(refused.code() == 1 && !refused.stdout.contains("served"), "{refused:?}");
+    // Who lists the folder means it.
+    let granted = in_project(&lab, &["--read", home.to_str().unwrap()]).python(&ask, &[]);
+    assert_eq!(granted.stdout, "b'served'\n", "{granted:?}");
+}
