@@ -566,11 +566,12 @@ fn tree(name: &str, flags: &[&str]) {
         std::fs::write(folder.join(number.to_string()), [b'x'; 4096]).unwrap();
     }
     let path = folder.display().to_string();
-    let policy = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", policy(0));
     let observed = lab.folder("observed").join(OBSERVED).display().to_string();
-    let flags: Vec<_> = flags.iter().map(|flag| if *flag == OBSERVED { observed.as_str() } else { flag }).collect();
+    let flags = flags.iter().map(|flag| if *flag == OBSERVED { observed.as_str() } else { flag });
+    let (plain, policy) = (["--read", path.as_str()], policy(0));
+    let flags: Vec<_> = plain.into_iter().chain(flags).collect();
     let read = |flags: &[&str]| inside_with(&lab, &policy, flags, &["tree", &path]);
-    pairs(name, MILLI, || read(&[]), || read(&flags));
+    pairs(name, MILLI, || read(&plain), || read(&flags));
 }
 
 fn leaks_small(name: &str, how: &str) {

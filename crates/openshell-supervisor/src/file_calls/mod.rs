@@ -21,7 +21,7 @@ use crate::run_as::ProcessIdentity;
 use crate::sys::notify::{self, Answer, Notification};
 use crate::waiting_calls::{Handle, Handler, WaitingCalls};
 use call::{Named, Want, named};
-use place::Found;
+use place::{Found, Root, is_placeholder, kind};
 pub use rights::{FileRights, RefusedBy};
 
 /// An access that a program asked for.
@@ -81,11 +81,18 @@ pub fn handler(
     identity: ProcessIdentity,
     observer: Arc<dyn FileObserver>,
 ) -> Handler {
-    Handler::new(Arc::new(FileCallHandler { listener: calls.listener(), rights, identity, observer }))
+    Handler::new(Arc::new(FileCallHandler {
+        listener: calls.listener(),
+        root: Root::default(),
+        rights,
+        identity,
+        observer,
+    }))
 }
 
 struct FileCallHandler {
     listener: Arc<OwnedFd>,
+    root: Root,
     rights: FileRights,
     identity: ProcessIdentity,
     observer: Arc<dyn FileObserver>,
@@ -122,17 +129,17 @@ impl FileCallHandler {
         if path.starts_with("/proc") {
             return None;
         }
-        match (place::find(thread, &path, named.is_followed), named.want) {
+        match (self.root.find(thread, &path, named.is_followed), named.want) {
             (Ok(found), Want::Access { access, .. }) => self.access(thread, found, access),
             // It is there, and that is the answer.
             (Ok(_), Want::NewEntry) => None,
             (Ok(found), Want::Entry) => self.entry(thread, &path, found.path.file_name()?.as_ref()),
             (Ok(found), Want::Lookup) => {
-                let is_folder = kind(&found.fd)? == FileType::Directory;
+                let is_folder = kind(&found.fd).ok()? == FileType::Directory;
                 let access = if is_folder { FileAccess::List } else { FileAccess::Read };
                 Some(Accessed { is_folder, is_lookup: true, ..Accessed::new(thread, found.path, access) })
             }
-            (Err(Errno::NOENT | Errno::ACCESS), _) if place::is_masked(thread, &path) => {
+            (Err(Errno::NOENT | Errno::ACCESS), _) if self.root.is_masked(thread, &path) => {
                 let access = match named.want {
                     Want::Access { access, .. } => access,
                     Want::NewEntry | Want::Entry => FileAccess::Write,
@@ -157,7 +164,7 @@ impl FileCallHandler {
 
     /// An access to what is there.
     fn access(&self, thread: i32, Found { fd, path }: Found, access: FileAccess) -> Option<Accessed> {
-        let is_folder = kind(&fd)? == FileType::Directory;
+        let is_folder = kind(&fd).ok()? == FileType::Directory;
         let access = match access {
             FileAccess::Read if is_folder => FileAccess::List,
             access => access,
@@ -169,7 +176,7 @@ impl FileCallHandler {
 
     /// A change of the entry `name` in the folder of `path`.
     fn entry(&self, thread: i32, path: &Path, name: &Path) -> Option<Accessed> {
-        let folder = place::find(thread, path.parent()?, true).ok()?;
+        let folder = self.root.find(thread, path.parent()?, true).ok()?;
         let (access, path) = (FileAccess::Write, folder.path.join(name));
         let is_hidden = self.rights.is_carved_out(&path, Restriction::Hidden);
         let hidden = is_hidden.then_some(RefusedBy::CarveOut(Restriction::Hidden));
@@ -181,27 +188,17 @@ impl FileCallHandler {
 
     /// Returns the mount over `path`, which has `fd` open, that refuses `access`.
     fn mount_refusal(&self, fd: &OwnedFd, path: &Path, access: FileAccess) -> Option<RefusedBy> {
-        let flags = rustix::fs::fstatvfs(fd).ok()?.f_flag;
+        let is_mounted = |flag| rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(flag));
         let carve_out = |restriction| match self.rights.is_carved_out(path, restriction) {
             true => RefusedBy::CarveOut(restriction),
             false => RefusedBy::Protection,
         };
         match access {
-            FileAccess::Write if flags.contains(StatVfsMountFlags::RDONLY) => Some(carve_out(Restriction::ReadOnly)),
-            FileAccess::Execute if flags.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)) => {
-                Some(carve_out(Restriction::NoExec))
+            FileAccess::Write => is_mounted(StatVfsMountFlags::RDONLY).then(|| carve_out(Restriction::ReadOnly)),
+            FileAccess::Execute => {
+                is_mounted(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)).then(|| carve_out(Restriction::NoExec))
             }
-            // The placeholder over a secret.
-            FileAccess::Read | FileAccess::List
-                if rustix::fs::fstat(fd).is_ok_and(|data| data.st_mode & 0o7777 == 0) =>
-            {
-                Some(RefusedBy::Protection)
-            }
-            FileAccess::Read | FileAccess::List | FileAccess::Write | FileAccess::Execute => None,
+            FileAccess::Read | FileAccess::List => is_placeholder(fd).then_some(RefusedBy::Protection),
         }
     }
-}
-
-fn kind(fd: &OwnedFd) -> Option<FileType> {
-    Some(FileType::from_raw_mode(rustix::fs::fstat(fd).ok()?.st_mode))
 }

@@ -1,11 +1,12 @@
 //! The place of a path in the sandbox, which has mounts of its own.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::mounts::by_descriptor;
@@ -46,7 +47,7 @@ pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBu
         folder => format!("/proc/{thread}/fd/{folder}"),
     };
     let base = rustix::fs::readlink(base, Vec::new()).ok()?;
-    Some(PathBuf::from(std::ffi::OsString::from_vec(base.into_bytes())).join(path)).filter(|path| path.is_absolute())
+    Some(PathBuf::from(OsString::from_vec(base.into_bytes())).join(path)).filter(|path| path.is_absolute())
 }
 
 /// Returns `path` without its `..`, as if there were no symlinks.
@@ -62,6 +63,10 @@ pub(super) fn normalized(path: &Path) -> PathBuf {
     normalized
 }
 
+/// The sandbox's root, which all of its processes share: none may change it.
+#[derive(Debug, Default)]
+pub(super) struct Root(OnceLock<OwnedFd>);
+
 /// A file or folder of the sandbox.
 pub(super) struct Found {
     pub(super) fd: OwnedFd,
@@ -69,23 +74,55 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
 }
 
-/// Opens `path` as `thread` sees it, for looking at it alone.
-///
-/// # Errors
-/// There is none, or it cannot be reached.
-pub(super) fn find(thread: i32, path: &Path, is_followed: bool) -> rustix::io::Result<Found> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let root = rustix::fs::open(format!("/proc/{thread}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
-    let flags = if is_followed { flags } else { flags | OFlags::NOFOLLOW };
-    let fd = rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
-    let path = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
-    let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
-    if path.is_absolute() { Ok(Found { fd, path }) } else { Err(Errno::NOENT) }
+impl Root {
+    /// Returns the root, as `thread` has it.
+    fn of(&self, thread: i32) -> rustix::io::Result<&OwnedFd> {
+        if let Some(root) = self.0.get() {
+            return Ok(root);
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{thread}/root"), flags, Mode::empty())?;
+        Ok(self.0.get_or_init(|| root))
+    }
+
+    /// Opens `path` as `thread` sees it, for looking at it alone.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be reached.
+    pub(super) fn find(&self, thread: i32, path: &Path, is_followed: bool) -> rustix::io::Result<Found> {
+        let root = self.of(thread)?;
+        let open = |flags, resolve| {
+            let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve)
+        };
+        // Without symlinks on its way a path is its own.
+        match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
+            Ok(fd) if !is_followed || kind(&fd)? != FileType::Symlink => {
+                return Ok(Found { fd, path: normalized(path) });
+            }
+            Ok(_) | Err(Errno::LOOP) => {}
+            Err(errno) => return Err(errno),
+        }
+        let fd = open(if is_followed { OFlags::empty() } else { OFlags::NOFOLLOW }, ResolveFlags::empty())?;
+        let path = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
+        let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+        if path.is_absolute() { Ok(Found { fd, path }) } else { Err(Errno::NOENT) }
+    }
+
+    /// Returns true if `path`, which is not there for `thread`, lies in a masked folder, which the thread may not enter. The host is
+    /// not asked: looking there could mount what the workload names.
+    pub(super) fn is_masked(&self, thread: i32, path: &Path) -> bool {
+        let existing = path.ancestors().skip(1).find_map(|folder| self.find(thread, folder, true).ok());
+        existing.is_some_and(|found| is_placeholder(&found.fd))
+    }
 }
 
-/// Returns true if `path`, which is not there for `thread`, lies in a masked folder, which the thread may not enter. The host is not
-/// asked: looking there could mount what the workload names.
-pub(super) fn is_masked(thread: i32, path: &Path) -> bool {
-    let existing = path.ancestors().skip(1).find_map(|folder| find(thread, folder, true).ok());
-    existing.is_some_and(|found| rustix::fs::fstat(&found.fd).is_ok_and(|data| data.st_mode & 0o7777 == 0))
+/// Returns the kind of an open file.
+pub(super) fn kind(fd: &OwnedFd) -> rustix::io::Result<FileType> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
+}
+
+/// Returns true for what stands in place of a masked or hidden path.
+pub(super) fn is_placeholder(fd: &OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|data| data.st_mode & 0o7777 == 0)
 }
