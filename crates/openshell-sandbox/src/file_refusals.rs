@@ -189,20 +189,9 @@ mod tests {
     }
 
     fn refused(path: &str, access: FileAccess, is_entry: bool) -> Accessed {
-        let (path, refused_by, is_refused_by_mode) =
-            (PathBuf::from(path), Some(RefusedBy::NoGrant), path == "/etc/shadow");
         let thread = rustix::process::getpid().as_raw_nonzero().get();
-        Accessed {
-            thread,
-            path,
-            access,
-            is_folder: false,
-            is_lookup: false,
-            is_entry,
-            is_missing: false,
-            refused_by,
-            is_refused_by_mode,
-        }
+        let (refused_by, is_refused_by_mode) = (Some(RefusedBy::NoGrant), path == "/etc/shadow");
+        Accessed { is_entry, refused_by, is_refused_by_mode, ..Accessed::new(thread, PathBuf::from(path), access) }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use openshell_policy::process::{Identity, RunAs};
 use openshell_policy::words::FileAccess;
 use rustix::fs::Access;
+use rustix::io::Errno;
 use rustix::process::Gid;
 use serde::{Deserialize, Serialize};
 
@@ -58,8 +59,8 @@ impl ProcessIdentity {
             FileAccess::Execute => (0o1, Access::EXEC_OK),
         };
         if self.is_callers {
-            // By its name in /proc, which takes no search.
-            return rustix::fs::access(by_descriptor(file), right).is_ok();
+            // By its name in /proc, which takes no search. Other errors are not the mode's.
+            return rustix::fs::access(by_descriptor(file), right) != Err(Errno::ACCESS);
         }
         rustix::fs::fstat(file).is_ok_and(|data| self.permits([data.st_uid, data.st_gid, data.st_mode], bits))
     }

@@ -184,6 +184,44 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
 }
 
 #[test]
+fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found_again() {
+    let lab = Lab::with_web();
+    let home = home(&lab);
+    let user = format!("{UID}:{UID}");
+    let made = lab.shell(&format!(
+        "cd {}; mkdir -p .local/bin .local/share/tool/1.2; printf '#!/bin/sh\\necho tool $0\\n' > .local/share/tool/1.2/run; chmod 755 \
+         .local/share/tool/1.2/run; ln -s ../share/tool/1.2/run .local/bin/tool; chown -hR {user} .local",
+        home.display()
+    ));
+    assert_eq!(made, "");
+    let preset = home.join(".config/openshell/presets");
+    std::fs::create_dir_all(&preset).unwrap();
+    std::fs::write(
+        preset.join("agent.yaml"),
+        "filesystem_policy: {read_only: [$WORKDIR/.agent/], read_write: [$WORKDIR]}\n",
+    )
+    .unwrap();
+    lab.shell(&format!("chown -R {user} {}/.config", home.display())).clear();
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let path = format!("{}/.local/bin:/usr/bin:/bin", home.display());
+    let run = |flags: &[&str]| {
+        in_project(&lab, flags)
+            .env("HOME", home.to_str().unwrap())
+            .env("PATH", &path)
+            .sh("tool; ls -d .agent/; ls .agent")
+    };
+    let expected = format!("tool {}/.local/bin/tool\n.agent/\n", home.display());
+    let learnt = run(&["--preset", "agent", "--observe-files", "--observe", &observed]);
+    assert_eq!(learnt.stdout, expected, "{learnt:?}");
+    let text = std::fs::read_to_string(&observed).unwrap();
+    for line in ["    - \"~/.local/bin\"\n", "    - \"~/.local/share/tool/1.2/run\"\n", ".agent/\"\n"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let enforced = run(&["-p", &observed]);
+    assert_eq!(enforced.stdout, expected, "{enforced:?}");
+}
+
+#[test]
 fn services_in_what_an_observed_run_shows_stay_out_of_reach() {
     let lab = Lab::with_web();
     let home = home(&lab);

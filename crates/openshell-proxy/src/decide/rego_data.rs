@@ -26,7 +26,7 @@ pub fn rego_data(policy: &Policy, links: &BTreeMap<String, String>) -> Value {
 #[must_use]
 pub fn static_data(policy: &Policy) -> Value {
     let filesystem = policy.filesystem();
-    let paths = |paths: &[GrantedPath]| -> Value { paths.iter().map(|path| json!(path.as_path())).collect() };
+    let paths = |paths: &[GrantedPath]| -> Value { paths.iter().map(|path| json!(path.to_string())).collect() };
     let compatibility = match filesystem.compatibility {
         Compatibility::BestEffort => "best_effort",
         Compatibility::HardRequirement => "hard_requirement",

@@ -31,6 +31,9 @@ const LEFT_OUT: &str = "# Left out: ";
 const PATHS: &str = "# paths: ";
 const NOT_KEPT: &str = "# Not kept: ";
 
+/// Paths that were written and are not granted, in comments.
+const NOT_KEPT_LINES: usize = 16;
+
 /// Paths that an observed policy lists beyond that of its run, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LearnedPaths {
@@ -223,11 +226,14 @@ pub(super) fn observed_policy(
     if learned.is_incomplete {
         text.push_str(&format!("{INCOMPLETE}the run used more endpoints or files than are kept.\n"));
     }
-    for path in &learned.not_written {
+    for path in learned.not_written.iter().take(NOT_KEPT_LINES) {
         let path = quoted(&path.to_string_lossy());
         text.push_str(&format!(
             "{NOT_KEPT}written to {path}; list it, or its folder, in read_write if that is needed.\n"
         ));
+    }
+    if let Some(count) = learned.not_written.len().checked_sub(NOT_KEPT_LINES).filter(|count| *count > 0) {
+        text.push_str(&format!("{NOT_KEPT}{count} more.\n"));
     }
     for folder in &learned.not_listed {
         let folder = quoted(&folder.to_string_lossy());

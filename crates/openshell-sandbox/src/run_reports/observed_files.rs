@@ -54,6 +54,19 @@ struct Seen {
 }
 
 impl Seen {
+    /// Keeps the path of an access, within bounds.
+    fn insert(&mut self, accessed: &Accessed) {
+        let path = &accessed.path;
+        let (paths, bytes) = (self.paths + 1, self.bytes + path.as_os_str().len());
+        let Some(set) = self.set(accessed).filter(|set| !set.contains(path)) else { return };
+        if paths > PATHS || bytes > BYTES {
+            self.is_incomplete = true;
+            return;
+        }
+        set.insert(path.clone());
+        (self.paths, self.bytes) = (paths, bytes);
+    }
+
     /// Returns the set that an access belongs to.
     fn set(&mut self, accessed: &Accessed) -> Option<&mut BTreeSet<PathBuf>> {
         let Accessed { access, is_lookup, is_missing, refused_by, .. } = accessed;
@@ -71,21 +84,30 @@ impl Seen {
 impl ObservedFiles {
     /// Adds an access, unless `of_policy` covers it or the path is hidden.
     pub(crate) fn add(&self, accessed: &Accessed, of_policy: &FileRights) {
-        let Accessed { path, access, is_folder, is_lookup, .. } = accessed;
+        let Accessed { path, link, access, is_folder, is_lookup, .. } = accessed;
+        // A panic elsewhere cannot leave the value half changed.
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The folder of a symlink has to be in sight too.
+        if let Some(folder) =
+            link.as_deref().and_then(Path::parent).filter(|folder| !of_policy.grants(folder, FileAccess::List))
+        {
+            let links =
+                Accessed { is_folder: true, ..Accessed::new(accessed.thread, folder.to_owned(), FileAccess::List) };
+            seen.insert(&links);
+        }
         // Looking at a folder is no use of what is in it.
         if of_policy.grants(path, *access) || *is_lookup && *is_folder {
             return;
         }
-        // A panic elsewhere cannot leave the value half changed.
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (paths, bytes) = (seen.paths + 1, seen.bytes + path.as_os_str().len());
-        let Some(set) = seen.set(accessed).filter(|set| !set.contains(path)) else { return };
-        if paths > PATHS || bytes > BYTES {
-            seen.is_incomplete = true;
-            return;
+        seen.insert(accessed);
+    }
+
+    /// Adds the program of a run, found by `path`.
+    pub(crate) fn add_program(&self, path: &Path, of_policy: &FileRights) {
+        if let Ok(real) = std::fs::canonicalize(path) {
+            let link = Some(path.to_owned()).filter(|path| *path != real);
+            self.add(&Accessed { link, ..Accessed::new(0, real, FileAccess::Execute) }, of_policy);
         }
-        set.insert(path.clone());
-        (seen.paths, seen.bytes) = (paths, bytes);
     }
 
     /// Returns the accesses so far, folded, for a user with this home.
@@ -98,11 +120,14 @@ impl ObservedFiles {
         // Who lists a folder of many programs looks at each file in it.
         let is_apart = |path: &&PathBuf| path.parent().is_some_and(|folder| !shared.contains(folder));
         let read = seen.read.iter().chain(seen.looked_at.iter().filter(is_apart)).cloned().collect();
+        // What the command made in the home ended with the run.
+        let is_outside =
+            |path: &Path| !home.is_some_and(|home| path.starts_with(home)) || path.symlink_metadata().is_ok();
         let missing = seen.missing.iter().filter_map(|path| shared.missing(path)).collect();
         Learned {
             missing,
             written: caches.into_iter().flatten().collect(),
-            read: shared.folded(&read, &seen.listed),
+            read: shared.folded(&read, &seen.listed).into_iter().filter(|path| is_outside(path)).collect(),
             not_listed: seen.listed.iter().filter(|folder| shared.contains(folder)).cloned().collect(),
             not_written: shared.folded(&others, &BTreeSet::new()),
             is_incomplete: seen.is_incomplete,
@@ -178,6 +203,10 @@ impl SharedFolders<'_> {
             match folder.ancestors().take_while(|above| !self.contains(above)).last() {
                 Some(owner) => groups.entry(owner).or_default().push((path, folder)),
                 None if path != folder => drop(folded.insert(path.to_owned())),
+                // Executables of the user's.
+                None if folder.ends_with("bin") && folder.starts_with(self.home.unwrap_or(Path::new("/"))) => {
+                    folded.insert(path.to_owned());
+                }
                 // A shared folder was listed: what it holds is not for the command.
                 None => {}
             }

@@ -16,11 +16,12 @@ mod serve;
 mod ssh;
 mod witness;
 
+use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -228,6 +229,9 @@ pub(crate) async fn start(
     let file_log = file_refusals.as_ref().map(|refusals| {
         let (rights, of_policy) = confined.file_rights();
         let (refusals, observed) = (Arc::clone(refusals), services.run_reports.observed_files());
+        if let (Some(observed), Some(program)) = (&observed, program(&config.command, &environment)) {
+            observed.add_program(&program, &of_policy);
+        }
         FileLog { rights, refusals, observed, of_policy }
     });
     let protection = confined.protection();
@@ -303,6 +307,16 @@ pub(crate) async fn start(
         closed: services.closed,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
     })
+}
+
+/// Returns the path by which the program of `command` is found.
+fn program(command: &[OsString], environment: &Environment) -> Option<PathBuf> {
+    let name = Path::new(command.first()?);
+    if name.components().count() > 1 {
+        return std::path::absolute(name).ok();
+    }
+    let path = environment.get("PATH").unwrap_or_default();
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// Waits for a signal to end.

@@ -31,6 +31,8 @@ pub struct Accessed {
     pub thread: i32,
     /// The path in the sandbox, without symlinks.
     pub path: PathBuf,
+    /// The symlink by which it was named, if the last part of its name is one.
+    pub link: Option<PathBuf>,
     /// The access.
     pub access: FileAccess,
     /// True for a folder.
@@ -48,10 +50,13 @@ pub struct Accessed {
 }
 
 impl Accessed {
-    fn new(thread: i32, path: PathBuf, access: FileAccess) -> Self {
+    /// Returns an access to a file that nothing refuses.
+    #[must_use]
+    pub fn new(thread: i32, path: PathBuf, access: FileAccess) -> Self {
         Self {
             thread,
             path,
+            link: None,
             access,
             is_folder: false,
             is_lookup: false,
@@ -137,7 +142,8 @@ impl FileCallHandler {
             (Ok(found), Want::Lookup) => {
                 let is_folder = kind(&found.fd).ok()? == FileType::Directory;
                 let access = if is_folder { FileAccess::List } else { FileAccess::Read };
-                Some(Accessed { is_folder, is_lookup: true, ..Accessed::new(thread, found.path, access) })
+                let Found { path, link, .. } = found;
+                Some(Accessed { link, is_folder, is_lookup: true, ..Accessed::new(thread, path, access) })
             }
             (Err(Errno::NOENT | Errno::ACCESS), _) if self.root.is_masked(thread, &path) => {
                 let access = match named.want {
@@ -163,7 +169,7 @@ impl FileCallHandler {
     }
 
     /// An access to what is there.
-    fn access(&self, thread: i32, Found { fd, path }: Found, access: FileAccess) -> Option<Accessed> {
+    fn access(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Option<Accessed> {
         let is_folder = kind(&fd).ok()? == FileType::Directory;
         let access = match access {
             FileAccess::Read if is_folder => FileAccess::List,
@@ -171,7 +177,7 @@ impl FileCallHandler {
         };
         let refused_by = self.rights.refusal(&path, access).or_else(|| self.mount_refusal(&fd, &path, access));
         let is_refused_by_mode = refused_by.is_some() && !self.identity.may_use(&fd, access);
-        Some(Accessed { is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) })
+        Some(Accessed { link, is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) })
     }
 
     /// A change of the entry `name` in the folder of `path`.

@@ -72,6 +72,8 @@ pub(super) struct Found {
     pub(super) fd: OwnedFd,
     /// Its path in the sandbox, without symlinks.
     pub(super) path: PathBuf,
+    /// The symlink by which it was found, if the last part of its name is one.
+    pub(super) link: Option<PathBuf>,
 }
 
 impl Root {
@@ -98,15 +100,20 @@ impl Root {
         // Without symlinks on its way a path is its own.
         match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
             Ok(fd) if !is_followed || kind(&fd)? != FileType::Symlink => {
-                return Ok(Found { fd, path: normalized(path) });
+                return Ok(Found { fd, path: normalized(path), link: None });
             }
             Ok(_) | Err(Errno::LOOP) => {}
             Err(errno) => return Err(errno),
         }
         let fd = open(if is_followed { OFlags::empty() } else { OFlags::NOFOLLOW }, ResolveFlags::empty())?;
-        let path = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
-        let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
-        if path.is_absolute() { Ok(Found { fd, path }) } else { Err(Errno::NOENT) }
+        let real = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
+        let real = PathBuf::from(OsString::from_vec(real.into_bytes()));
+        if !real.is_absolute() {
+            return Err(Errno::NOENT);
+        }
+        let folder = path.parent().and_then(|folder| self.find(thread, folder, true).ok());
+        let link = folder.zip(path.file_name()).map(|(folder, name)| folder.path.join(name));
+        Ok(Found { fd, link: link.filter(|link| *link != real), path: real })
     }
 
     /// Returns true if `path`, which is not there for `thread`, lies in a masked folder, which the thread may not enter. The host is
