@@ -81,6 +81,75 @@ fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_th
 }
 
 #[test]
+fn the_log_and_the_kernel_agree_on_what_is_refused() {
+    let lab = Lab::with_web();
+    let base = lab.folder("seen").display().to_string();
+    let made = lab.shell(&format!(
+        "cd {base}; mkdir -p ro rw/ro/rw rw/hidden rw/noexec other; for folder in ro rw rw/ro rw/ro/rw rw/hidden rw/noexec other; do for \
+         name in read write append both trunc there list exec rmdir unlink rename link truncate handle look tmp loader; do case $name in \
+         list|rmdir|tmp) mkdir $folder/$name;; *) printf '#!/bin/sh\\n:' > $folder/$name;; esac; done; done; chown -R {UID}:{UID} .; chmod -R \
+         777 ."
+    ));
+    assert_eq!(made, "");
+    let policy = format!(
+        "process: {{run_as_user: \"{UID}\", run_as_group: \"{UID}\"}}\nnetwork_policies: {{}}\nfilesystem_policy:\n  read_only: [{base}/ro, \
+         {base}/rw/ro]\n  read_write: [{base}/rw, {base}/rw/ro/rw]\n  hidden: [{base}/rw/hidden]\n  noexec: [{base}/rw/noexec]\n"
+    );
+    let script = r#"
+import errno, os, subprocess, sys
+base = sys.argv[1]
+def close(number): os.close(number)
+acts = {
+    "read": lambda p: close(os.open(p, os.O_RDONLY)),
+    "write": lambda p: close(os.open(p, os.O_WRONLY)),
+    "append": lambda p: close(os.open(p, os.O_WRONLY | os.O_APPEND)),
+    "both": lambda p: close(os.open(p, os.O_RDWR)),
+    "trunc": lambda p: close(os.open(p, os.O_RDONLY | os.O_TRUNC)),
+    "there": lambda p: close(os.open(p, os.O_RDONLY | os.O_CREAT)),
+    "new": lambda p: close(os.open(p, os.O_RDONLY | os.O_CREAT | os.O_EXCL)),
+    "list": os.listdir,
+    "exec": lambda p: subprocess.run([p], check=True),
+    "mkdir": os.mkdir, "mkfifo": os.mkfifo, "rmdir": os.rmdir, "unlink": os.unlink,
+    "rename": lambda p: os.rename(p, p + "d"),
+    "link": lambda p: os.link(p, p + "ed"),
+    "symlink": lambda p: os.symlink("x", p),
+    "truncate": lambda p: os.truncate(p, 0),
+    "tmp": lambda p: close(os.open(p, os.O_RDWR | os.O_TMPFILE)),
+    "handle": lambda p: close(os.open(p, os.O_PATH)),
+    "look": os.stat,
+}
+for folder in ["ro", "rw", "rw/ro", "rw/ro/rw", "rw/hidden", "rw/noexec", "other"]:
+    for name, act in acts.items():
+        path = f"{base}/{folder}/{name}"
+        try:
+            act(path)
+            outcome = "done"
+        except OSError as error:
+            outcome = "refused" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else os.strerror(error.errno)
+        print(folder, name, outcome)
+"#;
+    let finished = lab.sandbox(&policy).args(&["--log-files"]).python(script, &[&base]);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines = finished.logged("FILE:REFUSE");
+    let mut counts = [0; 2];
+    for line in finished.stdout.lines() {
+        let words: Vec<_> = line.splitn(3, ' ').collect();
+        let [folder, name, outcome] = words[..] else { panic!("{line}") };
+        let is_meant = |text: &&&str| {
+            let path = text.split_once(" -> ").and_then(|(_, rest)| rest.split(' ').nth(1)).unwrap_or_default();
+            path.strip_prefix(&format!("{base}/{folder}/{name}")).is_some_and(|rest| ["", "d", "ed"].contains(&rest))
+        };
+        let is_logged = lines.iter().any(|line| is_meant(&line));
+        // Whoever only looks is refused by a mask, and has used nothing.
+        let is_look = ["handle", "look"].contains(&name);
+        assert!(["done", "refused"].contains(&outcome), "{line}");
+        assert_eq!(is_logged, outcome == "refused" && !is_look, "{line}: {lines:#?}");
+        counts[usize::from(is_logged)] += 1;
+    }
+    assert!(counts[0] > 50 && counts[1] > 50, "{counts:?}");
+}
+
+#[test]
 fn calls_end_as_they_do_without_the_log_whatever_they_name() {
     let lab = Lab::with_web();
     let script = r#"
