@@ -48,7 +48,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env-file -d 'Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proposals -d 'Write a policy fragment that would permit the refused connections and requests' -r -F
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined, unless --observe-files shows them' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l leaks -d 'What happens to requests that hold a secret which is not for their host: report it once for each secret and host, block the request, or off' -r -f -a "report\t''
 block\t''
 off\t''"
@@ -84,7 +84,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s i -
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-interactive -d 'Never give the command the terminal; it may still be its standard input'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller\'s'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l secrets-from-env -d 'Give the command placeholders for all variables that look like secrets, each for the hosts of its issuer alone; those of unknown issuers are refused everywhere'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-files -d 'With --observe, also let the command read what its user may read, apart from keys and browsers\' profiles, and write down what it read; it writes where it may already'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-files -d 'With --observe, also let the command read what its user may read, apart from keys and browsers\' profiles, and write down what it read; what it writes to the home ends with the run'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l log-files -d 'Log each refused access to a file, with its program; every call that opens a file then takes some microseconds longer'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'

@@ -141,12 +141,16 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
     if accessed.is_refused_by_mode {
         return Some(format!("the mode of {} refuses it to the user {} in any case", path.display(), user.name));
     }
+    let is_wide = path.parent().is_none_or(|above| above == Path::new("/")) || Some(path) == user.home.as_deref();
     let (key, flag) = match access {
         FileAccess::Write => ("read_write", "--write"),
         FileAccess::Read | FileAccess::List | FileAccess::Execute => ("read_only", "--read"),
     };
     let path = path.display();
     match by {
+        RefusedBy::NoGrant if is_wide => {
+            Some(format!("{path} holds more than a command should have; list what it needs in it"))
+        }
         RefusedBy::NoGrant => Some(format!("add `- {path}` to filesystem_policy.{key} ({flag})")),
         RefusedBy::CarveOut(Restriction::ReadOnly) => {
             Some(format!("list {path} in filesystem_policy.read_write, and no folder above it in read_only"))

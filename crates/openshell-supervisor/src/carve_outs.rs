@@ -128,18 +128,19 @@ impl CarveOut {
     }
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach; `private` are folders of the sandbox's own. To be called in a private
+/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's own. To be called in a private
 /// mount namespace. Returns for each the paths that have to stay mount points; none if no grant reaches it.
 ///
 /// # Errors
 /// A carve-out cannot be enforced, or its proof fails.
 pub(crate) fn apply(
     carve_outs: &[CarveOut],
+    further: &[PathBuf],
     granted: &[Resolved<'_>],
     private: &[PathBuf],
     covers: &OpenCovers,
 ) -> Result<Vec<Places>, CarveOutError> {
-    if carve_outs.is_empty() {
+    if carve_outs.is_empty() && further.is_empty() {
         return Ok(Vec::new());
     }
     let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
@@ -150,12 +151,16 @@ pub(crate) fn apply(
         reading: of(&|grant| grant.grants_reading()),
         private: private.iter().cloned().collect(),
         mounted: BTreeSet::new(),
+        hidden: BTreeSet::new(),
     };
     let table = table()?;
     // Folders before those in them; what must hold for everything in a folder last.
     let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
     ordered.sort_by_key(|(_, carve_out)| (carve_out.restriction == Restriction::NoExec, *carve_out));
     let mut mounted = vec![Places::default(); carve_outs.len()];
+    for path in further {
+        grants.carve_out(Restriction::Hidden, path, covers)?;
+    }
     for (index, carve_out) in ordered {
         // The way to it, also if no grant reaches its end.
         let mut places = grants.keep_links(carve_out)?;
@@ -169,16 +174,13 @@ pub(crate) fn apply(
     Ok(mounted)
 }
 
-/// Returns the further names (bind mounts) of what `carve_outs` hide in `home`, as carve-outs of their own: they are not found any more
-/// once the home is an overlay.
+/// Returns the further names (bind mounts) of `paths`.
 ///
 /// # Errors
 /// The table of mounts cannot be read.
-pub(crate) fn further_names(carve_outs: &[CarveOut], home: &Path) -> Result<Vec<CarveOut>, CarveOutError> {
+pub(crate) fn further_names<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> Result<Vec<PathBuf>, CarveOutError> {
     let table = table()?;
-    let is_hidden = |out: &&CarveOut| out.restriction == Restriction::Hidden && out.path.starts_with(home);
-    let aliases = carve_outs.iter().filter(is_hidden).flat_map(|out| aliases(&out.path, &table));
-    Ok(aliases.map(|path| CarveOut { path, restriction: Restriction::Hidden, links: Places::default() }).collect())
+    Ok(paths.flat_map(|path| aliases(path, &table)).collect())
 }
 
 fn table() -> Result<Vec<TableEntry>, CarveOutError> {
@@ -193,6 +195,8 @@ struct Grants {
     private: BTreeSet<PathBuf>,
     /// Folders and symlinks that are mount points already.
     mounted: BTreeSet<PathBuf>,
+    /// Paths that are hidden already, by another name of theirs.
+    hidden: BTreeSet<PathBuf>,
 }
 
 impl Grants {
@@ -253,6 +257,9 @@ impl Grants {
         path: &Path,
         covers: &OpenCovers,
     ) -> Result<Vec<PathBuf>, CarveOutError> {
+        if restriction == Restriction::Hidden && !self.hidden.insert(path.to_owned()) {
+            return Ok(Vec::new());
+        }
         // The shortest one comes first.
         let writable = self.writing.iter().find(|grant| path.starts_with(grant)).cloned();
         let is_needed = match restriction {

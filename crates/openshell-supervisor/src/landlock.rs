@@ -234,13 +234,18 @@ impl Request {
         self
     }
 
+    /// Returns true if the run learns from what it shows.
+    pub(crate) fn is_learning(&self) -> bool {
+        self.learning != Learning::default()
+    }
+
     /// The home that shows the user's files, and keeps what is written there.
     pub(crate) fn learning_home(&self) -> Option<&Path> {
         self.learning.home.as_deref()
     }
 
     /// Makes that home one that may only be read.
-    pub(crate) fn close_learning_home(&mut self) {
+    pub fn close_learning_home(&mut self) {
         if let Some(home) = self.learning.home.take() {
             let is_it = |grant: &&mut Grant| !grant.listed && grant.path == home;
             self.grants.iter_mut().filter(is_it).for_each(|grant| grant.access = PathAccess::ReadExecute);
@@ -262,8 +267,8 @@ impl Request {
     }
 
     /// Folders whose contents are shown, and whose services stay out of reach.
-    pub(crate) fn without_services(&self) -> &BTreeSet<PathBuf> {
-        &self.learning.folders
+    pub(crate) fn without_services(&self) -> BTreeSet<PathBuf> {
+        self.learning.folders.iter().chain(&self.learning.home).cloned().collect()
     }
 
     /// Folders that the sandbox has instead of the host's: those for temporary files, unless the policy lists them. What it grants

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use openshell_policy::process::{Identity, RunAs};
 use openshell_policy::words::FileAccess;
-use rustix::fs::Access;
+use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Gid;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,15 @@ impl ProcessIdentity {
             return path.is_dir() && rustix::fs::access(path, rights).is_ok();
         }
         self.may_enter(path) && self.has_mode(path, 0o2)
+    }
+
+    /// Returns true if owner, group and mode give the user `access` to `path`, which has no symlinks, and let it be reached.
+    #[must_use]
+    pub fn may_reach(&self, path: &Path, access: FileAccess) -> bool {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+        let is_reached = self.is_callers || path.parent().is_none_or(|folder| self.may_enter(folder));
+        is_reached && self.may_use(&file, access)
     }
 
     /// Returns true if owner, group and mode give the user `access` to an open file or folder. ACLs of others are not looked at.

@@ -217,7 +217,7 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
     assert_eq!(std::fs::read_to_string(home.join(".toolrc")).unwrap(), "mine\n");
     assert!(home.join(".tool/lib/c").exists() && !home.join(".cache/tool/c").exists());
     let text = std::fs::read_to_string(&observed).unwrap();
-    let files = "filesystem_policy:\n  read_only:\n    - \"~/.config/missing/\"\n    - \"~/.tool\"\n    - \"~/.toolrc\"\n  read_write:\n    - \"";
+    let files = "filesystem_policy:\n  read_only:\n    - \"~/.config/missing/\"\n    - \"~/.tool\"\n    - \"~/.toolrc\"\n  # Caches: ";
     assert!(text.contains(files) && text.contains("\n    - \"~/.cache/tool\"\n"), "{text}");
     let toolrc = home.join(".toolrc").display().to_string();
     for comment in [
@@ -242,7 +242,13 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
         let is_refused = ["Permission denied", "Read-only file system"].iter().any(|why| finished.stderr.contains(why));
         assert!(finished.code() > 0 && is_refused, "{refused}: {finished:?}");
     }
-    // A further run adds to it.
+    // A further run adds to it, and takes nothing of what is writable away.
+    let cached = ["--observe-files", "--observe", &observed, "--observe-merge"];
+    let cached = in_project(&lab, &cached).sh("cat ~/.cache/tool/c; cat ~/.cache/tool/later; head -c0 ~/.tool/lib/d");
+    assert_eq!(cached.stdout, "c\n", "{cached:?}");
+    let written =
+        in_project(&lab, &["-p", &observed]).sh("echo d > ~/.cache/tool/c && echo later > ~/.cache/tool/later");
+    assert_eq!(written.code(), 0, "{written:?}");
     let merged = in_project(&lab, &["--observe-files", "--observe", &observed, "--observe-merge"])
         .sh("cat ~/.config/other/settings");
     assert_eq!(merged.stdout, "other\n", "{merged:?}");
@@ -288,6 +294,33 @@ fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found
     }
     let enforced = run(&["-p", &observed]);
     assert_eq!(enforced.stdout, expected, "{enforced:?}");
+}
+
+#[test]
+fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
+    let lab = Lab::with_web();
+    let home = home(&lab);
+    let (alias, mount) = (lab.folder("alias"), home.join("mount"));
+    let made = lab.shell(&format!(
+        "cd {}; mkdir mount; mount -t tmpfs none mount; echo host > mount/file; mkdir -p secrets; echo 'credentials: {{KEY: {{value: \
+         s3cret-of-the-run, hosts: [a.test]}}}}' > secrets/creds.yaml; chown -R {UID}:{UID} mount secrets; chmod 600 secrets/creds.yaml; \
+         mount --bind . {}",
+        home.display(),
+        alias.display()
+    ));
+    assert_eq!(made, "");
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let credentials = home.join("secrets/creds.yaml").display().to_string();
+    let script = format!(
+        "echo changed > {mount}/file; echo new > {mount}/new; cat {mount}/file; for place in ~ {alias}; do cat $place/.ssh/id \
+         $place/secrets/creds.yaml; cat $place/.toolrc; done",
+        mount = mount.display(),
+        alias = alias.display()
+    );
+    let flags = ["--credentials", &credentials, "--observe-files", "--observe", &observed];
+    let finished = in_project(&lab, &flags).env("HOME", home.to_str().unwrap()).sh(&script);
+    assert_eq!(finished.stdout, "host\nmine\nmine\n", "{finished:?}");
+    assert_eq!(lab.shell(&format!("cat {0}/file; ls {0}", mount.display())), "host\nfile\n");
 }
 
 #[test]

@@ -96,12 +96,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) proposals: Option<PathBuf>,
 
-    /// Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined
+    /// Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined, unless --observe-files shows them
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
 
     /// With --observe, also let the command read what its user may read, apart from keys and browsers' profiles, and write down what
-    /// it read; it writes where it may already
+    /// it read; what it writes to the home ends with the run
     #[arg(long, requires = "observe")]
     pub(crate) observe_files: bool,
 

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::logging;
 use crate::look_up::look_up;
 use crate::refusals::Refusals;
-use observed::{Earlier, earlier, observed_policy, united};
+use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
 use output_file::OutputFile;
 
@@ -37,7 +37,7 @@ struct Observed {
     /// Files that the run reads, if they are observed.
     files: Option<Arc<ObservedFiles>>,
     /// Home of the workload's user.
-    home: Option<PathBuf>,
+    home: Option<Home>,
     /// What is kept of earlier runs.
     before: Earlier,
 }
@@ -47,7 +47,7 @@ impl RunReports {
     ///
     /// # Errors
     /// A file cannot be written, is an input of the run, or was not written by an earlier run.
-    pub(crate) fn prepare(config: &Config, started: &Policy, home: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(config: &Config, started: &Policy, home: Option<&Path>) -> anyhow::Result<Self> {
         let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
             let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
@@ -58,6 +58,7 @@ impl RunReports {
             Some(mut output) => {
                 let before = earlier(&mut output, started, config.observe_merge)?;
                 let files = config.observe_files.then(Arc::default);
+                let home = home.and_then(Home::at);
                 Some(Observed { output, observations: Arc::default(), files, home, before })
             }
             None => None,
@@ -114,9 +115,12 @@ impl RunReports {
         if let Some(Observed { output, observations, files, home, before }) = &mut self.observed {
             let (all, is_complete) = observations.all();
             let Earlier { endpoints, paths } = std::mem::take(before);
-            let mut learned = files.as_ref().map(|files| files.learned(home.as_deref())).unwrap_or_default();
+            let mut learned = files
+                .as_ref()
+                .map(|files| files.learned(home.as_ref().map(|home| home.path.as_path())))
+                .unwrap_or_default();
             learned.is_incomplete |= !is_complete;
-            let paths = paths.with(&learned, &self.started, home.as_deref());
+            let paths = paths.with(&learned, &self.started, home.as_ref());
             output.write(&observed_policy(&self.started, united(endpoints, all), &paths, &learned))?;
         }
         Ok(())

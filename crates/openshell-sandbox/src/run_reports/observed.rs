@@ -30,6 +30,7 @@ const INCOMPLETE: &str = "# Incomplete: ";
 const LEFT_OUT: &str = "# Left out: ";
 const PATHS: &str = "# paths: ";
 const NOT_KEPT: &str = "# Not kept: ";
+const CACHES: &str = "# Caches: ";
 
 /// Paths that were written and are not granted, in comments.
 const NOT_KEPT_LINES: usize = 16;
@@ -58,20 +59,22 @@ impl LearnedPaths {
     }
 
     /// Returns the same with what was `learned`, and the private paths in it.
-    pub(super) fn with(mut self, learned: &Learned, started: &Policy, home: Option<&Path>) -> Self {
-        let private = learning::private_paths(home, started.filesystem());
+    pub(super) fn with(mut self, learned: &Learned, started: &Policy, home: Option<&Home>) -> Self {
+        let private = learning::private_paths(home.map(|home| home.path.as_path()), started.filesystem());
         let is_in = |path: &&GrantedPath| learned.read.iter().any(|folder| path.as_path().starts_with(folder));
-        self.hidden.extend(private.iter().filter(is_in).filter_map(|path| in_home(path.as_path(), home)));
-        self.read_write.extend(learned.written.iter().filter_map(|path| in_home(path, home)));
-        let is_written = |path: &&PathBuf| learned.written.iter().any(|folder| path.starts_with(folder));
-        let read = learned.read.iter().filter(|path| !is_written(path));
-        self.read_only.extend(read.filter_map(|path| in_home(path, home)));
-        let is_learned = |path: &&PathBuf| {
-            let mut learned = learned.read.iter().chain(&learned.written);
-            !learned.any(|folder| path.starts_with(folder))
-        };
-        let missing = learned.missing.iter().filter(is_learned).filter_map(|path| in_home(path, home));
-        self.read_only.extend(missing.map(|path| format!("{path}/")));
+        let text = |path: &Path| written_path(path, home);
+        self.hidden.extend(private.iter().filter(is_in).filter_map(|path| text(path.as_path())));
+        self.read_write.extend(learned.written.iter().filter_map(|path| text(path)));
+        self.read_only.extend(learned.read.iter().filter_map(|path| text(path)));
+        self.read_only.extend(learned.missing.iter().filter_map(|path| text(path)).map(|path| format!("{path}/")));
+        // A path below a writable one would be kept from being written; one that is there is not missing.
+        let (writable, all) = (&self.read_write, self.read_only.clone());
+        self.read_only.retain(|path| {
+            let is_within = |above: &String| Path::new(path).starts_with(above);
+            let is_found = || all.iter().any(|other| other != path && Path::new(other).starts_with(path));
+            let is_covered = all.iter().any(|other| other != path && !other.ends_with('/') && is_within(other));
+            !(writable.iter().any(is_within) || is_covered || path.ends_with('/') && is_found())
+        });
         self
     }
 
@@ -80,9 +83,26 @@ impl LearnedPaths {
     }
 }
 
+/// The home of the workload's user, without symlinks.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) path: PathBuf,
+    /// True if `~` means this path.
+    is_tilde: bool,
+}
+
+impl Home {
+    /// Returns the home at `path`, if there is one.
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let real = std::fs::canonicalize(path).ok()?;
+        Some(Self { is_tilde: real == path, path: real })
+    }
+}
+
 /// Returns `path` as a policy names it, by `~` in the user's home; `None` if it would mean others too, or is no text.
-fn in_home(path: &Path, home: Option<&Path>) -> Option<String> {
-    let text = match home.and_then(|home| path.strip_prefix(home).ok()) {
+fn written_path(path: &Path, home: Option<&Home>) -> Option<String> {
+    let home = home.filter(|home| home.is_tilde);
+    let text = match home.and_then(|home| path.strip_prefix(&home.path).ok()) {
         Some(rest) => format!("~/{}", rest.to_str()?),
         None => path.to_str()?.to_owned(),
     };
@@ -131,8 +151,9 @@ pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool
 
 /// Returns the number of the first line of `text` that differs from `written`, apart from the comments of an observed policy.
 fn first_difference(text: &str, written: &str) -> Option<usize> {
-    let is_comment =
-        |line: &str| [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_KEPT].iter().any(|known| line.starts_with(known));
+    let is_comment = |line: &str| {
+        [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_KEPT, CACHES].iter().any(|known| line.starts_with(known))
+    };
     let content = |line: &&str| !is_comment(line.trim_start());
     let mut written = written.lines().filter(content);
     let mut there = text.lines().enumerate().filter(|(_, line)| content(line));
@@ -291,6 +312,9 @@ fn filesystem_policy(started: &Value, paths: &LearnedPaths) -> String {
         let listed = section.remove(key);
         let listed = listed.iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
         let lines: Vec<_> = listed.chain(learned.iter().map(String::as_str)).map(quoted).collect();
+        if key == "read_write" && !learned.is_empty() {
+            text.push_str(&format!("  {CACHES}programs outside use what a command writes to them, and may run it.\n"));
+        }
         if !lines.is_empty() {
             text.push_str(&format!("  {key}:\n    - {}\n", lines.join("\n    - ")));
         }
@@ -303,13 +327,13 @@ fn filesystem_policy(started: &Value, paths: &LearnedPaths) -> String {
 mod tests {
     use std::fs::File;
     use std::io::{Seek, Write};
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use openshell_policy::yaml;
     use openshell_proxy::observe::Observation;
     use rustix::fs::{MemfdFlags, memfd_create};
 
-    use super::{LearnedPaths, earlier, observed_policy, united};
+    use super::{Home, LearnedPaths, earlier, observed_policy, united};
     use crate::run_reports::observed_files::Learned;
     use crate::run_reports::output_file::OutputFile;
 
@@ -337,14 +361,16 @@ mod tests {
         let (started, _) = yaml::policy(started).unwrap();
         let mut file = File::from(memfd_create("observed", MemfdFlags::CLOEXEC).unwrap());
         let learned = Learned {
-            read: ["/home/kim/.npmrc", "/opt/a \"b\"", "/opt/left*"].map(PathBuf::from).into(),
-            missing: ["/home/kim/.config/git", "/home/kim/.cache/pip/x"].map(PathBuf::from).into(),
+            read: ["/home/kim/.npmrc", "/home/kim/.cache/uv/x", "/opt/a \"b\"", "/opt/left*"].map(PathBuf::from).into(),
+            missing: ["/home/kim/.config/git", "/home/kim/.cache/pip/x", "/home/kim/.npmrc"].map(PathBuf::from).into(),
             written: [PathBuf::from("/home/kim/.cache/pip")].into(),
             not_listed: [PathBuf::from("/home/kim")].into(),
             not_written: [PathBuf::from("/home/kim/.npm")].into(),
             is_incomplete: true,
         };
-        let paths = LearnedPaths::default().with(&learned, &started, Some(Path::new("/home/kim")));
+        let home = Home { path: PathBuf::from("/home/kim"), is_tilde: true };
+        let before = LearnedPaths { read_write: ["~/.cache/uv".to_owned()].into(), ..LearnedPaths::default() };
+        let paths = before.with(&learned, &started, Some(&home));
         assert_eq!(paths.read_only, ["/opt/a \"b\"", "~/.config/git/", "~/.npmrc"].map(str::to_owned).into());
         file.write_all(observed_policy(&started, united(Vec::new(), all), &paths, &learned).as_bytes()).unwrap();
         file.rewind().unwrap();

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::words::FileAccess;
 use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy};
+use openshell_supervisor::run_as::ProcessIdentity;
+use openshell_supervisor::trusted_symlinks::resolve;
 
 /// Paths that are kept, and their bytes.
 const PATHS: usize = 65_536;
@@ -17,21 +19,23 @@ const FILES: usize = 2;
 /// Folders in a home that hold those of many programs.
 const SHARED: &[&str] = &[".config", ".cache", ".local", ".local/share", ".local/state", ".local/lib", ".local/bin"];
 
-/// Folders in a home for caches, which programs fill again. Nothing in them runs by itself.
+/// Folders in a home for caches. Programs outside use what is in them, and run some of it, which the policy says.
 const CACHES: &[&str] = &[
-    ".npm",
+    ".npm/_cacache",
+    ".npm/_logs",
     ".yarn/berry/cache",
     ".bun/install/cache",
     ".local/share/pnpm/store",
     ".local/state/pnpm",
     ".cargo/registry",
     ".cargo/git",
-    "go/pkg",
+    "go/pkg/mod",
+    "go/pkg/sumdb",
     ".gradle/caches",
     ".m2/repository",
     ".ivy2/cache",
     ".nuget/packages",
-    ".pub-cache",
+    ".pub-cache/hosted",
 ];
 
 /// Accesses of an observed run beyond its policy.
@@ -82,31 +86,28 @@ impl Seen {
 }
 
 impl ObservedFiles {
-    /// Adds an access, unless `of_policy` covers it or the path is hidden.
-    pub(crate) fn add(&self, accessed: &Accessed, of_policy: &FileRights) {
-        let Accessed { path, link, access, is_folder, is_lookup, .. } = accessed;
+    /// Adds an access of a process of `identity`, unless `of_policy` covers it, or the path is hidden or refused by its mode.
+    pub(crate) fn add(&self, accessed: &Accessed, of_policy: &FileRights, identity: &ProcessIdentity) {
+        let Accessed { path, link, access, is_folder, is_lookup, is_missing, .. } = accessed;
+        // A file that is found by a symlink has to be found again. Only root's are followed; of others the folder is in sight, where
+        // that holds nothing but programs.
+        let link = link.as_deref().and_then(|link| if resolve(link).is_ok() { Some(link) } else { bin(link) });
+        let is_hidden = |link: &&Path| !of_policy.grants(link, FileAccess::List);
+        let link = link.filter(is_hidden).map(|link| Accessed::new(accessed.thread, link.to_owned(), FileAccess::Read));
+        // Looking at a folder is no use of what is in it.
+        let is_beyond = !(of_policy.grants(path, *access) || *is_lookup && *is_folder);
+        let is_permitted = || *is_missing || *access == FileAccess::Write || identity.may_reach(path, *access);
+        let is_needed = is_beyond && is_permitted();
         // A panic elsewhere cannot leave the value half changed.
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The folder of a symlink has to be in sight too.
-        if let Some(folder) =
-            link.as_deref().and_then(Path::parent).filter(|folder| !of_policy.grants(folder, FileAccess::List))
-        {
-            let links =
-                Accessed { is_folder: true, ..Accessed::new(accessed.thread, folder.to_owned(), FileAccess::List) };
-            seen.insert(&links);
-        }
-        // Looking at a folder is no use of what is in it.
-        if of_policy.grants(path, *access) || *is_lookup && *is_folder {
-            return;
-        }
-        seen.insert(accessed);
+        link.iter().chain(is_needed.then_some(accessed)).for_each(|accessed| seen.insert(accessed));
     }
 
     /// Adds the program of a run, found by `path`.
-    pub(crate) fn add_program(&self, path: &Path, of_policy: &FileRights) {
+    pub(crate) fn add_program(&self, path: &Path, of_policy: &FileRights, identity: &ProcessIdentity) {
         if let Ok(real) = std::fs::canonicalize(path) {
             let link = Some(path.to_owned()).filter(|path| *path != real);
-            self.add(&Accessed { link, ..Accessed::new(0, real, FileAccess::Execute) }, of_policy);
+            self.add(&Accessed { link, ..Accessed::new(0, real, FileAccess::Execute) }, of_policy, identity);
         }
     }
 
@@ -152,14 +153,23 @@ pub(super) struct Learned {
     pub(super) is_incomplete: bool,
 }
 
+/// Returns the folder of a program, if it holds programs alone.
+fn bin(program: &Path) -> Option<&Path> {
+    program.parent().filter(|folder| folder.ends_with("bin") || folder.ends_with(".bin"))
+}
+
 /// Returns the cache of one program that `path` lies in, a folder of its own.
 fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let home = home?;
     let rest = path.strip_prefix(home).ok()?;
     let known = CACHES.iter().find(|cache| rest.starts_with(cache)).map(|cache| home.join(cache));
-    let of_program = || Some(home.join(".cache").join(rest.strip_prefix(".cache").ok()?.iter().next()?));
-    // A file there is no folder to write to.
-    known.or_else(of_program).filter(|cache| !cache.is_file())
+    let of_program = || {
+        let mut names = rest.strip_prefix(".cache").ok()?.iter();
+        // A file there is no folder to write to.
+        let folder = home.join(".cache").join(names.next()?);
+        names.next().map(|_| folder)
+    };
+    known.filter(|cache| cache != path || !path.is_file()).or_else(of_program)
 }
 
 /// Folders that hold what belongs to many programs, so that none of them is granted as a whole.
@@ -203,10 +213,6 @@ impl SharedFolders<'_> {
             match folder.ancestors().take_while(|above| !self.contains(above)).last() {
                 Some(owner) => groups.entry(owner).or_default().push((path, folder)),
                 None if path != folder => drop(folded.insert(path.to_owned())),
-                // Executables of the user's.
-                None if folder.ends_with("bin") && folder.starts_with(self.home.unwrap_or(Path::new("/"))) => {
-                    folded.insert(path.to_owned());
-                }
                 // A shared folder was listed: what it holds is not for the command.
                 None => {}
             }

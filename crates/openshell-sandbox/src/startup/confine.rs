@@ -261,7 +261,7 @@ impl PendingConfinement {
         host: &mut Host,
         signals: &mut mpsc::Receiver<Received>,
     ) -> anyhow::Result<Confined> {
-        let Self { confining, granted, secrets, carve_outs } = self;
+        let Self { confining, mut granted, secrets, carve_outs } = self;
         #[expect(
             deprecated,
             reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
@@ -284,6 +284,7 @@ impl PendingConfinement {
             host.tls.authority = None;
         }
         if let Some(why) = &enforced.no_learning_home {
+            granted.close_learning_home();
             logging::config_event(ConfigState::Degraded, Severity::Medium, why);
         }
         if let Some(why) = &enforced.no_names {

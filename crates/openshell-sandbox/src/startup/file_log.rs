@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use openshell_supervisor::file_calls::{self, Accessed, FileObserver, FileRights};
+use openshell_supervisor::run_as::ProcessIdentity;
 use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
 
 use crate::file_refusals::FileRefusals;
@@ -24,7 +25,8 @@ impl FileLog {
     pub(super) fn handler(self, calls: &WaitingCalls) -> Handler {
         let Self { rights, refusals, observed, of_policy } = self;
         let identity = refusals.identity().clone();
-        file_calls::handler(calls, rights, identity, Arc::new(Receivers { refusals, observed, of_policy }))
+        let receivers = Receivers { refusals, observed, of_policy, identity: identity.clone() };
+        file_calls::handler(calls, rights, identity, Arc::new(receivers))
     }
 }
 
@@ -32,12 +34,13 @@ struct Receivers {
     refusals: Arc<FileRefusals>,
     observed: Option<Arc<ObservedFiles>>,
     of_policy: FileRights,
+    identity: ProcessIdentity,
 }
 
 impl FileObserver for Receivers {
     fn accessed(&self, accessed: Accessed) {
         if let Some(observed) = &self.observed {
-            observed.add(&accessed, &self.of_policy);
+            observed.add(&accessed, &self.of_policy, &self.identity);
         }
         // Looking at a path is no attempt to use it.
         if !accessed.is_lookup {

@@ -185,7 +185,7 @@ pub(crate) async fn start(
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
-    let run_reports = RunReports::prepare(config, policy, plan.user.home.clone())?;
+    let run_reports = RunReports::prepare(config, policy, plan.user.home.as_deref())?;
     let report = |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
     let gateway = receiver.map(report).transpose()?;
     let protected = confine::protected(config, &plan, &host, &run_reports)?;
@@ -230,7 +230,7 @@ pub(crate) async fn start(
         let (rights, of_policy) = confined.file_rights();
         let (refusals, observed) = (Arc::clone(refusals), services.run_reports.observed_files());
         if let (Some(observed), Some(program)) = (&observed, program(&config.command, &environment)) {
-            observed.add_program(&program, &of_policy);
+            observed.add_program(&program, &of_policy, &plan.user.identity);
         }
         FileLog { rights, refusals, observed, of_policy }
     });

@@ -48,8 +48,9 @@ impl Plan {
         check_workdir(config, policy.filesystem())?;
         let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
+        let real_home = user.home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
         if config.observe_files {
-            filesystem.hidden.extend(learning::private_paths(user.home.as_deref(), &filesystem));
+            filesystem.hidden.extend(learning::private_paths(real_home.as_deref(), &filesystem));
         }
         let carve_outs =
             CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs, &config.policy.folders.presets)?;
@@ -60,7 +61,7 @@ impl Plan {
         filesystem.read_only.retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
         let landlock = Request::new(&filesystem, config.workdir.as_deref());
         let landlock = match config.observe_files {
-            true => landlock.learning(learning::learning(user.home.as_deref())?),
+            true => landlock.learning(learning::learning(real_home.as_deref())?),
             false => landlock,
         };
         // A slow file system is waited for here, where a signal still ends the start.

@@ -13,7 +13,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::carve_outs::{self, CarveOut, CarveOutError, Places};
+use crate::carve_outs::{self, CarveOut, CarveOutError, Places, Restriction};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind, cover};
@@ -264,21 +264,19 @@ impl Confinement {
         let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
         let [no_trust, no_names] = self.mount();
-        let further = self.landlock.learning_home().map(|home| carve_outs::further_names(&self.carve_outs, home));
-        let further = further.transpose().map_err(ApplyError::CarveOut)?.unwrap_or_default();
+        let further =
+            if self.landlock.is_learning() { self.further_names().map_err(ApplyError::CarveOut)? } else { Vec::new() };
         let no_learning_home = self.mount_learning_home();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
         // Masking lists the host's sockets, so it happens in the host's network namespace.
-        let not_masked = mask_all_but(self.visible(&granted), self.landlock.without_services(), self.identity.uid);
+        let not_masked = mask_all_but(self.visible(&granted), &self.landlock.without_services(), self.identity.uid);
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
-        let wanted = [self.carve_outs.as_slice(), &further].concat();
-        let mut carve_outs =
-            carve_outs::apply(&wanted, &granted, self.landlock.private(), &covers).map_err(ApplyError::CarveOut)?;
-        carve_outs.truncate(self.carve_outs.len());
+        let carve_outs = carve_outs::apply(&self.carve_outs, &further, &granted, self.landlock.private(), &covers)
+            .map_err(ApplyError::CarveOut)?;
         let protected =
             protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
         let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
@@ -340,13 +338,24 @@ impl Confinement {
         private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })
     }
 
+    /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's secrets.
+    fn further_names(&self) -> Result<Vec<PathBuf>, CarveOutError> {
+        let hidden = self.carve_outs.iter().filter(|out| out.restriction == Restriction::Hidden).map(|out| &out.path);
+        let secrets = self.protected.iter().filter(|path| path.holds_secret).map(|path| &path.path);
+        carve_outs::further_names(hidden.chain(secrets))
+    }
+
     /// Mounts the home of an observed run; returns the description of a failure, under which the home may only be read.
     fn mount_learning_home(&mut self) -> Option<String> {
         let home = self.landlock.learning_home()?.to_owned();
         let listed = self.landlock.listed().map(Path::to_owned);
         let error = learning_home::mount(&home, listed, self.tmp_bytes).err()?;
         self.landlock.close_learning_home();
-        Some(format!("cannot keep what is written to {} in the sandbox: {error}", home.display()))
+        Some(format!(
+            "the observed command may not write to {}: an overlay cannot be mounted there ({error}), as over mounts of others in a user \
+             namespace",
+            home.display()
+        ))
     }
 
     /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must exist to be

@@ -10,10 +10,14 @@ use crate::sys::notify::Notification;
 pub(super) enum Want {
     /// Access to the file or folder itself; if there is none, the call makes it where `creates` is true.
     Access { access: FileAccess, creates: bool },
+    /// To make a file without a name in the folder.
+    Unnamed,
     /// To add an entry to its folder, which the kernel looks for first.
     NewEntry,
-    /// To remove the entry from its folder, or to replace it.
+    /// To remove the entry, which is there, from its folder.
     Entry,
+    /// To add the entry to its folder, or to replace it.
+    Target,
     /// To look at it.
     Lookup,
 }
@@ -45,7 +49,7 @@ pub(super) fn named(call: &Notification, read_word: impl Fn(u64) -> Option<u64>)
     let entry = |folder: u64, address, want| Named { folder: folder as i32, address, is_followed: false, want };
     let new = |folder, address| [Some(entry(folder, address, Want::NewEntry)), None];
     let renamed =
-        |folder, address, to, name| [Some(entry(folder, address, Want::Entry)), Some(entry(to, name, Want::Entry))];
+        |folder, address, to, name| [Some(entry(folder, address, Want::Entry)), Some(entry(to, name, Want::Target))];
     let access = |access| Want::Access { access, creates: false };
     let is_followed = |flags: u64| flags as i32 & AT_SYMLINK_NOFOLLOW == 0;
     match c_long::from(call.number) {
@@ -90,6 +94,8 @@ fn opened(flags: i32) -> (Want, bool) {
     let want = match () {
         // Landlock leaves it alone.
         () if flags & libc::O_PATH != 0 => Want::Lookup,
+        () if flags & libc::O_TMPFILE == libc::O_TMPFILE => Want::Unnamed,
+        () if is_exclusive => Want::NewEntry,
         () => Want::Access {
             access: if is_written { FileAccess::Write } else { FileAccess::Read },
             creates: flags & libc::O_CREAT != 0,
@@ -122,10 +128,11 @@ mod tests {
             (libc::SYS_openat, [5, 7, libc::O_RDWR as u64, 0, 0, 0], vec![(5, 7, true, write)]),
             (libc::SYS_openat, [5, 7, libc::O_TRUNC as u64, 0, 0, 0], vec![(5, 7, true, write)]),
             (libc::SYS_openat, [5, 7, create, 0, 0, 0], vec![(5, 7, true, access(FileAccess::Read, true))]),
+            (libc::SYS_openat, [5, 7, create | libc::O_EXCL as u64, 0, 0, 0], vec![(5, 7, false, Want::NewEntry)]),
             (libc::SYS_openat, [5, 7, libc::O_PATH as u64, 0, 0, 0], vec![(5, 7, true, Want::Lookup)]),
             (libc::SYS_openat2, [5, 7, 9, 24, 0, 0], vec![(5, 7, true, write)]),
             (libc::SYS_execve, [7, 8, 9, 0, 0, 0], vec![(AT_FDCWD, 7, true, access(FileAccess::Execute, false))]),
-            (libc::SYS_renameat2, [5, 7, 6, 8, 0, 0], vec![(5, 7, false, Want::Entry), (6, 8, false, Want::Entry)]),
+            (libc::SYS_renameat2, [5, 7, 6, 8, 0, 0], vec![(5, 7, false, Want::Entry), (6, 8, false, Want::Target)]),
             (libc::SYS_symlinkat, [7, 6, 8, 0, 0, 0], vec![(6, 8, false, Want::NewEntry)]),
             (libc::SYS_linkat, [5, 7, 6, 8, 0, 0], vec![(6, 8, false, Want::NewEntry)]),
             (libc::SYS_mkdirat, [5, 7, 0, 0, 0, 0], vec![(5, 7, false, Want::NewEntry)]),

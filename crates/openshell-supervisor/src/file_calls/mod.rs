@@ -111,12 +111,14 @@ impl Handle for FileCallHandler {
             (filled == word.len()).then(|| u64::from_ne_bytes(word))
         };
         for named in named(call, read_word).into_iter().flatten() {
-            if let Some(accessed) = self.look_at(call.thread, &named)
-                // What was read is true of the caller if it waits still.
-                && notify::is_waiting(self.listener.as_fd(), call.id)
-            {
-                self.observer.accessed(accessed);
+            let all = self.look_at(call.thread, &named);
+            // What is not there is not renamed.
+            let is_over = all.is_empty() && named.want == Want::Entry;
+            // What was read is true of the caller if it waits still.
+            if is_over || !notify::is_waiting(self.listener.as_fd(), call.id) {
+                break;
             }
+            all.into_iter().for_each(|accessed| self.observer.accessed(accessed));
         }
         Answer::Continue
     }
@@ -127,69 +129,84 @@ impl Handle for FileCallHandler {
 }
 
 impl FileCallHandler {
-    /// Returns the access that a call asks for by one of its paths; `None` if that is not there, or no rule is about it.
-    fn look_at(&self, thread: i32, named: &Named) -> Option<Accessed> {
-        let path = place::absolute(thread, named.folder, place::read_path(thread, named.address)?)?;
-        // Processes of the sandbox, which come and go.
-        if path.starts_with("/proc") {
-            return None;
-        }
+    /// Returns the accesses that a call asks for by one of its paths; none if that is not there, or no rule is about it.
+    fn look_at(&self, thread: i32, named: &Named) -> Vec<Accessed> {
+        let path = place::read_path(thread, named.address);
+        let path = path.and_then(|path| place::absolute(thread, named.folder, path));
+        // Those in /proc are processes of the sandbox, which come and go.
+        let Some(path) = path.filter(|path| !path.starts_with("/proc")) else { return Vec::new() };
         match (self.root.find(thread, &path, named.is_followed), named.want) {
             (Ok(found), Want::Access { access, .. }) => self.access(thread, found, access),
+            (Ok(found), Want::Unnamed) => vec![self.judged(thread, found, FileAccess::Write)],
             // It is there, and that is the answer.
-            (Ok(_), Want::NewEntry) => None,
-            (Ok(found), Want::Entry) => self.entry(thread, &path, found.path.file_name()?.as_ref()),
-            (Ok(found), Want::Lookup) => {
-                let is_folder = kind(&found.fd).ok()? == FileType::Directory;
-                let access = if is_folder { FileAccess::List } else { FileAccess::Read };
-                let Found { path, link, .. } = found;
-                Some(Accessed { link, is_folder, is_lookup: true, ..Accessed::new(thread, path, access) })
-            }
+            (Ok(_), Want::NewEntry) => Vec::new(),
+            (Ok(_), Want::Entry | Want::Target) => self.entry(thread, &path),
+            (Ok(found), Want::Lookup) => self.lookup(thread, found),
             (Err(Errno::NOENT | Errno::ACCESS), _) if self.root.is_masked(thread, &path) => {
-                let access = match named.want {
-                    Want::Access { access, .. } => access,
-                    Want::NewEntry | Want::Entry => FileAccess::Write,
-                    Want::Lookup => FileAccess::Read,
+                let (path, is_lookup) = (place::normalized(&path), named.want == Want::Lookup);
+                let (access, is_entry) = match named.want {
+                    Want::Access { access, .. } => (access, false),
+                    Want::Unnamed => (FileAccess::Write, false),
+                    Want::NewEntry | Want::Entry | Want::Target => (FileAccess::Write, true),
+                    Want::Lookup => (FileAccess::Read, false),
                 };
-                let (is_lookup, is_entry) =
-                    (named.want == Want::Lookup, matches!(named.want, Want::NewEntry | Want::Entry));
-                let path = place::normalized(&path);
                 let refused_by = self.rights.refusal(&path, access).or(Some(RefusedBy::NoGrant));
-                Some(Accessed { is_lookup, is_entry, refused_by, ..Accessed::new(thread, path, access) })
+                vec![Accessed { is_lookup, is_entry, refused_by, ..Accessed::new(thread, path, access) }]
             }
-            (Err(Errno::NOENT), Want::Access { creates: true, .. } | Want::NewEntry | Want::Entry) => {
-                self.entry(thread, &path, path.file_name()?.as_ref())
+            (Err(Errno::NOENT), Want::Access { creates: true, .. } | Want::NewEntry | Want::Target) => {
+                self.entry(thread, &path)
             }
             (Err(Errno::NOENT), Want::Access { creates: false, .. } | Want::Lookup) => {
                 let path = place::normalized(&path);
-                Some(Accessed { is_missing: true, ..Accessed::new(thread, path, FileAccess::Read) })
+                vec![Accessed { is_missing: true, ..Accessed::new(thread, path, FileAccess::Read) }]
             }
-            (Err(_), _) => None,
+            (Err(_), _) => Vec::new(),
         }
     }
 
-    /// An access to what is there.
-    fn access(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Option<Accessed> {
-        let is_folder = kind(&fd).ok()? == FileType::Directory;
-        let access = match access {
-            FileAccess::Read if is_folder => FileAccess::List,
-            access => access,
-        };
-        let refused_by = self.rights.refusal(&path, access).or_else(|| self.mount_refusal(&fd, &path, access));
-        let is_refused_by_mode = refused_by.is_some() && !self.identity.may_use(&fd, access);
-        Some(Accessed { link, is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) })
+    /// Looking at what is there.
+    fn lookup(&self, thread: i32, Found { fd, path, link }: Found) -> Vec<Accessed> {
+        let Ok(kind) = kind(&fd) else { return Vec::new() };
+        let is_folder = kind == FileType::Directory;
+        let access = if is_folder { FileAccess::List } else { FileAccess::Read };
+        vec![Accessed { link, is_folder, is_lookup: true, ..Accessed::new(thread, path, access) }]
     }
 
-    /// A change of the entry `name` in the folder of `path`.
-    fn entry(&self, thread: i32, path: &Path, name: &Path) -> Option<Accessed> {
-        let folder = self.root.find(thread, path.parent()?, true).ok()?;
+    /// An access to what is there.
+    fn access(&self, thread: i32, found: Found, access: FileAccess) -> Vec<Accessed> {
+        let access = match (access, kind(&found.fd)) {
+            (FileAccess::Read, Ok(FileType::Directory)) => FileAccess::List,
+            // No rule is asked: it is neither written nor executed.
+            (FileAccess::Write | FileAccess::Execute, Ok(FileType::Directory)) => return Vec::new(),
+            (FileAccess::Execute, Ok(kind)) if kind != FileType::RegularFile => return Vec::new(),
+            (access, _) => access,
+        };
+        // The kernel opens that by itself.
+        let interpreter = (access == FileAccess::Execute).then(|| place::interpreter(&found.fd)).flatten();
+        let interpreter = interpreter.and_then(|path| self.root.find(thread, &path, true).ok());
+        let interpreter = interpreter.map(|found| self.judged(thread, found, FileAccess::Execute));
+        std::iter::once(self.judged(thread, found, access)).chain(interpreter).collect()
+    }
+
+    /// An access, and the part of the sandbox that refuses it.
+    fn judged(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Accessed {
+        let is_folder = kind(&fd).is_ok_and(|kind| kind == FileType::Directory);
+        let refused_by = self.rights.refusal(&path, access).or_else(|| self.mount_refusal(&fd, &path, access));
+        let is_refused_by_mode = refused_by.is_some() && !is_placeholder(&fd) && !self.identity.may_use(&fd, access);
+        Accessed { link, is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) }
+    }
+
+    /// A change of the entry that `path` names.
+    fn entry(&self, thread: i32, path: &Path) -> Vec<Accessed> {
+        let folder = path.parent().and_then(|folder| self.root.find(thread, folder, true).ok());
+        let Some((folder, name)) = folder.zip(path.file_name()) else { return Vec::new() };
         let (access, path) = (FileAccess::Write, folder.path.join(name));
         let is_hidden = self.rights.is_carved_out(&path, Restriction::Hidden);
         let hidden = is_hidden.then_some(RefusedBy::CarveOut(Restriction::Hidden));
         let refused_by = hidden.or_else(|| self.rights.refusal(&folder.path, access));
         let refused_by = refused_by.or_else(|| self.mount_refusal(&folder.fd, &path, access));
         let is_refused_by_mode = refused_by.is_some() && !self.identity.may_use(&folder.fd, access);
-        Some(Accessed { is_entry: true, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) })
+        vec![Accessed { is_entry: true, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) }]
     }
 
     /// Returns the mount over `path`, which has `fd` open, that refuses `access`.

@@ -124,6 +124,20 @@ impl Root {
     }
 }
 
+/// Bytes of a program in which the kernel looks for an interpreter (BINPRM_BUF_SIZE).
+const FIRST_BYTES: usize = 256;
+
+/// Returns the interpreter that a script, a regular file, names in its first line (execve(2)).
+pub(super) fn interpreter(program: &OwnedFd) -> Option<PathBuf> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(by_descriptor(program), flags, Mode::empty()).ok()?;
+    let mut bytes = [0; FIRST_BYTES];
+    let filled = rustix::io::read(&file, &mut bytes).ok()?;
+    let line = bytes.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let path = line.trim_ascii().split(u8::is_ascii_whitespace).next()?;
+    Some(PathBuf::from(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
+}
+
 /// Returns the kind of an open file.
 pub(super) fn kind(fd: &OwnedFd) -> rustix::io::Result<FileType> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
