@@ -264,8 +264,8 @@ fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found
     let home = home(&lab);
     let user = format!("{UID}:{UID}");
     let made = lab.shell(&format!(
-        "cd {}; mkdir -p .local/bin .local/share/tool/1.2; printf '#!/bin/sh\\necho tool $0\\n' > .local/share/tool/1.2/run; chmod 755 \
-         .local/share/tool/1.2/run; ln -s ../share/tool/1.2/run .local/bin/tool; chown -hR {user} .local",
+        "cd {}; mkdir -p .local/bin .local/share/tool/1.2; cp /bin/dash .local/share/tool/sh; printf '#!%s\\necho tool $0\\n' \
+         $PWD/.local/share/tool/sh > .local/share/tool/1.2/run; chmod 755 .local/share/tool/1.2/run; ln -s ../share/tool/1.2/run .local/bin/tool; chown -hR {user} .local",
         home.display()
     ));
     assert_eq!(made, "");
@@ -289,7 +289,12 @@ fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found
     let learnt = run(&["--preset", "agent", "--observe-files", "--observe", &observed]);
     assert_eq!(learnt.stdout, expected, "{learnt:?}");
     let text = std::fs::read_to_string(&observed).unwrap();
-    for line in ["    - \"~/.local/bin\"\n", "    - \"~/.local/share/tool/1.2/run\"\n", ".agent/\"\n"] {
+    for line in [
+        "    - \"~/.local/bin\"\n",
+        "    - \"~/.local/share/tool/1.2/run\"\n",
+        "    - \"~/.local/share/tool/sh\"\n",
+        ".agent/\"\n",
+    ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     let enforced = run(&["-p", &observed]);

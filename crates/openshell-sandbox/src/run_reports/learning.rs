@@ -83,11 +83,10 @@ pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
     Ok(Learning { folders, home: home.filter(is_home).map(Path::to_owned) })
 }
 
-/// Returns the paths in `home` that stay hidden: those that are there and that the policy does not grant by name.
+/// Returns the paths in `home` that stay hidden, whether they are there or not, but for those that the policy grants by name.
 pub(crate) fn private_paths(home: Option<&Path>, filesystem: &Filesystem) -> Vec<GrantedPath> {
     let granted = || filesystem.read_only.iter().chain(&filesystem.read_write).map(GrantedPath::as_path);
     let is_meant = |path: &Path| granted().any(|granted| granted.starts_with(path));
     let paths = home.into_iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
-    let paths = paths.filter(|path| path.symlink_metadata().is_ok() && !is_meant(path));
-    paths.map(GrantedPath::found).collect()
+    paths.filter(|path| !is_meant(path)).map(GrantedPath::found).collect()
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::words::FileAccess;
-use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy};
+use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy, interpreter};
 use openshell_supervisor::run_as::ProcessIdentity;
 use openshell_supervisor::trusted_symlinks::resolve;
 
@@ -92,7 +92,8 @@ impl ObservedFiles {
         // A file that is found by a symlink has to be found again. Only root's are followed; of others the folder is in sight, where
         // that holds nothing but programs.
         let link = link.as_deref().and_then(|link| if resolve(link).is_ok() { Some(link) } else { bin(link) });
-        let is_hidden = |link: &&Path| !of_policy.grants(link, FileAccess::List);
+        let is_in_sight = |folder: &Path| folder == Path::new("/") || of_policy.grants(folder, FileAccess::List);
+        let is_hidden = |link: &&Path| !link.parent().is_some_and(is_in_sight);
         let link = link.filter(is_hidden).map(|link| Accessed::new(accessed.thread, link.to_owned(), FileAccess::Read));
         // Looking at a folder is no use of what is in it.
         let is_beyond = !(of_policy.grants(path, *access) || *is_lookup && *is_folder);
@@ -103,10 +104,11 @@ impl ObservedFiles {
         link.iter().chain(is_needed.then_some(accessed)).for_each(|accessed| seen.insert(accessed));
     }
 
-    /// Adds the program of a run, found by `path`.
+    /// Adds the program of a run, found by `path`, and its interpreter: its start is not seen in a user namespace.
     pub(crate) fn add_program(&self, path: &Path, of_policy: &FileRights, identity: &ProcessIdentity) {
-        if let Ok(real) = std::fs::canonicalize(path) {
-            let link = Some(path.to_owned()).filter(|path| *path != real);
+        for path in std::iter::once(path.to_owned()).chain(interpreter(path)) {
+            let Ok(real) = std::fs::canonicalize(&path) else { continue };
+            let link = Some(path).filter(|path| *path != real);
             self.add(&Accessed { link, ..Accessed::new(0, real, FileAccess::Execute) }, of_policy, identity);
         }
     }

@@ -50,7 +50,9 @@ impl Plan {
         let mut filesystem = policy.filesystem().clone();
         let real_home = user.home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
         if config.observe_files {
-            filesystem.hidden.extend(learning::private_paths(real_home.as_deref(), &filesystem));
+            let mut private = learning::private_paths(real_home.as_deref(), &filesystem);
+            private.retain(|path| path.as_path().symlink_metadata().is_ok());
+            filesystem.hidden.extend(private);
         }
         let carve_outs =
             CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs, &config.policy.folders.presets)?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use openshell_policy::words::FileAccess;
-use rustix::fs::{FileType, StatVfsMountFlags};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::carve_outs::Restriction;
@@ -75,6 +75,13 @@ pub trait FileObserver: Send + Sync {
 
     /// Reports that calls are not answered any more.
     fn failed(&self, error: io::Error);
+}
+
+/// Returns the interpreter that the script at `path` names; `None` for what is no script.
+#[must_use]
+pub fn interpreter(path: &Path) -> Option<PathBuf> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    place::interpreter(&file)
 }
 
 /// Returns the handler of calls about files among `calls`, which tells `observer` of accesses by processes of `identity` under

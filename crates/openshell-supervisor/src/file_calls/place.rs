@@ -15,6 +15,9 @@ use crate::sys::notify;
 /// Longest path in bytes, with its NUL (PATH_MAX).
 const PATH_BYTES: usize = 4096;
 
+/// Attempts to open a path with `..` in it.
+const ATTEMPTS: usize = 16;
+
 /// The smallest page; a path is read page by page, as the next one need not be there.
 const PAGE_BYTES: u64 = 4096;
 
@@ -95,7 +98,9 @@ impl Root {
         let root = self.of(thread)?;
         let open = |flags, resolve| {
             let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
-            rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve)
+            let open = || rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve);
+            // A `..` while something is renamed or mounted anywhere (openat2(2)).
+            (0..ATTEMPTS).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or_else(open)
         };
         // Without symlinks on its way a path is its own.
         match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
@@ -127,8 +132,11 @@ impl Root {
 /// Bytes of a program in which the kernel looks for an interpreter (BINPRM_BUF_SIZE).
 const FIRST_BYTES: usize = 256;
 
-/// Returns the interpreter that a script, a regular file, names in its first line (execve(2)).
+/// Returns the interpreter that a script names in its first line (execve(2)).
 pub(super) fn interpreter(program: &OwnedFd) -> Option<PathBuf> {
+    if kind(program) != Ok(FileType::RegularFile) {
+        return None;
+    }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(by_descriptor(program), flags, Mode::empty()).ok()?;
     let mut bytes = [0; FIRST_BYTES];
