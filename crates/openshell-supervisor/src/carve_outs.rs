@@ -143,16 +143,7 @@ pub(crate) fn apply(
     if carve_outs.is_empty() && further.is_empty() {
         return Ok(Vec::new());
     }
-    let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
-        granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
-    };
-    let mut grants = Grants {
-        writing: of(&|grant| grant.grants_writing()),
-        reading: of(&|grant| grant.grants_reading()),
-        private: private.iter().cloned().collect(),
-        mounted: BTreeSet::new(),
-        hidden: BTreeSet::new(),
-    };
+    let mut grants = Grants::of(granted, private);
     let table = table()?;
     // Folders before those in them; what must hold for everything in a folder last.
     let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
@@ -172,6 +163,19 @@ pub(crate) fn apply(
         }
     }
     Ok(mounted)
+}
+
+/// Makes the mounts of `folders`, which an observed run is shown, read-only, apart from writable folders in them: their files could be
+/// given other modes and times.
+///
+/// # Errors
+/// The kernel refuses a mount.
+pub(crate) fn show_read_only(folders: &BTreeSet<PathBuf>, granted: &[Resolved<'_>]) -> Result<(), CarveOutError> {
+    let grants = Grants::of(granted, &[]);
+    folders.iter().try_for_each(|folder| {
+        let failed = |source| CarveOutError::Mount(Restriction::ReadOnly, folder.clone(), source);
+        grants.pin_read_only(folder).map_err(failed)
+    })
 }
 
 /// Returns the further names (bind mounts) of `paths`.
@@ -200,6 +204,19 @@ struct Grants {
 }
 
 impl Grants {
+    fn of(granted: &[Resolved<'_>], private: &[PathBuf]) -> Self {
+        let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
+            granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
+        };
+        Self {
+            writing: of(&|grant| grant.grants_writing()),
+            reading: of(&|grant| grant.grants_reading()),
+            private: private.iter().cloned().collect(),
+            mounted: BTreeSet::new(),
+            hidden: BTreeSet::new(),
+        }
+    }
+
     /// Returns the places where `carve_out` is to be enforced, other names of its path (bind mounts) among them.
     fn targets(&self, carve_out: &CarveOut, table: &[TableEntry]) -> Result<Vec<PathBuf>, CarveOutError> {
         let CarveOut { path, restriction, .. } = carve_out;

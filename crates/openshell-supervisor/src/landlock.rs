@@ -266,7 +266,12 @@ impl Request {
         Self { grants, private: self.private.clone(), learning: Learning::default(), ..*self }
     }
 
-    /// Folders whose contents are shown, and whose services stay out of reach.
+    /// Folders whose contents are shown.
+    pub(crate) fn shown_folders(&self) -> &BTreeSet<PathBuf> {
+        &self.learning.folders
+    }
+
+    /// The same, and the home, as the folders whose services stay out of reach.
     pub(crate) fn without_services(&self) -> BTreeSet<PathBuf> {
         self.learning.folders.iter().chain(&self.learning.home).cloned().collect()
     }

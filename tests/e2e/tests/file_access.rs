@@ -37,7 +37,7 @@ fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_th
         let (folder, project) = (seen.display().to_string(), lab.folder("project").display().to_string());
         std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
         let script = format!(
-            "for i in 1 2 3; do cat {folder}/file; done; ls {folder}; mkdir {folder}/new; cat .env; touch made; rm made; ln -s x \
+            "for i in 1 2; do cat {folder}/file; done; ln -s {folder} way; cat way/file; cat /proc/self/root{folder}/file; rm way; ls {folder}; mkdir {folder}/new; cat .env; touch made; rm made; ln -s x \
          {folder}/link; echo x > /etc/made; mkdir -p {folder}; cat /usr/nothing; cat /proc/self/status > /dev/null; cd /etc; \
          cat ../{}/file",
             folder.trim_start_matches('/')
@@ -62,7 +62,7 @@ fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_th
         };
         assert_eq!(lines.iter().map(without_pid).collect::<Vec<_>>(), expected, "{finished:?}");
         let summary = format!(
-            "openshell-sandbox: files refused:\n  4 x /usr/bin/cat: read {folder}/file: no rule grants it\n      add `- {folder}/file` \
+            "openshell-sandbox: files refused:\n  5 x /usr/bin/cat: read {folder}/file: no rule grants it\n      add `- {folder}/file` \
              to filesystem_policy.read_only (--read)\n"
         );
         assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
@@ -221,7 +221,7 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
     assert!(text.contains(files) && text.contains("\n    - \"~/.cache/tool\"\n"), "{text}");
     let toolrc = home.join(".toolrc").display().to_string();
     for comment in [
-        format!("# Not kept: written to {toolrc:?};"),
+        format!("# Not granted: writing to {toolrc:?};"),
         format!("# Left out: the names in {:?}", home.display().to_string()),
     ] {
         assert!(text.contains(&comment), "{comment}: {text}");
@@ -305,7 +305,8 @@ fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found
 fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
     let lab = Lab::with_web();
     let home = home(&lab);
-    let (alias, mount) = (lab.folder("alias"), home.join("mount"));
+    let (alias, shown, mount) = (lab.folder("alias"), lab.folder("shown"), home.join("mount"));
+    lab.shell(&format!("cd {}; echo x > file; chmod 644 file; chown {UID}:{UID} file", shown.display())).clear();
     let made = lab.shell(&format!(
         "cd {}; mkdir mount; mount -t tmpfs none mount; echo host > mount/file; mkdir -p secrets; echo 'credentials: {{KEY: {{value: \
          s3cret-of-the-run, hosts: [a.test]}}}}' > secrets/creds.yaml; chown -R {UID}:{UID} mount secrets; chmod 600 secrets/creds.yaml; \
@@ -317,8 +318,9 @@ fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
     let observed = lab.folder("out").join("observed.yaml").display().to_string();
     let credentials = home.join("secrets/creds.yaml").display().to_string();
     let script = format!(
-        "echo changed > {mount}/file; echo new > {mount}/new; cat {mount}/file; for place in ~ {alias}; do cat $place/.ssh/id \
+        "chmod 4777 {shown}/file; touch -d 2001-01-01 {shown}/file; echo changed > {mount}/file; echo new > {mount}/new; cat {mount}/file; for place in ~ {alias}; do cat $place/.ssh/id \
          $place/secrets/creds.yaml; cat $place/.toolrc; done",
+        shown = shown.display(),
         mount = mount.display(),
         alias = alias.display()
     );
@@ -326,6 +328,10 @@ fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
     let finished = in_project(&lab, &flags).env("HOME", home.to_str().unwrap()).sh(&script);
     assert_eq!(finished.stdout, "host\nmine\nmine\n", "{finished:?}");
     assert_eq!(lab.shell(&format!("cat {0}/file; ls {0}", mount.display())), "host\nfile\n");
+    assert_eq!(
+        lab.shell(&format!("find {} -perm 644 -newermt 2020-01-01 -name file", shown.display())).lines().count(),
+        1
+    );
 }
 
 #[test]

@@ -29,11 +29,11 @@ const OBSERVED: &str = "# Observed, not reviewed: ";
 const INCOMPLETE: &str = "# Incomplete: ";
 const LEFT_OUT: &str = "# Left out: ";
 const PATHS: &str = "# paths: ";
-const NOT_KEPT: &str = "# Not kept: ";
+const NOT_GRANTED: &str = "# Not granted: ";
 const CACHES: &str = "# Caches: ";
 
-/// Paths that were written and are not granted, in comments.
-const NOT_KEPT_LINES: usize = 16;
+/// Paths in comments of one kind.
+const LINES: usize = 16;
 
 /// Paths that an observed policy lists beyond that of its run, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,12 +61,17 @@ impl LearnedPaths {
     /// Returns the same with what was `learned`, and the private paths in it.
     pub(super) fn with(mut self, learned: &Learned, started: &Policy, home: Option<&Home>) -> Self {
         let private = learning::private_paths(home.map(|home| home.path.as_path()), started.filesystem());
-        let is_in = |path: &&GrantedPath| learned.read.iter().any(|folder| path.as_path().starts_with(folder));
+        // One that was made during the run could be read.
+        let is_public = |path: &&PathBuf| !private.iter().any(|private| path.starts_with(private.as_path()));
+        let read: Vec<_> = learned.read.iter().filter(is_public).collect();
+        let is_in = |path: &&GrantedPath| read.iter().any(|folder| path.as_path().starts_with(folder));
         let text = |path: &Path| written_path(path, home);
         self.hidden.extend(private.iter().filter(is_in).filter_map(|path| text(path.as_path())));
-        self.read_write.extend(learned.written.iter().filter_map(|path| text(path)));
-        self.read_only.extend(learned.read.iter().filter_map(|path| text(path)));
-        self.read_only.extend(learned.missing.iter().filter_map(|path| text(path)).map(|path| format!("{path}/")));
+        self.read_write.extend(learned.written.iter().filter(is_public).filter_map(|path| text(path)));
+        self.read_only.extend(read.iter().filter_map(|path| text(path)));
+        self.read_only.extend(
+            learned.missing.iter().filter(is_public).filter_map(|path| text(path)).map(|path| format!("{path}/")),
+        );
         // A path below a writable one would be kept from being written; one that is there is not missing.
         let (writable, all) = (&self.read_write, self.read_only.clone());
         self.read_only.retain(|path| {
@@ -152,7 +157,7 @@ pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool
 /// Returns the number of the first line of `text` that differs from `written`, apart from the comments of an observed policy.
 fn first_difference(text: &str, written: &str) -> Option<usize> {
     let is_comment = |line: &str| {
-        [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_KEPT, CACHES].iter().any(|known| line.starts_with(known))
+        [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_GRANTED, CACHES].iter().any(|known| line.starts_with(known))
     };
     let content = |line: &&str| !is_comment(line.trim_start());
     let mut written = written.lines().filter(content);
@@ -247,18 +252,27 @@ pub(super) fn observed_policy(
     if learned.is_incomplete {
         text.push_str(&format!("{INCOMPLETE}the run used more endpoints or files than are kept.\n"));
     }
-    for path in learned.not_written.iter().take(NOT_KEPT_LINES) {
+    for path in learned.not_written.iter().take(LINES) {
         let path = quoted(&path.to_string_lossy());
         text.push_str(&format!(
-            "{NOT_KEPT}written to {path}; list it, or its folder, in read_write if that is needed.\n"
+            "{NOT_GRANTED}writing to {path}; list it, or its folder, in read_write if that is needed.\n"
         ));
     }
-    if let Some(count) = learned.not_written.len().checked_sub(NOT_KEPT_LINES).filter(|count| *count > 0) {
-        text.push_str(&format!("{NOT_KEPT}{count} more.\n"));
+    if let Some(count) = learned.not_written.len().checked_sub(LINES).filter(|count| *count > 0) {
+        text.push_str(&format!("{NOT_GRANTED}{count} more.\n"));
     }
-    for folder in &learned.not_listed {
+    let is_unsaid = |path: &&PathBuf| written_path(path, None).is_none();
+    let unsaid = learned.read.iter().chain(&learned.written).chain(&learned.missing).filter(is_unsaid).count();
+    if unsaid > 0 {
+        text.push_str(&format!(
+            "{LEFT_OUT}{unsaid} paths that hold a `*`, which would mean others too, or are no text.\n"
+        ));
+    }
+    for folder in learned.not_listed.iter().take(LINES) {
         let folder = quoted(&folder.to_string_lossy());
-        text.push_str(&format!("{LEFT_OUT}the names in {folder}, which holds what belongs to many programs.\n"));
+        text.push_str(&format!(
+            "{LEFT_OUT}the names in {folder}; whoever may list a folder may read all that is in it.\n"
+        ));
     }
     let needles = Needles::new(Issuers::known(), std::iter::empty());
     let without_secrets = |mut seen: Observation| {

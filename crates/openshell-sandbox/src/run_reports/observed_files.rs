@@ -13,6 +13,9 @@ use openshell_supervisor::trusted_symlinks::resolve;
 const PATHS: usize = 65_536;
 const BYTES: usize = 8 * 1024 * 1024;
 
+/// Paths of a policy.
+const LEARNED: usize = 1000;
+
 /// Files of one folder that are listed one by one; of more, the folder is.
 const FILES: usize = 2;
 
@@ -126,14 +129,17 @@ impl ObservedFiles {
         // What the command made in the home ended with the run.
         let is_outside =
             |path: &Path| !home.is_some_and(|home| path.starts_with(home)) || path.symlink_metadata().is_ok();
-        let missing = seen.missing.iter().filter_map(|path| shared.missing(path)).collect();
+        let read: BTreeSet<_> =
+            shared.folded(&read, &seen.listed).into_iter().filter(|path| is_outside(path)).collect();
+        let missing: BTreeSet<_> = seen.missing.iter().filter_map(|path| shared.missing(path)).collect();
+        let is_unread = |folder: &&PathBuf| !folder.ancestors().any(|above| read.contains(above));
         Learned {
-            missing,
             written: caches.into_iter().flatten().collect(),
-            read: shared.folded(&read, &seen.listed).into_iter().filter(|path| is_outside(path)).collect(),
-            not_listed: seen.listed.iter().filter(|folder| shared.contains(folder)).cloned().collect(),
+            not_listed: seen.listed.iter().filter(is_unread).cloned().collect(),
             not_written: shared.folded(&others, &BTreeSet::new()),
-            is_incomplete: seen.is_incomplete,
+            is_incomplete: seen.is_incomplete || read.len() > LEARNED || missing.len() > LEARNED,
+            missing: missing.into_iter().take(LEARNED).collect(),
+            read: read.into_iter().take(LEARNED).collect(),
         }
     }
 }
@@ -143,7 +149,7 @@ impl ObservedFiles {
 pub(super) struct Learned {
     /// Files and folders to be read.
     pub(super) read: BTreeSet<PathBuf>,
-    /// Folders that hold what belongs to many programs, and were listed.
+    /// Folders that were listed, and are not granted.
     pub(super) not_listed: BTreeSet<PathBuf>,
     /// Paths in the home that were looked for, and that the command has to see missing.
     pub(super) missing: BTreeSet<PathBuf>,
@@ -221,6 +227,10 @@ impl SharedFolders<'_> {
         }
         for group in groups.values() {
             let has_listed = group.iter().any(|(path, folder)| path == folder);
+            if group.iter().all(|(path, folder)| path == folder) {
+                // Whoever lists a folder has used nothing in it.
+                continue;
+            }
             if group.len() <= FILES && !has_listed {
                 folded.extend(group.iter().map(|(path, _)| path.to_path_buf()));
             } else if let Some(((_, first), others)) = group.split_first() {
@@ -262,7 +272,8 @@ mod tests {
         ];
         check(&deep, &[], &["/home/kim/.rustup/toolchains/s"]);
         check(&["/opt/tool/bin/t"], &["/opt/tool/plugins"], &["/opt/tool"]);
-        check(&[], &["/home/kim/.cache/pip"], &["/home/kim/.cache/pip"]);
+        check(&["/home/kim/.cache/pip/a/1"], &["/home/kim/.cache/pip"], &["/home/kim/.cache/pip"]);
+        check(&[], &["/home/kim/.cache/pip", "/home/kim/other/.git"], &[]);
         check(&["/srv/data/x/1", "/srv/data/x/2"], &["/srv/data"], &["/srv/data"]);
     }
 

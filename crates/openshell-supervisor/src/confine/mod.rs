@@ -275,6 +275,7 @@ impl Confinement {
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
+        carve_outs::show_read_only(self.landlock.shown_folders(), &granted).map_err(ApplyError::CarveOut)?;
         let carve_outs = carve_outs::apply(&self.carve_outs, &further, &granted, self.landlock.private(), &covers)
             .map_err(ApplyError::CarveOut)?;
         let protected =

@@ -142,24 +142,19 @@ impl FileCallHandler {
         let path = path.and_then(|path| place::absolute(thread, named.folder, path));
         // Those in /proc are processes of the sandbox, which come and go.
         let Some(path) = path.filter(|path| !path.starts_with("/proc")) else { return Vec::new() };
-        match (self.root.find(thread, &path, named.is_followed), named.want) {
+        let found = self.root.find(thread, &path, named.is_followed);
+        if matches!(found, Err(Errno::NOENT | Errno::ACCESS))
+            && let Some(place) = self.root.masked(thread, &path, named.is_followed)
+        {
+            return vec![self.masked(thread, place, named.want)];
+        }
+        match (found, named.want) {
             (Ok(found), Want::Access { access, .. }) => self.access(thread, found, access),
             (Ok(found), Want::Unnamed) => vec![self.judged(thread, found, FileAccess::Write)],
             // It is there, and that is the answer.
             (Ok(_), Want::NewEntry) => Vec::new(),
             (Ok(_), Want::Entry | Want::Target) => self.entry(thread, &path),
             (Ok(found), Want::Lookup) => self.lookup(thread, found),
-            (Err(Errno::NOENT | Errno::ACCESS), _) if self.root.is_masked(thread, &path) => {
-                let (path, is_lookup) = (place::normalized(&path), named.want == Want::Lookup);
-                let (access, is_entry) = match named.want {
-                    Want::Access { access, .. } => (access, false),
-                    Want::Unnamed => (FileAccess::Write, false),
-                    Want::NewEntry | Want::Entry | Want::Target => (FileAccess::Write, true),
-                    Want::Lookup => (FileAccess::Read, false),
-                };
-                let refused_by = self.rights.refusal(&path, access).or(Some(RefusedBy::NoGrant));
-                vec![Accessed { is_lookup, is_entry, refused_by, ..Accessed::new(thread, path, access) }]
-            }
             (Err(Errno::NOENT), Want::Access { creates: true, .. } | Want::NewEntry | Want::Target) => {
                 self.entry(thread, &path)
             }
@@ -169,6 +164,19 @@ impl FileCallHandler {
             }
             (Err(_), _) => Vec::new(),
         }
+    }
+
+    /// An access to what may be in a masked folder.
+    fn masked(&self, thread: i32, path: PathBuf, want: Want) -> Accessed {
+        let (access, is_entry) = match want {
+            Want::Access { access, .. } => (access, false),
+            Want::Unnamed => (FileAccess::Write, false),
+            Want::NewEntry | Want::Entry | Want::Target => (FileAccess::Write, true),
+            Want::Lookup => (FileAccess::Read, false),
+        };
+        let refused_by = self.rights.refusal(&path, access).or(Some(RefusedBy::NoGrant));
+        let is_lookup = want == Want::Lookup;
+        Accessed { is_lookup, is_entry, refused_by, ..Accessed::new(thread, path, access) }
     }
 
     /// Looking at what is there.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::mounts::by_descriptor;
@@ -14,6 +14,9 @@ use crate::sys::notify;
 
 /// Longest path in bytes, with its NUL (PATH_MAX).
 const PATH_BYTES: usize = 4096;
+
+/// Symlinks that are followed one by one.
+const LINKS: usize = 8;
 
 /// Attempts to open a path with `..` in it.
 const ATTEMPTS: usize = 16;
@@ -42,9 +45,19 @@ pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
 
 /// Returns `path` from the root on, if it is relative by the thread's working directory or by its open `folder`.
 pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBuf> {
-    if path.is_absolute() {
+    // The same tree by names in /proc.
+    let by_root = ["/proc/self/root", "/proc/thread-self/root"].iter().find_map(|root| path.strip_prefix(root).ok());
+    if let Some(rest) = by_root {
+        return Some(Path::new("/").join(rest));
+    }
+    let by_cwd = path.strip_prefix("/proc/self/cwd").ok().map(Path::to_owned);
+    if path.is_absolute() && by_cwd.is_none() {
         return Some(path);
     }
+    let (folder, path) = match by_cwd {
+        Some(rest) => (libc::AT_FDCWD, rest),
+        None => (folder, path),
+    };
     let base = match folder {
         libc::AT_FDCWD => format!("/proc/{thread}/cwd"),
         folder => format!("/proc/{thread}/fd/{folder}"),
@@ -121,11 +134,24 @@ impl Root {
         Ok(Found { fd, link: link.filter(|link| *link != real), path: real })
     }
 
-    /// Returns true if `path`, which is not there for `thread`, lies in a masked folder, which the thread may not enter. The host is
-    /// not asked: looking there could mount what the workload names.
-    pub(super) fn is_masked(&self, thread: i32, path: &Path) -> bool {
-        let existing = path.ancestors().skip(1).find_map(|folder| self.find(thread, folder, true).ok());
-        existing.is_some_and(|found| is_placeholder(&found.fd))
+    /// Returns the place that `path`, which is not there for `thread`, would have in a masked folder, which the thread may not enter;
+    /// `None` if it would be in none. The host is not asked: looking there could mount what the workload names.
+    pub(super) fn masked(&self, thread: i32, path: &Path, is_followed: bool) -> Option<PathBuf> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS {
+            let existing =
+                path.ancestors().skip(1).find_map(|folder| Some((folder, self.find(thread, folder, true).ok()?)));
+            let (folder, found) = existing?;
+            let place = found.path.join(path.strip_prefix(folder).ok()?);
+            if is_placeholder(&found.fd) {
+                return Some(normalized(&place));
+            }
+            // A symlink may lead there.
+            let link = self.find(thread, &path, false).ok().filter(|_| is_followed)?;
+            let target = rustix::fs::readlinkat(&link.fd, "", Vec::new()).ok()?;
+            path = link.path.parent()?.join(OsStr::from_bytes(target.to_bytes()));
+        }
+        None
     }
 }
 
@@ -153,5 +179,6 @@ pub(super) fn kind(fd: &OwnedFd) -> rustix::io::Result<FileType> {
 
 /// Returns true for what stands in place of a masked or hidden path.
 pub(super) fn is_placeholder(fd: &OwnedFd) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|data| data.st_mode & 0o7777 == 0)
+    let is_read_only = || rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(StatVfsMountFlags::RDONLY));
+    rustix::fs::fstat(fd).is_ok_and(|data| data.st_mode & 0o7777 == 0) && is_read_only()
 }
