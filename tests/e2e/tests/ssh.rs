@@ -322,7 +322,7 @@ fn the_requests_of_an_editor_start_a_server_inside_and_reach_it() {
     let seen = sandbox.shell(
         "ssh -T -D 127.0.0.1:1091 box bash < script > said & client=$!; until grep -q listeningOn said 2>/dev/null; do sleep 0.05; done; \
          sed 's/[0-9]/N/g; s/N*==$/N==/' said; wait $client; \
-         $RSYNC_RSH -N -D 127.0.0.1:1091 box & client=$!; port=$(cat port); \
+         $RSYNC_RSH -N -D 127.0.0.1:1091 box 2>/dev/null & client=$!; port=$(cat port); \
          until curl -s -m 10 --socks5-hostname 127.0.0.1:1091 http://localhost:$port/host -o got; do sleep 0.1; done; cmp got host && echo same; \
          for i in 1 2 3 4 5 6 7 8 9 10; do curl -s -m 20 --socks5-hostname 127.0.0.1:1091 http://127.0.0.1:$port/server.py | cmp - server.py || echo differs; done; \
          kill $client",
