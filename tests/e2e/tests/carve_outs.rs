@@ -290,14 +290,15 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
     assert_attempts(project.sandbox(rest), &attempts);
     assert_eq!(project.run("find ."), ".\n./sub\n");
     // Two at once: the second keeps what the first has made.
-    let first = project.sandbox(rest).start(&["sh", "-c", "read line"]);
+    let first = project.sandbox(rest).start(&["sh", "-c", "until test -e end; do sleep 0.01; done; exit 1"]);
     let wait = "until test -e .env; do sleep 0.01; done; stat -c '%u %s %F' .env";
     assert_eq!(project.run(wait), format!("{UID} 0 regular empty file\n"));
     wait_for_lines(&lab, "PROC:LAUNCH", 2);
     let second = project.sandbox(rest).start(&["sh", "-c", "until test -e go; do sleep 0.01; done; cat .env"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 3);
+    assert_eq!(project.run("touch end"), "");
     assert_eq!(first.wait().code(), 1);
-    assert_eq!(project.run("ls -A; touch go"), ".env\nsub\n");
+    assert_eq!(project.run("rm end; ls -A; touch go"), ".env\nsub\n");
     let second = second.wait();
     assert!(second.stderr.contains("Permission denied"), "{second:?}");
     assert_eq!(project.run("rm go; find ."), ".\n./sub\n");
@@ -307,7 +308,8 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
         "-c",
         "until test -e go; do sleep 0.01; done",
     ]);
-    assert_eq!(project.run("until test -e .env; do sleep 0.01; done; echo KEY=1 > .env; touch go"), "");
+    wait_for_lines(&lab, "PROC:LAUNCH", 4);
+    assert_eq!(project.run("echo KEY=1 > .env; touch go"), "");
     assert_eq!(third.wait().ok(), "");
     assert_eq!(project.run("cat .env"), "KEY=1\n");
 }
@@ -355,7 +357,8 @@ fn placeholders_are_folders_where_a_slash_says_so_and_json_where_the_name_does()
         "-c",
         "until test -e go; do sleep 0.01; done",
     ]);
-    assert_eq!(project.run("until test -e hooks.json; do sleep 0.01; done; echo '[]' > hooks.json; touch go"), "");
+    wait_for_lines(&lab, "PROC:LAUNCH", 2);
+    assert_eq!(project.run("echo '[]' > hooks.json; touch go"), "");
     assert_eq!(started.wait().ok(), "");
     assert_eq!(project.run("cat hooks.json; ls -A"), "[]\ngo\nhooks.json\n");
 }
