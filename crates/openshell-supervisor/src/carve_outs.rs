@@ -128,8 +128,8 @@ impl CarveOut {
     }
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's own. To be called in a private
-/// mount namespace. Returns for each the paths that have to stay mount points; none if no grant reaches it.
+/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's
+/// own. To be called in a private mount namespace. Returns for each the paths that have to stay mount points; none if no grant reaches it.
 ///
 /// # Errors
 /// A carve-out cannot be enforced, or its proof fails.

@@ -226,12 +226,12 @@ impl SharedFolders<'_> {
             }
         }
         for group in groups.values() {
-            let has_listed = group.iter().any(|(path, folder)| path == folder);
-            if group.iter().all(|(path, folder)| path == folder) {
+            let listed = group.iter().filter(|(path, folder)| path == folder).count();
+            if listed == group.len() {
                 // Whoever lists a folder has used nothing in it.
                 continue;
             }
-            if group.len() <= FILES && !has_listed {
+            if group.len() <= FILES && listed == 0 {
                 folded.extend(group.iter().map(|(path, _)| path.to_path_buf()));
             } else if let Some(((_, first), others)) = group.split_first() {
                 let holds_all = |above: &&Path| others.iter().all(|(_, folder)| folder.starts_with(above));
@@ -301,7 +301,9 @@ mod tests {
         for shared in
             ["/", "/home", "/home/kim", "/home/kim/.config", "/home/kim/.local/share", "/opt", "/var/lib", "/home/lee"]
         {
-            check(&[], &[shared], &[]);
+            let files = ["a", "b", "c"].map(|name| Path::new(shared).join(name).display().to_string());
+            let files = files.each_ref().map(String::as_str);
+            check(&files, &[shared], &files);
         }
         let apart = ["/home/kim/.a", "/home/kim/.b", "/home/kim/.c", "/home/kim/.d", "/home/kim/.e"];
         check(&apart, &["/home/kim"], &apart);
