@@ -10,7 +10,7 @@ use openshell_policy::denial::{DenialSummary, Denials};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::Proposal;
 use openshell_policy::secret::Secret;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -124,6 +124,12 @@ impl Gateway {
     pub(crate) async fn authenticate_again(&self, number: u64) -> Result<(), TokenError> {
         let _renewal = self.0.renewal.lock().await;
         if self.token_number() == number { self.authenticate().await } else { Ok(()) }
+    }
+
+    /// The token of the sandbox, and each one that replaces it; `None` before the first.
+    #[must_use]
+    pub fn tokens(&self) -> watch::Receiver<Option<Arc<Secret>>> {
+        self.0.token.follow()
     }
 
     /// The number of the token that calls carry.

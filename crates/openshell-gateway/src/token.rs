@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use openshell_policy::secret::Secret;
+use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 
 /// A place that tokens are read from, anew each time, as files rotate.
@@ -30,7 +31,11 @@ const UNKNOWN_EXPIRY: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// The token of all calls.
 #[derive(Debug, Default)]
-pub(crate) struct Token(Mutex<State>);
+pub(crate) struct Token {
+    state: Mutex<State>,
+    /// The token as it is replaced.
+    replaced: watch::Sender<Option<Arc<Secret>>>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -45,8 +50,6 @@ struct Held {
     header: MetadataValue<Ascii>,
     /// Seconds since 1970.
     expires: Option<u64>,
-    /// The token itself; its memory is wiped.
-    _secret: Arc<Secret>,
 }
 
 impl fmt::Debug for Held {
@@ -67,8 +70,9 @@ impl Token {
         header.set_sensitive(true);
         let expires = expires.map(|expires| expires / 1000).or_else(|| expiry(secret.expose()));
         let mut state = self.state();
-        state.held = Some(Held { header, expires, _secret: Arc::new(secret) });
+        state.held = Some(Held { header, expires });
         state.number += 1;
+        self.replaced.send_replace(Some(Arc::new(secret)));
         Ok(())
     }
 
@@ -91,8 +95,13 @@ impl Token {
         self.state().number
     }
 
+    /// The token, and each one that replaces it.
+    pub(crate) fn follow(&self) -> watch::Receiver<Option<Arc<Secret>>> {
+        self.replaced.subscribe()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The header of calls, if there is a token.

@@ -30,7 +30,7 @@ pub struct Issuer {
 }
 
 /// Shape of a secret.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
     /// Text that it begins with.

@@ -423,6 +423,41 @@ fn a_gateway_that_is_gone_changes_nothing_and_is_asked_again() {
 }
 
 #[test]
+fn tokens_of_the_gateway_and_keys_of_routes_leave_in_no_request() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let mut given = answers(Generation::Today, Some(web("/a")));
+    given.tokens = vec!["token-One-of-1".to_owned()];
+    given.bundle = bundle("1");
+    given.bundle.routes[0].api_key = "route-key-One".to_owned();
+    let host = Host::start(&lab, given);
+    let file = lab.file("token", "token-One-of-1\n");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let sandbox = host.sandbox(&lab).args(&["--leaks", "block"]);
+    let steps = Steps::start(&lab, sandbox.env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap()));
+    let sent = |path: &str, key: &str| steps.step(&format!("{FETCH}{path} -H 'X-Key: {key}'"));
+    assert_eq!(sent("/a", "token-Two-of-2"), "200");
+    for key in ["token-One-of-1", "dG9rZW4tT25lLW9mLTE=", "route-key-One"] {
+        assert_eq!(sent("/a", key), "403", "{key}");
+    }
+    // The file rotates, and the gateway forgets the old token.
+    std::fs::write(&file, "token-Two-of-2").unwrap();
+    host.gateway.answer(|answers| answers.tokens = vec!["token-Two-of-2".to_owned()]);
+    host.gateway.set_policy(web("/b"));
+    host.gateway.wait(|heard| heard.statuses.len() == 2);
+    for key in ["token-One-of-1", "token-Two-of-2", "route-key-One"] {
+        assert_eq!(sent("/b", key), "403", "{key}");
+    }
+    assert_eq!(sent("/b", "of-another"), "200");
+    let finished = steps.end();
+    let refused = finished.logged("[code:secret_in_request]");
+    assert!(refused.len() >= 6 && !finished.log.contains("token-") && !finished.log.contains("key-One"), "{refused:?}");
+    for of in ["a secret of the gateway, which", "a secret of route r, which"] {
+        assert!(refused.iter().any(|line| line.contains(of)), "{of}: {refused:?}");
+    }
+}
+
+#[test]
 fn a_token_is_carried_renewed_and_read_again_and_shown_nowhere() {
     let lab = Lab::with_web();
     let mut given = answers(Generation::Today, Some(web("/a")));

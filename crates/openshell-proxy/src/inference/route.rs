@@ -48,7 +48,7 @@ pub struct Route {
     pub timeouts: Timeouts,
     /// Header value with the key.
     key: Option<HeaderValue>,
-    /// The key as a credential to search responses for, if it is a secret.
+    /// The key as a credential to search requests and responses for, if it is a secret.
     credential: Option<Arc<Credential>>,
     budget: Budget,
     requests: AtomicU64,
@@ -176,6 +176,11 @@ impl RouteTable {
     #[must_use]
     pub fn first(&self) -> Option<&Arc<Route>> {
         self.routes.first()
+    }
+
+    /// The keys of all routes that are secrets.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Credential>> {
+        self.routes.iter().filter_map(|route| route.credential())
     }
 
     /// Iterates over the routes that serve `interface`, in their order.

@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use hyper::HeaderMap;
 use hyper::http::request::Parts;
 use openshell_policy::issuers::Issuers;
+use openshell_policy::secret::Secret;
 
-use crate::credentials::vault::Vault;
+use crate::credentials::vault::{Credential, Vault};
 use crate::denial::refusal::Refusal;
+use crate::leaks::own_secrets::OwnSecrets;
 use crate::leaks::scan::Scan;
 use crate::limits::Limits;
-use crate::needles::{Needles, Sought};
+use crate::needles::{Kind, Needles, Sought, Value};
 use crate::placeholder;
 use crate::record::{Record, SecretFinding};
 use crate::target::Target;
@@ -33,15 +35,17 @@ pub enum LeakMode {
 #[derive(Debug, Default)]
 pub struct LeakDetector {
     mode: LeakMode,
+    own: ArcSwap<OwnSecrets>,
     prepared: ArcSwapOption<Prepared>,
     /// Names of secrets with the hosts that they were reported for.
     reported: Mutex<HashSet<(String, String)>>,
 }
 
-/// A search for the credentials of one vault.
+/// A search for the credentials of one vault, and the supervisor's own secrets.
 #[derive(Debug)]
 struct Prepared {
     vault: Arc<Vault>,
+    own: Arc<OwnSecrets>,
     needles: Arc<Needles>,
 }
 
@@ -75,6 +79,20 @@ impl LeakDetector {
         })
     }
 
+    /// Has the `keys` of the routes to models searched for, in place of those before.
+    pub fn know_keys<'k>(&self, keys: impl Iterator<Item = &'k Arc<Credential>>) {
+        let keys: Vec<_> = keys.cloned().collect();
+        self.own.rcu(|own| OwnSecrets { keys: keys.clone(), ..OwnSecrets::clone(own) });
+    }
+
+    /// Has a `token` of the gateway searched for; the one before it, which is valid for a while yet, stays.
+    pub fn know_token(&self, token: &Arc<Secret>) {
+        self.own.rcu(|own| {
+            let tokens = [token].into_iter().chain(own.tokens.first()).cloned().collect();
+            OwnSecrets { tokens, ..OwnSecrets::clone(own) }
+        });
+    }
+
     /// Makes the search for the credentials of `vault`, which the first request would wait for.
     pub fn prepare(&self, vault: &Arc<Vault>) {
         if self.mode != LeakMode::Off {
@@ -82,15 +100,22 @@ impl LeakDetector {
         }
     }
 
-    fn needles(&self, vault: &Arc<Vault>) -> Arc<Needles> {
-        if let Some(prepared) = self.prepared.load_full().filter(|prepared| Arc::ptr_eq(&prepared.vault, vault)) {
+    pub(super) fn needles(&self, vault: &Arc<Vault>) -> Arc<Needles> {
+        let own = self.own.load_full();
+        let is_current = |known: &Arc<Prepared>| Arc::ptr_eq(&known.vault, vault) && Arc::ptr_eq(&known.own, &own);
+        if let Some(prepared) = self.prepared.load_full().filter(is_current) {
             return Arc::clone(&prepared.needles);
         }
-        let values = vault.credentials().map(|credential| {
-            (credential.name().to_owned(), credential.secret().expose(), credential.binding().clone())
+        let credentials = vault.credentials().map(|credential| Value {
+            name: credential.name(),
+            secret: credential.secret(),
+            home: credential.binding().hosts.as_deref(),
+            kind: Kind::Credential,
         });
-        let needles = Arc::new(Needles::new(Issuers::known(), values));
-        self.prepared.store(Some(Arc::new(Prepared { vault: Arc::clone(vault), needles: Arc::clone(&needles) })));
+        let shapes = Issuers::known().into_shapes().chain(own.shapes());
+        let needles = Arc::new(Needles::new(shapes, credentials.chain(own.values())));
+        let prepared = Prepared { vault: Arc::clone(vault), own, needles: Arc::clone(&needles) };
+        self.prepared.store(Some(Arc::new(prepared)));
         needles
     }
 
@@ -188,7 +213,11 @@ impl LeakWatch {
 
     fn report(&self, secret: &Sought, target: &Target) {
         if self.detector.is_new(&secret.name, &target.host.to_string()) {
-            let kind = if secret.is_value { "the secret of the credential" } else { "what looks like a secret of" };
+            let kind = match secret.kind {
+                Kind::Shape => "what looks like a secret of",
+                Kind::Credential => "the secret of the credential",
+                Kind::Own => "a secret of",
+            };
             self.finding.report(&format!("{kind} {}", secret.name));
         }
     }

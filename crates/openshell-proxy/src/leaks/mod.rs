@@ -4,6 +4,7 @@
 //! (compressed, enciphered, in pieces) is stopped by the policy alone, which names the hosts that it may reach.
 
 pub mod detector;
+mod own_secrets;
 pub mod scan;
 pub mod websocket;
 

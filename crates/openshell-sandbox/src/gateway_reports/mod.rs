@@ -12,6 +12,8 @@ use openshell_gateway::client::Gateway;
 use openshell_gateway::logs::{self, Lines};
 use openshell_gateway::session::{Inside, Sessions};
 use openshell_policy::event::Audit;
+use openshell_policy::secret::Secret;
+use openshell_proxy::leaks::detector::LeakDetector;
 use openshell_proxy::resolve::lookup::Resolver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -66,6 +68,19 @@ impl GatewayReports {
     /// Takes the events of the run.
     pub(crate) fn audit(&self) -> Arc<dyn Audit> {
         Arc::clone(&self.denials) as _
+    }
+
+    /// Has `leaks` know the tokens of the gateway: the first one on return, the others for as long as the future is polled.
+    pub(crate) fn know_tokens(&self, leaks: Arc<LeakDetector>) -> impl Future<Output = ()> + use<> {
+        let mut tokens = self.gateway.tokens();
+        let know = move |token: Option<Arc<Secret>>| token.iter().for_each(|token| leaks.know_token(token));
+        know(tokens.borrow_and_update().clone());
+        async move {
+            while tokens.changed().await.is_ok() {
+                know(tokens.borrow_and_update().clone());
+            }
+            std::future::pending().await
+        }
     }
 
     /// The sessions, whose relays end `inside`.

@@ -274,7 +274,7 @@ pub(super) fn observed_policy(
             "{LEFT_OUT}the names in {folder}; whoever may list a folder may read all that is in it.\n"
         ));
     }
-    let needles = Needles::new(Issuers::known(), std::iter::empty());
+    let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
     let without_secrets = |mut seen: Observation| {
         // The policy is shown around.
         seen.paths.retain(|path| !needles.finds_any(path.as_bytes()));

@@ -10,6 +10,7 @@ use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::Inference;
+use openshell_proxy::leaks::detector::{LeakDetector, LeakMode};
 use tokio::sync::mpsc;
 
 use crate::logging;
@@ -22,12 +23,14 @@ pub(crate) struct InForce {
     pub(crate) vault: Arc<CurrentVault>,
     /// `None` if the sandbox was started without routes.
     pub(crate) inference: Option<Arc<Inference>>,
+    /// Knows the secrets in force.
+    pub(crate) leaks: Arc<LeakDetector>,
     pub(crate) reloads: Arc<Reloads>,
 }
 
 impl InForce {
     /// Puts the parts that a sandbox starts with in force, and logs the credentials.
-    pub(crate) fn new(initial: Initial) -> Self {
+    pub(crate) fn new(initial: Initial, leaks: LeakMode) -> Self {
         let Initial { policy, credentials, routes, reloads } = initial;
         let vault = Arc::new(CurrentVault::default());
         if let Some(credentials) = credentials {
@@ -36,8 +39,12 @@ impl InForce {
         }
         // A gateway may give routes later.
         let routes = routes.filter(|routes| routes.may_come_later || !routes.table.is_empty());
-        let inference = routes.map(|routes| Arc::new(Inference::new(routes.table)));
-        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference, reloads }
+        let leaks = Arc::new(LeakDetector::new(leaks));
+        let inference = routes.map(|routes| {
+            leaks.know_keys(routes.table.keys());
+            Arc::new(Inference::new(routes.table))
+        });
+        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference, leaks, reloads }
     }
 
     /// Applies each request and answers it, until no source is left.
@@ -89,6 +96,7 @@ impl InForce {
             credentials.report.log("Credentials reloaded successfully");
         }
         if let Some((routes, inference)) = update.routes.zip(self.inference.as_ref()) {
+            self.leaks.know_keys(routes.table.keys());
             inference.replace(routes.table);
             routes.report.log();
         }

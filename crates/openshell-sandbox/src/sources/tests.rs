@@ -80,7 +80,7 @@ impl Owner {
     fn start(folder: &Folder, inference: Option<Arc<Inference>>) -> Self {
         let policy = Arc::new(PolicyStore::new(folder.document(VALID).compile(1).unwrap().snapshot));
         let vault = Arc::new(CurrentVault::default());
-        let in_force = InForce { policy, vault, inference, reloads: Arc::default() };
+        let in_force = InForce { policy, vault, inference, leaks: Arc::default(), reloads: Arc::default() };
         let (requests, updates) = mpsc::channel(1);
         tokio::spawn(in_force.clone().run(updates));
         Self { policy: in_force.policy, vault: in_force.vault, requests }

@@ -216,7 +216,10 @@ pub(crate) async fn start(
     hardened?;
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
-    let in_force = InForce::new(initial);
+    let in_force = InForce::new(initial, config.leaks);
+    if let Some(gateway) = &gateway {
+        tasks.spawn("tokens of the gateway", gateway.know_tokens(Arc::clone(&in_force.leaks)));
+    }
     if !config.watched.is_empty() {
         let files = std::mem::take(&mut config.watched);
         let watch = Watch::new(files, begun)

@@ -20,7 +20,6 @@ use openshell_proxy::dns::names::Names;
 use openshell_proxy::dns::server::NameServer;
 use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes, Witness};
-use openshell_proxy::leaks::detector::{LeakDetector, LeakMode};
 use openshell_proxy::limits::Limits;
 use openshell_proxy::listener::{Listener, NamedDoors, Slots};
 use openshell_proxy::proxy::Proxy;
@@ -68,7 +67,6 @@ pub(super) struct RunServices {
     pub(super) reporters: Vec<BackgroundReporter>,
     /// Connections at the proxy, at once.
     pub(super) slots: Slots,
-    leaks: LeakMode,
     /// Port of health and metrics.
     health_port: Option<u16>,
     /// Once it is true, no more clients are let in from outside.
@@ -120,7 +118,6 @@ impl RunServices {
             reporters,
             slots,
             closed: watch::Sender::new(false),
-            leaks: config.leaks,
             health_port: config.health_port,
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
@@ -198,7 +195,7 @@ impl RunServices {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
             egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.health_port),
             vault: in_force.vault,
-            leaks: Arc::new(LeakDetector::new(self.leaks)),
+            leaks: in_force.leaks,
             memory: Default::default(),
             audit: Arc::clone(&self.audit),
         });

@@ -3,6 +3,8 @@
 //! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a value. Anchors are searched for all at
 //! once; where one stands, the text from there on is decoded and compared with the shape.
 
+mod parts;
+
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -11,6 +13,7 @@ use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 use openshell_policy::credential::{Binding, BoundHost, SHORT_SECRET_BYTES};
 use openshell_policy::issuers::{Characters, Issuers, Shape};
+use openshell_policy::secret::Secret;
 use zeroize::Zeroizing;
 
 use crate::placeholder::{base64_forms_after, decode};
@@ -43,7 +46,7 @@ const NEAR: usize = 40;
 const BESIDE: usize = 200;
 
 /// Shapes, which no log may show.
-static SHAPES: LazyLock<Needles> = LazyLock::new(|| Needles::new(Issuers::known(), std::iter::empty()));
+static SHAPES: LazyLock<Needles> = LazyLock::new(|| Needles::new(Issuers::known().into_shapes(), std::iter::empty()));
 
 /// Shown in place of a path, or of a text about one, that holds a secret.
 pub const CONCEALED: &str = "/[SECRET]";
@@ -70,14 +73,38 @@ pub struct Needles {
 /// A secret that is searched for.
 #[derive(Debug)]
 pub struct Sought {
-    /// Name in messages: the issuer, or the credential.
+    /// Name in messages: the issuer, the credential, or the part of the supervisor.
     pub name: String,
-    /// True if it is a value of this run, and not only a shape.
-    pub is_value: bool,
+    /// What is known of it.
+    pub kind: Kind,
     /// Hosts that it is for.
     pub home: Binding,
     /// Its shape; `None` for a value, which an anchor holds whole.
     shape: Option<Shape>,
+}
+
+/// Knowledge of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its shape alone.
+    Shape,
+    /// The value of a credential, for which the command has a placeholder.
+    Credential,
+    /// The value of a secret of the supervisor's own, which the command never has.
+    Own,
+}
+
+/// A value that is searched for.
+#[derive(Debug)]
+pub struct Value<'v> {
+    /// Name in messages.
+    pub name: &'v str,
+    /// The secret.
+    pub secret: &'v Secret,
+    /// Hosts that it is for; what is bound to none in particular is at home nowhere.
+    pub home: Option<&'v [BoundHost]>,
+    /// Whose it is.
+    pub kind: Kind,
 }
 
 /// A text in which a secret begins, or that is one.
@@ -121,22 +148,26 @@ impl std::fmt::Debug for Needles {
 }
 
 impl Needles {
-    /// Prepares the search for the shapes of `issuers`, and for `values`, each with its name and the hosts that it is for. Values of less
-    /// than [`SHORT_SECRET_BYTES`] match by chance, and are not searched for.
+    /// Prepares the search for `shapes`, each with its issuer and the hosts that it is for, and for `values`. Values of less than
+    /// [`SHORT_SECRET_BYTES`] match by chance, and are not searched for.
     #[must_use]
-    pub fn new<'v>(issuers: Issuers, values: impl Iterator<Item = (String, &'v [u8], Binding)>) -> Self {
+    pub fn new<'v>(
+        shapes: impl Iterator<Item = (String, Vec<String>, Shape)>,
+        values: impl Iterator<Item = Value<'v>>,
+    ) -> Self {
         let (mut secrets, mut anchors) = (Vec::new(), Vec::new());
-        for (issuer, hosts, shape) in issuers.into_shapes() {
+        for (name, hosts, shape) in shapes {
             let hosts = hosts.iter().filter_map(|host| BoundHost::parse(host).ok()).collect();
             let home = Binding { hosts: Some(hosts), path: None };
             anchors.extend(anchors_of(shape.begins.as_bytes(), secrets.len(), 3));
-            secrets.push(Sought { name: issuer, is_value: false, home, shape: Some(shape) });
+            secrets.push(Sought { name, kind: Kind::Shape, home, shape: Some(shape) });
         }
-        for (name, value, home) in values.filter(|(_, value, _)| value.len() >= SHORT_SECRET_BYTES) {
-            anchors.extend(anchors_of(distinctive(value), secrets.len(), SHORT_SECRET_BYTES));
-            // What is bound to no host in particular is at home nowhere: the command has a placeholder for it.
-            let home = Binding { hosts: Some(home.hosts.unwrap_or_default()), path: None };
-            secrets.push(Sought { name, is_value: true, home, shape: None });
+        for Value { name, secret, home, kind } in
+            values.filter(|value| value.secret.expose().len() >= SHORT_SECRET_BYTES)
+        {
+            anchors.extend(anchors_of(distinctive(secret.expose()), secrets.len(), SHORT_SECRET_BYTES));
+            let home = Binding { hosts: Some(home.unwrap_or_default().to_vec()), path: None };
+            secrets.push(Sought { name: name.to_owned(), kind, home, shape: None });
         }
         let mut by_first = vec![Vec::new(); 256];
         for (index, anchor) in anchors.iter().enumerate() {
@@ -200,10 +231,7 @@ impl Needles {
             }
         }
         for (secret, parts) in self.parts().filter(|_| is_text) {
-            let dots = memchr::memchr_iter(b'.', text.get(begins.clone()).unwrap_or_default());
-            for dot in dots.map(|dot| begins.start + dot) {
-                judge(dot, three_parts(parts, text, dot, is_whole), secret);
-            }
+            parts::search(parts, text, &begins, is_whole, |at, verdict| judge(at, verdict, secret));
         }
         undecided
     }
@@ -224,7 +252,8 @@ impl Needles {
             let rest = text.get(*at..).unwrap_or_default();
             let first = rest.first().map_or(0, |byte| usize::from(*byte));
             let anchors = self.by_first.get(first).into_iter().flatten().filter_map(|index| self.anchors.get(*index));
-            let is_shape = |anchor: &Anchor| self.secrets.get(anchor.secret).is_some_and(|secret| !secret.is_value);
+            let is_shape =
+                |anchor: &Anchor| self.secrets.get(anchor.secret).is_some_and(|secret| secret.kind == Kind::Shape);
             anchors
                 .into_iter()
                 .any(|anchor| is_shape(anchor) && anchor.bytes.len() > rest.len() && anchor.bytes.starts_with(rest))
@@ -489,28 +518,5 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     match runs.any(|run| run.len() == length) {
         true => Verdict::Secret,
         false => other(near.len() < BESIDE + length),
-    }
-}
-
-/// Judges a text of three parts, of at least as many bytes (the second of exactly as many), with dots between, the first at `dot`.
-fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Verdict {
-    let [first, second, third] = parts;
-    let (before, after) = (text.get(..dot).unwrap_or_default(), text.get(dot + 1..).unwrap_or_default());
-    let is_word = |byte: &&u8| Characters::Word.include(**byte);
-    let run = before.iter().rev().take_while(is_word).count();
-    // An account's number in Base64 begins with one of these.
-    let begins = before.get(before.len() - run..).and_then(<[u8]>::first).is_some_and(|byte| b"MNO".contains(byte));
-    if !(first..first + 6).contains(&run) || !begins {
-        return Verdict::Other;
-    }
-    let middle = after.iter().take_while(is_word).count();
-    let last = after.get(second + 1..).unwrap_or_default();
-    let tail = last.iter().take_while(is_word).count();
-    match () {
-        () if middle == second && after.get(second) == Some(&b'.') && tail >= third => Verdict::Secret,
-        () if !is_whole && middle <= second && after.len() <= second + 1 + third && tail == last.len() => {
-            Verdict::Undecided
-        }
-        () => Verdict::Other,
     }
 }
