@@ -29,7 +29,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l all
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l write -d 'Let the command write to a folder, and read it' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l read -d 'Let the command read and execute a file or folder; below a writable one it is kept from being written' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l hide -d 'Hide a file or folder, or what matches a pattern such as `**/.env`, from the command' -r -F
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l preset -d 'Add a policy for a usual need: one of your own, in ~/.config/openshell/presets or /etc/openshell/presets, or claude-code, codex, git-read, github, models (data/presets)' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l preset -d 'Add a policy for a usual need: claude-code, codex, git-read, github, models, or one of your own, in ~/.config/openshell/presets or /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l network -d 'Confinement of the network' -r -f -a "proxy\t'Only through the proxy, under the policy'
 block\t'No network'
@@ -99,6 +99,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ps
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "cp" -d 'Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave the copy, no devices, no set-id bits and no hooks of git repositories'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ca" -d 'Shows or replaces the certificate authority of a folder (--ca-dir)'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "gateway" -d 'Makes the calls of a start to the gateway that the environment names, and prints what each gave; changes nothing'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "presets" -d 'Lists presets, or makes those of package registries: each client is asked, in a sandbox, for something small, and the hosts that it downloads from get into the preset'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "copy-self" -d 'Copies this program to a place that other containers share, in one step'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l replay -d 'A log of an earlier run, of --log-format json, whose decisions are judged by the policy; those that change are listed' -r -F
@@ -135,4 +136,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand ca" 
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -l sandbox-id -d 'Id of the sandbox [or OPENSHELL_SANDBOX_ID]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -l openshell-endpoint -d 'Address of the gateway [or OPENSHELL_ENDPOINT]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -s h -l help -d 'Print help'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l system -d 'For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l replace -d 'Make those anew that there are'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand copy-self" -s h -l help -d 'Print help'

@@ -9,7 +9,8 @@ use clap_complete::Shell;
 
 use crate::cli::Args;
 use crate::cli::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PresetsArgs,
+    PsArgs,
 };
 
 /// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.
@@ -24,6 +25,7 @@ fn whole() -> Command {
         CpArgs::command(),
         CaArgs::command(),
         GatewayArgs::command(),
+        PresetsArgs::command(),
         CopySelfArgs::command(),
     ];
     Args::command().subcommands(subcommands).disable_help_subcommand(true).args_conflicts_with_subcommands(true)

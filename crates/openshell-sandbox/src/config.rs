@@ -265,10 +265,21 @@ impl Origin {
     }
 }
 
+/// Folder of the machine's presets.
+pub(crate) const SYSTEM_PRESETS: &str = "/etc/openshell/presets";
+
+/// Returns the folders of presets of this process: the user's, if there is one, and the machine's.
+pub(crate) fn own_preset_folders() -> Vec<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "a subcommand runs no command of the caller")]
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    preset_folders(variable("XDG_CONFIG_HOME"), variable("HOME").filter(|home| home.is_absolute()).as_deref())
+}
+
 /// Returns the folders of presets: the user's, and the machine's.
 fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
     let own = config.filter(|config| config.is_absolute()).or_else(|| home.map(|home| home.join(".config")));
-    own.into_iter().chain([PathBuf::from("/etc")]).map(|folder| folder.join("openshell/presets")).collect()
+    let own = own.map(|own| own.join("openshell/presets"));
+    own.into_iter().chain([PathBuf::from(SYSTEM_PRESETS)]).collect()
 }
 
 /// Terminal of the command.

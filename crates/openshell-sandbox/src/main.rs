@@ -45,7 +45,7 @@ use crate::sources::origin::Origin;
 use crate::sources::policy_file::Policy;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, ps};
+use crate::subcommands::{ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps};
 
 fn main() -> ExitCode {
     let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         Invocation::Exec { sandbox, args } => return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error)),
         Invocation::Cp(args) => return cp::cp(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Ca(args) => return ca::ca(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Presets(args) => return presets::presets(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Ps(args) => return ps::ps(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Internal { service, words } => {
             return internal::serve(&service, &words).unwrap_or_else(|error| failed(&error));

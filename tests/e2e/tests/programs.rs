@@ -144,32 +144,197 @@ fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reac
         command.arg("--log-dir").arg(&folder).args(flags).arg("--").args(words).output().unwrap()
     };
     let pip = ["/usr/bin/python3", "-m", "pip", "download", "--no-cache-dir", "--no-deps", "--retries", "0", "six"];
-    let unknown = run(&["--preset", "python"], &pip);
-    assert!(text(&unknown.stderr).contains("config/openshell/presets/python.yaml would be one"), "{unknown:?}");
+    let unknown = run(&["--preset", "packages"], &pip);
+    assert!(text(&unknown.stderr).contains("config/openshell/presets/packages.yaml would be one"), "{unknown:?}");
     let observed = folder.join("observed.yaml");
     let learnt = run(&["--write", ".", "--observe", observed.to_str().unwrap()], &pip);
     assert!(learnt.status.success(), "{learnt:?}");
     let observed = std::fs::read_to_string(observed).unwrap();
     let network = &observed[observed.find("network_policies:").unwrap()..];
-    std::fs::write(presets.join("python.yaml"), network).unwrap();
+    std::fs::write(presets.join("packages.yaml"), network).unwrap();
     let removed = std::fs::read_dir(&project).unwrap().map(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
     assert_eq!(removed.count(), 1);
-    let enforced = run(&["--preset", "python"], &pip);
+    let enforced = run(&["--preset", "packages"], &pip);
     assert!(enforced.status.success(), "{enforced:?}");
     // Where the command may write, it may not write to the preset.
     let config = folder.join("config").display().to_string();
-    let script = format!("echo x > {0}/python.yaml; mv {0} {0}.old; rm {0}/python.yaml", presets.display());
-    let tried = run(&["--preset", "python", "--write", &config], &["sh", "-c", &script]);
+    let script = format!("echo x > {0}/packages.yaml; mv {0} {0}.old; rm {0}/packages.yaml", presets.display());
+    let tried = run(&["--preset", "packages", "--write", &config], &["sh", "-c", &script]);
     assert!(!tried.status.success(), "{tried:?}");
-    assert_eq!(std::fs::read_to_string(presets.join("python.yaml")).unwrap(), network, "{tried:?}");
-    std::fs::write(presets.join("python.yaml"), "network_policy: {}\n").unwrap();
-    let invalid = run(&["--preset", "python"], &pip);
-    assert!(text(&invalid.stderr).contains("presets/python.yaml: policy validation failed:\n  line 1"), "{invalid:?}");
+    assert_eq!(std::fs::read_to_string(presets.join("packages.yaml")).unwrap(), network, "{tried:?}");
+    std::fs::write(presets.join("packages.yaml"), "network_policy: {}\n").unwrap();
+    let invalid = run(&["--preset", "packages"], &pip);
+    assert!(
+        text(&invalid.stderr).contains("presets/packages.yaml: policy validation failed:\n  line 1"),
+        "{invalid:?}"
+    );
     for name in ["../python", "/etc/passwd"] {
         let refused = run(&["--preset", name], &pip);
         assert!(text(&refused.stderr).contains("a name has letters, digits"), "{refused:?}");
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Presets of one test, and its folder.
+struct Presets {
+    folder: PathBuf,
+}
+
+impl Presets {
+    fn new(name: &str) -> Self {
+        let folder = PathBuf::from(format!("/var/tmp/e2e-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("project")).unwrap();
+        let user = Some(lab::host::UID);
+        std::os::unix::fs::chown(folder.join("project"), user, user).unwrap();
+        Self { folder }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(lab::sandbox::binary());
+        let user = lab::host::UID.to_string();
+        command
+            .env_clear()
+            .env("XDG_CONFIG_HOME", self.folder.join("config"))
+            .env("SUDO_UID", &user)
+            .env("SUDO_GID", &user);
+        let path = format!("{}/toolchain/bin:/usr/local/bin:/usr/bin:/bin", self.folder.display());
+        command.env("PATH", path).current_dir(self.folder.join("project")).args(words);
+        command
+    }
+
+    fn make(&self, words: &[&str]) -> Output {
+        self.command(&["presets", "make"]).args(words).output().unwrap()
+    }
+
+    /// Runs `script` under the preset `name`, and empties its folder.
+    fn run(&self, name: &str, script: &str) -> Output {
+        let mut command = self.command(&["--preset", name, "--leaks", "block", "--log-dir"]);
+        let toolchain = self.folder.join("toolchain").display().to_string();
+        let output = command.arg(&self.folder).args(["--read", &toolchain, "--", "sh", "-c", script]).output().unwrap();
+        let project = self.folder.join("project");
+        for made in std::fs::read_dir(&project).unwrap().map(|made| made.unwrap().path()) {
+            if made.is_dir() { std::fs::remove_dir_all(made).unwrap() } else { std::fs::remove_file(made).unwrap() }
+        }
+        output
+    }
+}
+
+impl Drop for Presets {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alone() {
+    let presets = Presets::new("registries");
+    // The toolchain may be in a folder of root's.
+    let toolchain = PathBuf::from(env!("CARGO")).ancestors().nth(2).unwrap().to_owned();
+    let linked = Command::new("cp").arg("-al").arg(&toolchain).arg(presets.folder.join("toolchain")).status().unwrap();
+    assert!(linked.success());
+    let missing = presets.run("rust", "true");
+    let hint = "`openshell-sandbox presets make rust` asks cargo for its registry";
+    assert!(missing.status.code() == Some(1) && text(&missing.stderr).contains(hint), "{missing:?}");
+    let made = presets.make(&["python", "node", "rust", "apt"]);
+    assert!(made.status.success(), "{made:?}");
+    let lines = text(&made.stdout);
+    assert_eq!(lines.lines().count(), 4, "{made:?}");
+    for (line, (name, download)) in lines.lines().zip([
+        ("python", "python3 -m pip download --no-cache-dir --no-deps --retries 0 -d . six"),
+        ("node", "npm pack --cache ./cache --fetch-retries 0 is-number"),
+        ("rust", include_str!("../../../data/registries/rust.sh")),
+        ("apt", include_str!("../../../data/registries/apt.sh")),
+    ]) {
+        let (file, hosts) = line.split_once(": ").unwrap();
+        assert_eq!(PathBuf::from(file), presets.folder.join(format!("config/openshell/presets/{name}.yaml")));
+        let passed = presets.run(name, download);
+        assert!(passed.status.success(), "{name}: {passed:?}");
+        let host = hosts.split(", ").next().unwrap();
+        let scheme = if name == "apt" { "http" } else { "https" };
+        let upload = format!("curl -sS -o /dev/null -w '%{{http_code}}' -X PUT -d a=b {scheme}://{host}/x");
+        let refused = presets.run(name, &upload);
+        assert!(
+            text(&refused.stdout) == "403" && text(&refused.stderr).contains("request_not_in_rules"),
+            "{name}: {refused:?}"
+        );
+        let elsewhere = presets.run(name, "curl -sS https://web.test/");
+        assert!(text(&elsewhere.stderr).contains("endpoint_not_in_policy"), "{name}: {elsewhere:?}");
+    }
+    let again = presets.make(&["python"]);
+    assert!(
+        !again.status.success() && text(&again.stderr).contains("is there already; --replace makes it anew"),
+        "{again:?}"
+    );
+    let listed = text(&presets.command(&["presets"]).output().unwrap().stdout);
+    for line in ["git-read     built in ", "rust         /var/tmp/", "java         presets make java "] {
+        assert!(listed.lines().any(|listed| listed.starts_with(line)), "{line}: {listed}");
+    }
+}
+
+#[test]
+fn a_preset_is_made_whole_or_not_at_all() {
+    let presets = Presets::new("unmade");
+    // Neither a client nor a registry is there.
+    let no_client = presets.command(&["presets", "make", "node"]).env("PATH", "/nowhere").output().unwrap();
+    let mut command = presets.command(&["presets", "make", "python"]);
+    let no_registry = command.env("PIP_INDEX_URL", "http://127.0.0.1:1/").env("PIP_RETRIES", "0").output().unwrap();
+    for (failed, client) in [(no_client, "npm"), (no_registry, "pip or uv")] {
+        let expected = format!("{client} downloaded nothing (exit status: ");
+        assert!(failed.status.code() == Some(1) && text(&failed.stderr).contains(&expected), "{failed:?}");
+    }
+    let unknown = presets.make(&["perl"]);
+    assert!(text(&unknown.stderr).contains("there are apt, go, java, node, python, rust"), "{unknown:?}");
+    let left: Vec<_> = std::fs::read_dir(presets.folder.join("config/openshell/presets")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Serves the folder `argv[1]`.
+const MIRROR: &str = "
+import functools, http.server, sys
+handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1])
+server = http.server.ThreadingHTTPServer(('10.99.0.1', 8080), handler)
+print('ready', flush=True)
+server.serve_forever()
+";
+
+#[test]
+fn presets_of_go_and_java_follow_the_mirrors_that_their_clients_are_set_to() {
+    let lab = lab::Lab::with_web();
+    let served = lab.folder("served");
+    let path = served.to_str().unwrap();
+    let module = "import zipfile; z = zipfile.ZipFile('v1.5.2.zip', 'w'); [z.writestr('rsc.io/quote@v1.5.2/' + name, text) \
+                  for name, text in [('go.mod', 'module rsc.io/quote\\n'), ('quote.go', 'package quote\\n')]]";
+    let settings = "<settings><mirrors><mirror><id>m</id><mirrorOf>*</mirrorOf><url>http://web.test:8080/</url></mirror></mirrors></settings>";
+    let pom = "<project><modelVersion>4.0.0</modelVersion><groupId>org.apache</groupId><artifactId>apache</artifactId><version>31</version><packaging>pom</packaging></project>";
+    let made = lab.shell(&format!(
+        "cd {path} && mkdir -p rsc.io/quote/@v org/apache/apache/31 && cd rsc.io/quote/@v && echo '{{\"Version\": \"v1.5.2\"}}' > v1.5.2.info && \
+         echo 'module rsc.io/quote' > v1.5.2.mod && python3 -c \"{module}\" && cd {path}/org/apache/apache/31 && echo '{pom}' > apache-31.pom && \
+         cd {path} && echo '{settings}' > settings.xml && chmod -R a+rX . && mount --bind settings.xml /etc/maven/settings.xml"
+    ));
+    assert_eq!(made, "");
+    let _mirror = lab.program(&["/usr/bin/python3", "-c", MIRROR, path]);
+    let config = lab.folder("config");
+    let run = |words: &[&str]| {
+        let mut command = lab.command();
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("XDG_CONFIG_HOME", &config).current_dir("/tmp");
+        command.env("GOPROXY", "http://web.test:8080").env("GONOSUMDB", "*").args(words);
+        lab.inside(move || command.output().unwrap())
+    };
+    let made = run(&["presets", "make", "go", "java"]);
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!(text(&made.stdout).matches(".yaml: web.test\n").count(), 2, "{made:?}");
+    for (name, download) in [
+        ("go", include_str!("../../../data/registries/go.sh")),
+        ("java", include_str!("../../../data/registries/java.sh")),
+    ] {
+        let folder = lab.folder(name).display().to_string();
+        assert_eq!(lab.shell(&format!("chmod 777 {folder}")), "");
+        let passed = run(&["--preset", name, "--workdir", &folder, "--", "sh", "-c", download]);
+        assert!(passed.status.success(), "{name}: {passed:?}");
+        let upload = "curl -sS -o /dev/null -w '%{http_code}' -X PUT -d a=b http://web.test:8080/x";
+        let refused = run(&["--preset", name, "--workdir", &folder, "--", "sh", "-c", upload]);
+        assert_eq!(text(&refused.stdout), "403", "{name}: {refused:?}");
+    }
 }
 
 /// Serves the folder `argv[1]` at web.test:443, and reports it.

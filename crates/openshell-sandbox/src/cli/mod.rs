@@ -14,7 +14,8 @@ use openshell_policy::network::host::HostPattern;
 use openshell_proxy::leaks::detector::LeakMode;
 
 use self::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PsArgs, port,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PresetsArgs,
+    PsArgs, port,
 };
 use crate::logging::{Form, Label};
 
@@ -327,8 +328,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) hide: Vec<PathBuf>,
 
-    /// Add a policy for a usual need: one of your own, in ~/.config/openshell/presets or /etc/openshell/presets, or claude-code, codex,
-    /// git-read, github, models (data/presets)
+    /// Add a policy for a usual need: claude-code, codex, git-read, github, models, or one of your own, in ~/.config/openshell/presets or
+    /// /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust
     #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
 
@@ -524,6 +525,8 @@ pub(crate) enum Invocation {
     Exec { sandbox: OsString, args: ExecArgs },
     /// Show or replace a kept certificate authority.
     Ca(CaArgs),
+    /// List or make presets.
+    Presets(PresetsArgs),
     /// List sandboxes.
     Ps(PsArgs),
     /// Copy files.
@@ -547,6 +550,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
         Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
         Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
         Some("ca") => parse_as(words.into_iter().skip(1)).map(Invocation::Ca),
+        Some("presets") => parse_as(words.into_iter().skip(1)).map(Invocation::Presets),
         Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
         Some("--internal") => {
             let service = words.get(2).and_then(|word| word.to_str()).unwrap_or_default().to_owned();

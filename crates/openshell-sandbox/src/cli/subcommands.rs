@@ -200,6 +200,32 @@ pub(crate) enum CaAction {
     Rotate,
 }
 
+/// Lists presets, or makes those of package registries: each client is asked, in a sandbox, for something small, and the hosts that
+/// it downloads from get into the preset.
+#[derive(Debug, Parser)]
+#[command(name = "presets", bin_name = "openshell-sandbox presets", max_term_width = 100)]
+#[command(override_usage = "openshell-sandbox presets [make [OPTIONS] NAME...]")]
+#[command(after_help = "Exit codes: 0; 1 if one was not made.
+
+Example: openshell-sandbox presets make python node")]
+pub(crate) struct PresetsArgs {
+    /// `make`; without it, all presets are listed
+    #[arg(value_name = "ACTION", value_parser = ["make"], requires = "names")]
+    pub(crate) action: Option<String>,
+
+    /// Presets to make: apt, go, java, node, python, rust
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets
+    #[arg(long, requires = "names")]
+    pub(crate) system: bool,
+
+    /// Make those anew that there are
+    #[arg(long, requires = "names")]
+    pub(crate) replace: bool,
+}
+
 /// Lists this user's running sandboxes.
 #[derive(Debug, Parser)]
 #[command(name = "ps", bin_name = "openshell-sandbox ps", max_term_width = 100)]

@@ -10,6 +10,7 @@ pub(crate) mod input;
 pub(crate) mod origin;
 pub(crate) mod policy_file;
 pub(crate) mod presets;
+pub(crate) mod registries;
 pub(crate) mod route_file;
 pub(crate) mod secret_file;
 pub(crate) mod update;

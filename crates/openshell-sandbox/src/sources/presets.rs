@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::yaml;
 
 use crate::sources::input::{self, Phase};
+use crate::sources::registries;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("claude-code", include_str!("../../../../data/presets/claude-code.yaml")),
@@ -66,14 +67,55 @@ fn check_mode(file: &Path) -> anyhow::Result<()> {
 }
 
 fn unknown(name: &str, folders: &[PathBuf]) -> String {
-    let of_files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
-    let of_files = of_files.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
-    let of_files = of_files.filter(|name| is_name(name));
-    let mut known: Vec<_> = BUILT_IN.iter().map(|(known, _)| (*known).to_owned()).chain(of_files).collect();
-    known.sort();
-    known.dedup();
+    if let Some(recipe) = registries::recipe(name) {
+        return format!(
+            "--preset {name} is not made on this machine yet: `openshell-sandbox presets make {name}` asks {} for its registry",
+            recipe.client
+        );
+    }
+    let known: Vec<_> = all(folders).into_iter().map(|listed| listed.name).collect();
     let own = folders.first().map(|folder| format!("; a policy in {}/{name}.yaml would be one", folder.display()));
     format!("--preset {name} is unknown; there are {}{}", known.join(", "), own.unwrap_or_default())
+}
+
+/// A preset in a list.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    /// A line about it.
+    pub(crate) purpose: String,
+}
+
+/// Place of a preset.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    BuiltIn,
+    File(PathBuf),
+    /// It can be made.
+    Recipe,
+}
+
+/// Returns all presets by name: those that are built in, the files in `folders`, and those that can be made.
+pub(crate) fn all(folders: &[PathBuf]) -> Vec<Listed> {
+    let text =
+        |name: &str, place: Place, purpose: &str| Listed { name: name.to_owned(), place, purpose: purpose.to_owned() };
+    let built_in = BUILT_IN.iter().map(|(name, content)| text(name, Place::BuiltIn, registries::purpose(content)));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let files = files.filter_map(|entry| {
+        let name = entry.file_name().to_str()?.strip_suffix(".yaml").filter(|name| is_name(name))?.to_owned();
+        let content = input::read(&entry.path(), Phase::Reload).unwrap_or_default();
+        Some(text(&name, Place::File(entry.path()), registries::purpose(&content)))
+    });
+    let recipes = registries::RECIPES.iter().map(|recipe| text(recipe.name, Place::Recipe, recipe.purpose()));
+    let mut known: Vec<Listed> = Vec::new();
+    for listed in built_in.chain(files).chain(recipes) {
+        if known.iter().all(|known| known.name != listed.name) {
+            known.push(listed);
+        }
+    }
+    known.sort();
+    known
 }
 
 #[cfg(test)]

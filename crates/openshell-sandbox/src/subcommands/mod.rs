@@ -10,5 +10,6 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gateway;
 pub(crate) mod internal;
+pub(crate) mod presets;
 pub(crate) mod ps;
 mod replay;

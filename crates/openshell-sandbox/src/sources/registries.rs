@@ -1,0 +1,127 @@
+//! Presets of package registries. Which host a registry has is set in each client, so its preset is made on the machine: the client is
+//! asked for a package in an observed run.
+
+use std::collections::BTreeSet;
+
+use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::policy::Policy;
+
+/// Recipe of a preset.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    /// Name of the preset.
+    pub(crate) name: &'static str,
+    /// Name of the client, for messages.
+    pub(crate) client: &'static str,
+    /// Script of a shell, run in an empty folder, that has the client download something small.
+    pub(crate) script: &'static str,
+    /// The preset, in which one endpoint stands for each registry.
+    policy: &'static str,
+}
+
+macro_rules! recipe {
+    ($name:literal, $client:literal) => {
+        Recipe {
+            name: $name,
+            client: $client,
+            script: include_str!(concat!("../../../../data/registries/", $name, ".sh")),
+            policy: include_str!(concat!("../../../../data/registries/", $name, ".yaml")),
+        }
+    };
+}
+
+/// All recipes.
+pub(crate) static RECIPES: &[Recipe] = &[
+    recipe!("apt", "apt-get"),
+    recipe!("go", "go"),
+    recipe!("java", "mvn"),
+    recipe!("node", "npm"),
+    recipe!("python", "pip or uv"),
+    recipe!("rust", "cargo"),
+];
+
+/// Stands for a registry in a recipe's policy.
+const REGISTRY: &str = "$REGISTRY";
+
+/// Returns the recipe of the preset `name`.
+pub(crate) fn recipe(name: &str) -> Option<&'static Recipe> {
+    RECIPES.iter().find(|recipe| recipe.name == name)
+}
+
+impl Recipe {
+    /// A line about the preset.
+    pub(crate) fn purpose(&self) -> &'static str {
+        purpose(self.policy)
+    }
+
+    /// Returns the preset for the registries that the policy of an observed run names, and their hosts; `None` if it names none.
+    pub(crate) fn preset(&self, observed: &Policy) -> Option<(String, Vec<String>)> {
+        let registries: BTreeSet<_> = endpoints(observed).filter_map(registry).flatten().collect();
+        if registries.is_empty() {
+            return None;
+        }
+        let (mut hosts, written): (Vec<_>, Vec<_>) = registries.into_iter().unzip();
+        hosts.dedup();
+        let Self { name, client, policy, .. } = self;
+        let mut text = format!(
+            "{}\n# Made by `openshell-sandbox presets make {name}`, from what {client} asked for.\n",
+            policy.lines().next()?
+        );
+        for line in policy.lines().skip(1) {
+            let lines = match line.contains(REGISTRY) {
+                true => written.iter().map(|registry| line.replace(REGISTRY, registry)).collect(),
+                false => vec![line.to_owned()],
+            };
+            lines.iter().for_each(|line| text.extend([line, "\n"]));
+        }
+        Some((text, hosts))
+    }
+}
+
+/// Returns the comment that a preset begins with.
+pub(super) fn purpose(text: &str) -> &str {
+    text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default()
+}
+
+fn endpoints(policy: &Policy) -> impl Iterator<Item = &Endpoint> {
+    policy.network().values().flat_map(|network| &network.endpoints)
+}
+
+/// Returns the host of an endpoint with one host, and the endpoint's beginning in YAML for each of its ports.
+fn registry(endpoint: &Endpoint) -> Option<Vec<(String, String)>> {
+    let host = endpoint.host().filter(|host| !host.to_string().contains('*'))?.to_string();
+    let addresses: Vec<_> = endpoint.allowed_ips().iter().map(|range| format!("\"{range}\"")).collect();
+    let internal =
+        if addresses.is_empty() { String::new() } else { format!(", allowed_ips: [{}]", addresses.join(", ")) };
+    let of_port = |port| (host.clone(), format!("host: \"{host}\", port: {port}{internal}"));
+    Some(endpoint.ports().iter().map(of_port).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::yaml;
+
+    use super::{RECIPES, endpoints};
+
+    #[test]
+    fn every_recipe_makes_a_valid_preset_with_all_that_was_asked() {
+        let observed = "network_policies: {pip: {endpoints: [{host: index.test, port: 443, allowed_ips: [10.0.0.1]}, \
+            {host: files.test, ports: [80, 443]}, {host: '*.wild.test', port: 443}], binaries: [{path: /usr/bin/python3}]}}";
+        let (observed, _) = yaml::policy(observed).unwrap();
+        let nothing = yaml::policy("network_policies: {}").unwrap().0;
+        for recipe in RECIPES {
+            let (name, purpose) = (recipe.name, recipe.purpose());
+            assert!(purpose.ends_with('.'), "{name}: {purpose}");
+            let (text, hosts) = recipe.preset(&observed).unwrap();
+            assert_eq!(hosts, ["files.test", "index.test"], "{name}");
+            let (policy, warnings) = yaml::policy(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+            assert!(warnings.is_empty(), "{name}: {warnings:?}");
+            assert_eq!(text.matches("10.0.0.1").count(), 1, "{text}");
+            assert!(text.starts_with("# "), "{text}");
+            assert_eq!(endpoints(&policy).count(), 3, "{text}");
+            assert_eq!(recipe.preset(&nothing), None, "{name}");
+        }
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/registries");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2 * RECIPES.len());
+    }
+}
