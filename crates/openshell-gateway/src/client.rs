@@ -31,7 +31,7 @@ use crate::proto::v1::{
     ReportPolicyStatusRequest, SubmitPolicyAnalysisRequest, SupervisorMessage, UpdateConfigRequest,
 };
 use crate::streams::{begun, stream_of};
-use crate::token::{Token, TokenSource};
+use crate::token::{Token, TokenSource, Tokens};
 
 /// Deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -110,6 +110,7 @@ impl Gateway {
         }
         // Other calls go on with the token that they have.
         let platform = Token::default();
+        self.0.token.remember_exchanged(Secret::new(read.expose().to_vec()));
         platform.replace(read, None)?;
         let exchange = |mut client: OpenShellClient<Channel>, mut request: Request<IssueSandboxTokenRequest>| {
             set_token(&mut request, &platform);
@@ -126,9 +127,9 @@ impl Gateway {
         if self.token_number() == number { self.authenticate().await } else { Ok(()) }
     }
 
-    /// The token of the sandbox, and each one that replaces it; `None` before the first.
+    /// The tokens of the sandbox so far, as they become more.
     #[must_use]
-    pub fn tokens(&self) -> watch::Receiver<Option<Arc<Secret>>> {
+    pub fn tokens(&self) -> watch::Receiver<Tokens> {
         self.0.token.follow()
     }
 

@@ -33,8 +33,30 @@ const UNKNOWN_EXPIRY: Duration = Duration::from_secs(6 * 60 * 60);
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     state: Mutex<State>,
-    /// The token as it is replaced.
-    replaced: watch::Sender<Option<Arc<Secret>>>,
+    /// All that were read or issued.
+    known: watch::Sender<Tokens>,
+}
+
+/// Tokens that a sandbox has had, each once: the first, and the last ones.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    /// Tokens of the gateway.
+    pub issued: Vec<Arc<Secret>>,
+    /// A platform's tokens, which the gateway exchanges.
+    pub exchanged: Vec<Arc<Secret>>,
+}
+
+/// Tokens of a kind that are kept: more than are valid at once.
+const KNOWN: usize = 8;
+
+fn remember(known: &mut Vec<Arc<Secret>>, secret: Secret) {
+    if known.iter().any(|before| before.ct_eq(&secret)) {
+        return;
+    }
+    if known.len() == KNOWN {
+        known.remove(1);
+    }
+    known.push(Arc::new(secret));
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +94,7 @@ impl Token {
         let mut state = self.state();
         state.held = Some(Held { header, expires });
         state.number += 1;
-        self.replaced.send_replace(Some(Arc::new(secret)));
+        self.known.send_modify(|known| remember(&mut known.issued, secret));
         Ok(())
     }
 
@@ -95,9 +117,14 @@ impl Token {
         self.state().number
     }
 
-    /// The token, and each one that replaces it.
-    pub(crate) fn follow(&self) -> watch::Receiver<Option<Arc<Secret>>> {
-        self.replaced.subscribe()
+    /// Remembers a platform's token, which no call but the exchange carries.
+    pub(crate) fn remember_exchanged(&self, secret: Secret) {
+        self.known.send_modify(|known| remember(&mut known.exchanged, secret));
+    }
+
+    /// The tokens so far, as they become more.
+    pub(crate) fn follow(&self) -> watch::Receiver<Tokens> {
+        self.known.subscribe()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,7 +166,7 @@ mod tests {
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
     use openshell_policy::secret::Secret;
 
-    use super::{Token, UNKNOWN_EXPIRY};
+    use super::{KNOWN, Token, UNKNOWN_EXPIRY};
 
     fn renewal(token: &str) -> Duration {
         let held = Token::default();
@@ -171,6 +198,18 @@ mod tests {
         assert_eq!((carried().as_str(), held.number()), ("Bearer renewed", 2));
         held.replace_by_source(secret("rotated")).unwrap();
         assert_eq!((carried().as_str(), held.number()), ("Bearer rotated", 3));
+    }
+
+    #[test]
+    fn the_first_token_and_the_last_ones_are_remembered() {
+        let held = Token::default();
+        let followed = held.follow();
+        for number in [0, 0, 1, 2, 1].into_iter().chain(3..20) {
+            held.replace(Secret::new(format!("token-{number}").into_bytes()), None).unwrap();
+        }
+        let known: Vec<_> = followed.borrow().issued.iter().map(|known| known.expose().to_vec()).collect();
+        let last = (20 - KNOWN + 1..20).map(|number| format!("token-{number}").into_bytes());
+        assert_eq!(known, [b"token-0".to_vec()].into_iter().chain(last).collect::<Vec<_>>());
     }
 
     #[test]

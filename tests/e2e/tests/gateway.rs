@@ -427,25 +427,25 @@ fn tokens_of_the_gateway_and_keys_of_routes_leave_in_no_request() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let mut given = answers(Generation::Today, Some(web("/a")));
-    given.tokens = vec!["token-One-of-1".to_owned()];
+    given.tokens = vec!["token-One-of-1-and-more".to_owned()];
     given.bundle = bundle("1");
-    given.bundle.routes[0].api_key = "route-key-One".to_owned();
+    given.bundle.routes[0].api_key = "route-key-One-0123456789".to_owned();
     let host = Host::start(&lab, given);
-    let file = lab.file("token", "token-One-of-1\n");
+    let file = lab.file("token", "token-One-of-1-and-more\n");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let sandbox = host.sandbox(&lab).args(&["--leaks", "block"]);
     let steps = Steps::start(&lab, sandbox.env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap()));
     let sent = |path: &str, key: &str| steps.step(&format!("{FETCH}{path} -H 'X-Key: {key}'"));
-    assert_eq!(sent("/a", "token-Two-of-2"), "200");
-    for key in ["token-One-of-1", "dG9rZW4tT25lLW9mLTE=", "route-key-One"] {
+    assert_eq!(sent("/a", "token-Two-of-2-and-more"), "200");
+    for key in ["token-One-of-1-and-more", "dG9rZW4tT25lLW9mLTEtYW5kLW1vcmU=", "route-key-One-0123456789"] {
         assert_eq!(sent("/a", key), "403", "{key}");
     }
     // The file rotates, and the gateway forgets the old token.
-    std::fs::write(&file, "token-Two-of-2").unwrap();
-    host.gateway.answer(|answers| answers.tokens = vec!["token-Two-of-2".to_owned()]);
+    std::fs::write(&file, "token-Two-of-2-and-more").unwrap();
+    host.gateway.answer(|answers| answers.tokens = vec!["token-Two-of-2-and-more".to_owned()]);
     host.gateway.set_policy(web("/b"));
     host.gateway.wait(|heard| heard.statuses.len() == 2);
-    for key in ["token-One-of-1", "token-Two-of-2", "route-key-One"] {
+    for key in ["token-One-of-1-and-more", "token-Two-of-2-and-more", "route-key-One-0123456789"] {
         assert_eq!(sent("/b", key), "403", "{key}");
     }
     assert_eq!(sent("/b", "of-another"), "200");

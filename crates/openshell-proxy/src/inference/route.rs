@@ -103,7 +103,7 @@ impl Route {
         self.key.as_ref()
     }
 
-    /// The key as a credential to search responses for, if it is a secret.
+    /// The key as a credential to search requests and responses for, if it is a secret.
     #[must_use]
     pub fn credential(&self) -> Option<&Arc<Credential>> {
         self.credential.as_ref()

@@ -85,11 +85,12 @@ impl LeakDetector {
         self.own.rcu(|own| OwnSecrets { keys: keys.clone(), ..OwnSecrets::clone(own) });
     }
 
-    /// Has a `token` of the gateway searched for; the one before it, which is valid for a while yet, stays.
-    pub fn know_token(&self, token: &Arc<Secret>) {
-        self.own.rcu(|own| {
-            let tokens = [token].into_iter().chain(own.tokens.first()).cloned().collect();
-            OwnSecrets { tokens, ..OwnSecrets::clone(own) }
+    /// Has the `tokens` of the gateway searched for, and the `platform_tokens` that it exchanges for them, in place of those before.
+    pub fn know_tokens(&self, tokens: &[Arc<Secret>], platform_tokens: &[Arc<Secret>]) {
+        self.own.rcu(|own| OwnSecrets {
+            keys: own.keys.clone(),
+            tokens: tokens.to_vec(),
+            platform_tokens: platform_tokens.to_vec(),
         });
     }
 
@@ -113,7 +114,7 @@ impl LeakDetector {
             kind: Kind::Credential,
         });
         let shapes = Issuers::known().into_shapes().chain(own.shapes());
-        let needles = Arc::new(Needles::new(shapes, credentials.chain(own.values())));
+        let needles = Arc::new(Needles::new(shapes, credentials.chain(own.values(vault))));
         let prepared = Prepared { vault: Arc::clone(vault), own, needles: Arc::clone(&needles) };
         self.prepared.store(Some(Arc::new(prepared)));
         needles

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::needles::{BEFORE, Needles};
 
-/// Bytes of a part that a secret which began before it can reach: [`Needles`] look at some 300 bytes, percent-encoded at most.
+/// Bytes of a part that a secret which began before it can reach: [`Needles`] look at some 700 bytes at most.
 const REACH: usize = 1024;
 
 /// A search through one text.
@@ -56,11 +56,11 @@ impl Scan {
     /// Bytes at the end of the text so far that may be the beginning of a secret.
     #[must_use]
     pub fn undecided(&self) -> usize {
-        let open = self.tail.get(self.tail.len() - self.open..).unwrap_or_default();
+        let from = self.tail.len() - self.open;
         // An anchor that is complete was judged undecided, or else is of no account.
-        let begun = self.needles.begun(open);
-        let undecided = self.needles.search(open, 0..open.len(), false, |_| ());
-        begun.into_iter().chain(undecided).min().map_or(0, |at| open.len() - at)
+        let begun = self.needles.begun(self.tail.get(from..).unwrap_or_default()).map(|at| from + at);
+        let undecided = self.needles.search(&self.tail, from..self.tail.len(), false, |_| ());
+        begun.into_iter().chain(undecided).min().map_or(0, |at| self.tail.len() - at)
     }
 
     /// Keeps the end of `text`: from the place that is `undecided`, or that the longest anchor could have begun at, and what stands

@@ -2,13 +2,14 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use openshell_policy::credential::{Binding, BoundHost};
+use openshell_policy::credential::{Binding, BoundHost, CredentialName};
 use openshell_policy::issuers::Issuers;
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 
 use super::detector::{LeakDetector, LeakMode};
 use super::scan::Scan;
+use crate::credentials::vault::{Credential, Vault};
 use crate::needles::{Kind, Needles, Value, has_secret};
 
 /// Joins the parts of a secret, which stands nowhere as a whole, so that no scanner of repositories takes it for one.
@@ -101,7 +102,7 @@ fn encodings(text: &str) -> Vec<String> {
         hex(text, true),
         hex(text, false),
     ];
-    for before in ["", ":", "u:"] {
+    for before in ["", ":", "u:", "x", "xy"] {
         let whole = format!("{before}{text}, and more");
         all.extend([STANDARD.encode(&whole), URL_SAFE_NO_PAD.encode(&whole)]);
     }
@@ -188,29 +189,72 @@ fn a_secret_is_found_wherever_it_is_cut() {
     }
 }
 
+/// A Discord token.
+fn token_of_parts() -> String {
+    samples().into_iter().find(|(_, name)| *name == "Discord").unwrap().0
+}
+
 #[test]
 fn a_token_of_parts_is_found_within_a_long_encoded_text() {
     let needles = needles();
-    let samples = samples();
-    let token = &samples.iter().find(|(_, name)| *name == "Discord").unwrap().0;
     for before in [3_000, 3_001, 3_002] {
         let text = format!(
-            "{}\n{{\"token\": \"{token}\"}}\n{}",
-            "a line. ".repeat(400)[..before].trim(),
+            "{}\n{{\"token\": \"{}\"}}\n{}",
+            &"a line. ".repeat(400)[..before],
+            token_of_parts(),
             "and more ".repeat(400)
         );
         let encoded = [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text), hex(&text, true), hex(&text, false)];
-        let lines: Vec<_> = encoded[0].as_bytes().chunks(76).flat_map(|line| [line, b"\r\n"].concat()).collect();
-        for encoded in encoded.into_iter().map(String::into_bytes).chain([lines]) {
-            for size in [1, 100, 700, 1_025, 4_000, 16_384] {
-                let parts: Vec<_> = encoded.chunks(size).collect();
+        for encoded in encoded {
+            let place = encoded.len() * (before + 13) / text.len();
+            for size in [90, 700, 1_025, 16_384] {
+                let parts: Vec<_> = encoded.as_bytes().chunks(size).collect();
                 assert_eq!(found(&needles, &parts), ["Discord"], "{before} by {size}");
             }
-            for cut in (3_900..4_400).step_by(7) {
-                let (one, other) = encoded.split_at(cut);
-                assert_eq!(found(&needles, &[one, other]), ["Discord"], "cut at {cut}");
+            for cut in (place - 10..place + 160).step_by(3) {
+                let (one, other) = encoded.as_bytes().split_at(cut);
+                assert_eq!(found(&needles, &[one, other]), ["Discord"], "{before} cut at {cut}");
             }
         }
+    }
+}
+
+#[test]
+fn a_token_of_parts_is_found_in_encoded_lines_behind_paths_and_among_other_letters() {
+    let needles = needles();
+    let token = token_of_parts();
+    let lines = |text: &str, length: usize, end: &str| -> String {
+        text.as_bytes().chunks(length).flat_map(|line| [std::str::from_utf8(line).unwrap(), end]).collect()
+    };
+    for before in
+        ["", "# Токен бота\nT=", "日本語 = ", "a longer text that stands before it: ", "0\u{1}\u{2}\u{0}\u{3}:"]
+    {
+        let text = format!("{before}{token}\n");
+        for encoded in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text), hex(&text, true), hex(&text, false)] {
+            for prefix in ["", "/w/", "key-", "x:\\n", "d=%7B%22t%22%3A%22", "/repos/a-b/c_d/contents/", "0x"] {
+                assert_eq!(
+                    found(&needles, &[format!("{prefix}{encoded}").as_bytes()]),
+                    ["Discord"],
+                    "{prefix}{encoded}"
+                );
+            }
+            for (length, end) in [(60, "\n"), (60, "%0A"), (64, "\\n"), (76, "\r\n"), (76, "%0d%0a"), (76, "\\r\\n")] {
+                let text = lines(&encoded, length, end);
+                let found_in = |parts: &[&[u8]]| assert_eq!(found(&needles, parts), ["Discord"], "{parts:?}");
+                found_in(&[text.as_bytes()]);
+                for cut in (0..text.len()).step_by(7) {
+                    let (one, other) = text.as_bytes().split_at(cut);
+                    found_in(&[one, other]);
+                    found_in(&[one, other, &[b' '; 2_000]]);
+                }
+            }
+        }
+    }
+    let escaped = percent(&token, |byte| byte.is_ascii_alphanumeric());
+    for filler in 1_000..1_100 {
+        let text = [vec![b' '; filler], escaped.clone().into_bytes(), vec![b' '; 3_000]].concat();
+        let parts: Vec<_> = text.chunks(1_025).collect();
+        assert_eq!(found(&needles, &parts), ["Discord"], "{filler}");
     }
 }
 
@@ -227,6 +271,23 @@ fn the_bytes_that_may_begin_a_secret_are_told_until_it_is_complete() {
                 break;
             }
             assert!(index < 3 || scan.undecided() > index, "{text} after {index}");
+        }
+    }
+    // A token of parts is known by its dots, and encoded by what it decodes to.
+    for (shown, text) in
+        [(24, token_of_parts()), (36, STANDARD.encode(token_of_parts())), (36, hex(&token_of_parts(), false))]
+    {
+        for before in ["before ", "key=", "x"] {
+            let mut scan = Scan::new(Arc::clone(&needles));
+            scan.push(before.as_bytes(), |_| panic!("nothing is there"));
+            for (index, byte) in text.bytes().enumerate() {
+                let mut is_found = false;
+                scan.push(&[byte], |_| is_found = true);
+                if is_found || (shown == 24 && before == "x") {
+                    break;
+                }
+                assert!(index < shown || scan.undecided() > 0, "{before}{text} after {index}");
+            }
         }
     }
     let mut scan = Scan::new(needles);
@@ -380,9 +441,8 @@ fn tokens_of_the_gateway_are_known_by_their_signer_and_those_without_one_by_thei
     };
     let known = |tokens: &[&str]| {
         let detector = LeakDetector::new(LeakMode::Report);
-        for token in tokens {
-            detector.know_token(&Arc::new(Secret::new(token.as_bytes().to_vec())));
-        }
+        let secrets: Vec<_> = tokens.iter().map(|token| Arc::new(Secret::new(token.as_bytes().to_vec()))).collect();
+        detector.know_tokens(&secrets, &[]);
         detector.needles(&Arc::default())
     };
     let signed = "{\"alg\":\"EdDSA\",\"typ\":\"JWT\",\"kid\":\"gateway-1\"}";
@@ -394,16 +454,38 @@ fn tokens_of_the_gateway_are_known_by_their_signer_and_those_without_one_by_thei
     }
     let other = jwt(&signed.replace("gateway-1", "another"), "{\"sub\":\"somebody\"}");
     assert!(found(&of_signer, &[other.as_bytes()]).is_empty());
-    // Many have a header like this one.
-    let usual = "{\"alg\":\"HS256\",\"typ\":\"JWT\"}";
-    let tokens = ["first", "second", "third"].map(|name| {
-        let token = jwt(usual, "{}");
-        format!("{}{name}", &token[..token.len() - name.len()])
-    });
-    let by_value = known(&[&tokens[0], &tokens[1], &tokens[2]]);
-    let is_found = |token: &str| !found(&by_value, &[token.as_bytes()]).is_empty();
-    assert!(is_found(&tokens[2]) && is_found(&tokens[1]), "the one before is valid yet");
-    assert!(!is_found(&tokens[0]) && !is_found(&jwt(usual, "{\"sub\":\"somebody\"}")));
+    // Many have headers like these.
+    for usual in ["{\"alg\":\"HS256\",\"typ\":\"JWT\"}", "{\"alg\":\"RS256\",\"kid\":\"1\"}"] {
+        let tokens = [jwt(usual, "{\"sub\":\"sandbox-1\"}"), jwt(usual, "{\"sub\":\"sandbox-1\",\"exp\":2}")];
+        let by_value = known(&[&tokens[0], &tokens[1]]);
+        let is_found = |token: &str| !found(&by_value, &[token.as_bytes()]).is_empty();
+        assert!(is_found(&tokens[0]) && is_found(&tokens[1]) && !is_found(&jwt(usual, "{\"sub\":\"somebody\"}")));
+    }
+    // A platform signs tokens of others too.
+    let detector = LeakDetector::new(LeakMode::Report);
+    let platform = jwt(signed, "{\"sub\":\"sandbox-1\"}");
+    detector.know_tokens(&[], &[Arc::new(Secret::new(platform.clone().into_bytes()))]);
+    let needles = detector.needles(&Arc::default());
+    assert!(
+        found(&needles, &[platform.as_bytes()]) == ["the gateway"] && found(&needles, &[other.as_bytes()]).is_empty()
+    );
+}
+
+#[test]
+fn the_supervisors_own_secrets_are_no_words_and_no_credentials() {
+    let secret = |text: &str| Arc::new(Secret::new(text.as_bytes().to_vec()));
+    let detector = LeakDetector::new(LeakMode::Report);
+    detector.know_tokens(&[secret("a-shared-Secret-of-2026"), secret("own-Secret-of-2026")], &[]);
+    let keys = ["lm-studio", "not-needed-at-all-by-this-one", "route-key-0123456789"];
+    let keys = keys.map(|key| Arc::new(Credential::of("route r".to_owned(), Secret::new(key.as_bytes().to_vec()))));
+    detector.know_keys(keys.iter());
+    let name = CredentialName::parse("SHARED").unwrap();
+    let binding = Binding { hosts: Some(vec![BoundHost::parse("home.test").unwrap()]), path: None };
+    let vault = Vault::new([(name, Secret::new(b"a-shared-Secret-of-2026".to_vec()), binding)]);
+    let needles = detector.needles(&Arc::new(vault));
+    let text =
+        "lm-studio not-needed-at-all-by-this-one a-shared-Secret-of-2026 own-Secret-of-2026 route-key-0123456789";
+    assert_eq!(found(&needles, &[text.as_bytes()]), ["SHARED", "route r", "the gateway"]);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a value. Anchors are searched for all at
 //! once; where one stands, the text from there on is decoded and compared with the shape.
 
+mod coding;
 mod parts;
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -16,6 +16,7 @@ use openshell_policy::issuers::{Characters, Issuers, Shape};
 use openshell_policy::secret::Secret;
 use zeroize::Zeroizing;
 
+use self::coding::Coding;
 use crate::placeholder::{base64_forms_after, decode};
 
 /// Bytes before an anchor that its surroundings are judged by.
@@ -75,7 +76,7 @@ pub struct Needles {
 pub struct Sought {
     /// Name in messages: the issuer, the credential, or the part of the supervisor.
     pub name: String,
-    /// What is known of it.
+    /// Its kind.
     pub kind: Kind,
     /// Hosts that it is for.
     pub home: Binding,
@@ -83,10 +84,10 @@ pub struct Sought {
     shape: Option<Shape>,
 }
 
-/// Knowledge of a secret.
+/// Kind of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its shape alone.
+    /// One of an issuer, known by its shape alone.
     Shape,
     /// The value of a credential, for which the command has a placeholder.
     Credential,
@@ -103,7 +104,7 @@ pub struct Value<'v> {
     pub secret: &'v Secret,
     /// Hosts that it is for; what is bound to none in particular is at home nowhere.
     pub home: Option<&'v [BoundHost]>,
-    /// Whose it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -112,19 +113,6 @@ struct Anchor {
     bytes: Zeroizing<Vec<u8>>,
     coding: Coding,
     secret: usize,
-}
-
-/// Encoding of an anchor and of what follows it.
-#[derive(Clone, Copy, Debug)]
-enum Coding {
-    /// Plain or percent-encoded; one may go over into the other.
-    Text,
-    Hex,
-    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes of what the group says.
-    Base64 {
-        lead: usize,
-        skipped: usize,
-    },
 }
 
 enum Search {
@@ -193,9 +181,9 @@ impl Needles {
         self.plain.len() + self.encoded.len()
     }
 
-    /// Bytes of the longest anchor.
+    /// Bytes before the end of a text in which a secret may have begun that has shown nothing yet.
     pub(crate) fn longest(&self) -> usize {
-        self.longest
+        self.longest.max(2 * parts::SHOWN)
     }
 
     /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the offset of the first place there where more
@@ -382,74 +370,11 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
     anchors
 }
 
-impl Coding {
-    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before it does.
-    fn decoded(self, text: &[u8], at: usize, most: usize) -> (Cow<'_, [u8]>, bool) {
-        let rest = text.get(at..).unwrap_or_default();
-        let plain = rest.get(..most).unwrap_or(rest);
-        if matches!(self, Self::Text) && !plain.contains(&b'%') {
-            return (Cow::Borrowed(plain), plain.len() < most);
-        }
-        let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let mut decoded = Vec::with_capacity(most);
-        let is_cut = match self {
-            Self::Text => {
-                let mut rest = rest;
-                // An escape at the end may be cut.
-                let is_read = |rest: &[u8], decoded: usize| decoded < most && !matches!(rest, [b'%'] | [b'%', _]);
-                while let Some((byte, after)) = rest.split_first().filter(|_| is_read(rest, decoded.len())) {
-                    let escape = digit(after.first()).zip(digit(after.get(1))).filter(|_| *byte == b'%');
-                    decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
-                    rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
-                }
-                true
-            }
-            Self::Hex => {
-                let mut digits = rest.iter().filter(|byte| !matches!(**byte, b'\n' | b'\r'));
-                while let Some((high, low)) =
-                    digit(digits.next()).zip(digit(digits.next())).filter(|_| decoded.len() < most)
-                {
-                    decoded.push(high << 4 | low);
-                }
-                digits.next().is_none()
-            }
-            Self::Base64 { lead, skipped } => {
-                let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
-                let (mut bits, mut count, mut read) = (0_u32, 0, 0);
-                let lines = from.iter().inspect(|_| read += 1).filter(|byte| !matches!(**byte, b'\n' | b'\r'));
-                for value in lines.map_while(|byte| sextet(*byte)).take((most + 2) * 4 / 3) {
-                    (bits, count) = (bits << 6 | value, count + 6);
-                    if count >= 8 {
-                        count -= 8;
-                        decoded.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
-                    }
-                }
-                decoded.drain(..skipped.min(decoded.len()));
-                read == from.len()
-            }
-        };
-        let is_cut = is_cut && decoded.len() < most;
-        (Cow::Owned(decoded), is_cut)
-    }
-}
-
 /// Bytes from the beginning of a secret on that are compared with its shape.
 fn compared_bytes(shape: &Shape) -> usize {
     let then = shape.then.as_ref().map(|then| shape.begins.len() + NEAR + then.len());
     let beside = shape.beside.map(|length| shape.length + BESIDE + length);
     then.or(beside).unwrap_or(shape.length + BEYOND)
-}
-
-/// Value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
-fn sextet(byte: u8) -> Option<u32> {
-    match byte {
-        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
-        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
-        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
-        b'+' | b'-' => Some(62),
-        b'/' | b'_' => Some(63),
-        _ => None,
-    }
 }
 
 /// Returns true if a secret of this shape can begin after `before`, and not in the middle of a word.

@@ -11,8 +11,9 @@ use openshell_gateway::channel::Backoff;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::logs::{self, Lines};
 use openshell_gateway::session::{Inside, Sessions};
+use openshell_gateway::token::Tokens;
 use openshell_policy::event::Audit;
-use openshell_policy::secret::Secret;
+use openshell_proxy::credentials::vault::CurrentVault;
 use openshell_proxy::leaks::detector::LeakDetector;
 use openshell_proxy::resolve::lookup::Resolver;
 use tokio::sync::oneshot;
@@ -70,14 +71,22 @@ impl GatewayReports {
         Arc::clone(&self.denials) as _
     }
 
-    /// Has `leaks` know the tokens of the gateway: the first one on return, the others for as long as the future is polled.
-    pub(crate) fn know_tokens(&self, leaks: Arc<LeakDetector>) -> impl Future<Output = ()> + use<> {
+    /// Has `leaks` know the tokens of the gateway: those so far on return, further ones for as long as the future is polled, which prepares
+    /// the search with them.
+    pub(crate) fn know_tokens(
+        &self,
+        leaks: Arc<LeakDetector>,
+        vault: Arc<CurrentVault>,
+    ) -> impl Future<Output = ()> + use<> {
         let mut tokens = self.gateway.tokens();
-        let know = move |token: Option<Arc<Secret>>| token.iter().for_each(|token| leaks.know_token(token));
-        know(tokens.borrow_and_update().clone());
+        let know = |leaks: &LeakDetector, tokens: &Tokens| leaks.know_tokens(&tokens.issued, &tokens.exchanged);
+        know(&leaks, &tokens.borrow_and_update());
         async move {
             while tokens.changed().await.is_ok() {
-                know(tokens.borrow_and_update().clone());
+                know(&leaks, &tokens.borrow_and_update());
+                let (leaks, vault) = (Arc::clone(&leaks), Arc::clone(&vault));
+                // If it panics, the next request prepares the search.
+                let _ = tokio::task::spawn_blocking(move || leaks.prepare(&vault.load())).await;
             }
             std::future::pending().await
         }

@@ -100,6 +100,8 @@ impl InForce {
             inference.replace(routes.table);
             routes.report.log();
         }
+        // No request has to wait for it.
+        self.leaks.prepare(&self.vault.load());
         let Some(policy) = policy else { return Answer::Applied { generation: before } };
         // No connection has to wait for it.
         policy.snapshot.prepare();

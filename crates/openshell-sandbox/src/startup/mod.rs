@@ -218,7 +218,10 @@ pub(crate) async fn start(
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
     let in_force = InForce::new(initial, config.leaks);
     if let Some(gateway) = &gateway {
-        tasks.spawn("tokens of the gateway", gateway.know_tokens(Arc::clone(&in_force.leaks)));
+        tasks.spawn(
+            "tokens of the gateway",
+            gateway.know_tokens(Arc::clone(&in_force.leaks), Arc::clone(&in_force.vault)),
+        );
     }
     if !config.watched.is_empty() {
         let files = std::mem::take(&mut config.watched);

@@ -1,0 +1,131 @@
+//! Encodings of common software that a secret may stand in.
+
+use std::borrow::Cow;
+
+/// Encoding of an anchor and of what follows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Coding {
+    /// Plain or percent-encoded; one may go over into the other.
+    Text,
+    Hex,
+    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes of what the group says.
+    Base64 {
+        lead: usize,
+        skipped: usize,
+    },
+}
+
+impl Coding {
+    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before it does.
+    pub(super) fn decoded(self, text: &[u8], at: usize, most: usize) -> (Cow<'_, [u8]>, bool) {
+        let rest = text.get(at..).unwrap_or_default();
+        let plain = rest.get(..most).unwrap_or(rest);
+        if matches!(self, Self::Text) && !plain.contains(&b'%') {
+            return (Cow::Borrowed(plain), plain.len() < most);
+        }
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let mut decoded = Vec::with_capacity(most);
+        let is_cut = match self {
+            Self::Text => {
+                let mut rest = rest;
+                // An escape at the end may be cut.
+                let is_read = |rest: &[u8], decoded: usize| decoded < most && !matches!(rest, [b'%'] | [b'%', _]);
+                while let Some((byte, after)) = rest.split_first().filter(|_| is_read(rest, decoded.len())) {
+                    let escape =
+                        digit(after.first().copied()).zip(digit(after.get(1).copied())).filter(|_| *byte == b'%');
+                    decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
+                    rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
+                }
+                true
+            }
+            Self::Hex => {
+                let mut digits = Lines::of(rest);
+                while let Some((high, low)) =
+                    digit(digits.next()).zip(digit(digits.next())).filter(|_| decoded.len() < most)
+                {
+                    decoded.push(high << 4 | low);
+                }
+                digits.next().is_none() && digits.is_at_end()
+            }
+            Self::Base64 { lead, skipped } => {
+                let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
+                let (mut bits, mut count, mut lines) = (0_u32, 0, Lines::of(from));
+                for value in lines.by_ref().map_while(sextet).take((most + 2) * 4 / 3) {
+                    (bits, count) = (bits << 6 | value, count + 6);
+                    if count >= 8 {
+                        count -= 8;
+                        decoded.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
+                    }
+                }
+                decoded.drain(..skipped.min(decoded.len()));
+                lines.is_at_end()
+            }
+        };
+        let is_cut = is_cut && decoded.len() < most;
+        (Cow::Owned(decoded), is_cut)
+    }
+}
+
+/// Value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
+pub(super) fn sextet(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
+        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    }
+}
+
+/// Ends of lines, as they are, in JSON and in URLs.
+const LINE_ENDS: [&[u8]; 8] = [b"\n", b"\r", b"\\n", b"\\r", b"%0A", b"%0D", b"%0a", b"%0d"];
+
+/// Marks of one end of a line: a return may stand before it.
+const MARKS: usize = 2;
+
+/// Bytes of an encoded text without the ends of its lines, up to an empty line.
+struct Lines<'t> {
+    rest: &'t [u8],
+    /// Marks since the last other byte.
+    marks: usize,
+}
+
+impl<'t> Lines<'t> {
+    fn of(rest: &'t [u8]) -> Self {
+        Self { rest, marks: 0 }
+    }
+
+    /// True if all was read.
+    fn is_at_end(&self) -> bool {
+        // A mark may be cut.
+        let is_begun = |mark: &[u8]| mark.len() > self.rest.len() && mark.starts_with(self.rest);
+        LINE_ENDS.into_iter().any(is_begun)
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            let (byte, after) = self.rest.split_first()?;
+            if !matches!(byte, b'\n' | b'\r' | b'\\' | b'%') {
+                (self.rest, self.marks) = (after, 0);
+                return Some(*byte);
+            }
+            let mark = LINE_ENDS.into_iter().find(|mark| self.rest.starts_with(mark)).filter(|_| self.marks < MARKS)?;
+            (self.rest, self.marks) = (self.rest.get(mark.len()..)?, self.marks + 1);
+        }
+    }
+}
+
+/// Returns the bytes of the end of a line that `text` ends with.
+pub(super) fn line_end_before(text: &[u8]) -> usize {
+    let mut length = 0;
+    for _ in 0..MARKS {
+        let before = text.get(..text.len() - length).unwrap_or_default();
+        length += LINE_ENDS.into_iter().find(|mark| before.ends_with(mark)).map_or(0, <[u8]>::len);
+    }
+    length
+}
