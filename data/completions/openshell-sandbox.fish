@@ -137,6 +137,6 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gate
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -l openshell-endpoint -d 'Address of the gateway [or OPENSHELL_ENDPOINT]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l system -d 'For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l replace -d 'Make those anew that there are'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l replace -d 'Replace presets that exist'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand copy-self" -s h -l help -d 'Print help'

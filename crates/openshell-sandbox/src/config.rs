@@ -268,18 +268,27 @@ impl Origin {
 /// Folder of the machine's presets.
 pub(crate) const SYSTEM_PRESETS: &str = "/etc/openshell/presets";
 
-/// Returns the folders of presets of this process: the user's, if there is one, and the machine's.
-pub(crate) fn own_preset_folders() -> Vec<PathBuf> {
-    #[expect(clippy::disallowed_methods, reason = "a subcommand runs no command of the caller")]
+/// Returns the names of the variables of this process that are settings of a run.
+pub(crate) fn own_settings() -> Vec<OsString> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    names.filter(|name| name.as_encoded_bytes().starts_with(b"OPENSHELL_")).collect()
+}
+
+/// Returns the folder of the presets of this process's user, if it has one.
+pub(crate) fn own_presets() -> Option<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "the environment of this process, not of a command")]
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    preset_folders(variable("XDG_CONFIG_HOME"), variable("HOME").filter(|home| home.is_absolute()).as_deref())
+    user_presets(variable("XDG_CONFIG_HOME"), variable("HOME").filter(|home| home.is_absolute()).as_deref())
+}
+
+fn user_presets(config: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
+    let own = config.filter(|config| config.is_absolute()).or_else(|| home.map(|home| home.join(".config")));
+    own.map(|own| own.join("openshell/presets"))
 }
 
 /// Returns the folders of presets: the user's, and the machine's.
 fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
-    let own = config.filter(|config| config.is_absolute()).or_else(|| home.map(|home| home.join(".config")));
-    let own = own.map(|own| own.join("openshell/presets"));
-    own.into_iter().chain([PathBuf::from(SYSTEM_PRESETS)]).collect()
+    user_presets(config, home).into_iter().chain([PathBuf::from(SYSTEM_PRESETS)]).collect()
 }
 
 /// Terminal of the command.

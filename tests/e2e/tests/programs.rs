@@ -237,19 +237,18 @@ fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alo
     assert!(missing.status.code() == Some(1) && text(&missing.stderr).contains(hint), "{missing:?}");
     let made = presets.make(&["python", "node", "rust", "apt"]);
     assert!(made.status.success(), "{made:?}");
-    let lines = text(&made.stdout);
-    assert_eq!(lines.lines().count(), 4, "{made:?}");
-    for (line, (name, download)) in lines.lines().zip([
+    for (name, download) in [
         ("python", "python3 -m pip download --no-cache-dir --no-deps --retries 0 -d . six"),
         ("node", "npm pack --cache ./cache --fetch-retries 0 is-number"),
         ("rust", include_str!("../../../data/registries/rust.sh")),
         ("apt", include_str!("../../../data/registries/apt.sh")),
-    ]) {
-        let (file, hosts) = line.split_once(": ").unwrap();
-        assert_eq!(PathBuf::from(file), presets.folder.join(format!("config/openshell/presets/{name}.yaml")));
+    ] {
+        let file = presets.folder.join(format!("config/openshell/presets/{name}.yaml")).display().to_string();
+        let lines = text(&made.stdout);
+        let registry = lines.lines().skip_while(|line| *line != file).nth(1).unwrap().trim_start();
+        let (host, _) = registry.split_once(':').unwrap();
         let passed = presets.run(name, download);
         assert!(passed.status.success(), "{name}: {passed:?}");
-        let host = hosts.split(", ").next().unwrap();
         let scheme = if name == "apt" { "http" } else { "https" };
         let upload = format!("curl -sS -o /dev/null -w '%{{http_code}}' -X PUT -d a=b {scheme}://{host}/x");
         let refused = presets.run(name, &upload);
@@ -275,16 +274,39 @@ fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alo
 fn a_preset_is_made_whole_or_not_at_all() {
     let presets = Presets::new("unmade");
     // Neither a client nor a registry is there.
-    let no_client = presets.command(&["presets", "make", "node"]).env("PATH", "/nowhere").output().unwrap();
+    let bin = presets.folder.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["sh", "mktemp"] {
+        std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)).unwrap();
+    }
+    let no_client = presets.command(&["presets", "make", "node"]).env("PATH", &bin).output().unwrap();
+    assert!(text(&no_client.stderr).contains("npm: not found"), "{no_client:?}");
     let mut command = presets.command(&["presets", "make", "python"]);
     let no_registry = command.env("PIP_INDEX_URL", "http://127.0.0.1:1/").env("PIP_RETRIES", "0").output().unwrap();
+    assert!(text(&no_registry.stderr).contains("127.0.0.1"), "{no_registry:?}");
     for (failed, client) in [(no_client, "npm"), (no_registry, "pip or uv")] {
         let expected = format!("{client} downloaded nothing (exit status: ");
         assert!(failed.status.code() == Some(1) && text(&failed.stderr).contains(&expected), "{failed:?}");
     }
+    // One that is interrupted leaves nothing after the next.
+    let folder = presets.folder.join("config/openshell/presets");
+    let mut interrupted = presets.command(&["presets", "make", "python"]).spawn().unwrap();
+    let scratch = folder.join(format!(".{}", interrupted.id()));
+    let begin = std::time::Instant::now();
+    while !scratch.join("output").exists() {
+        assert!(begin.elapsed().as_secs() < 60, "it does not begin");
+        std::thread::yield_now();
+    }
+    interrupted.kill().unwrap();
+    interrupted.wait().unwrap();
+    assert!(scratch.exists());
+    let next = presets.command(&["presets", "make", "node"]).env("PATH", &bin).output().unwrap();
+    assert!(!next.status.success() && !scratch.exists(), "{next:?}");
+    let homeless = presets.command(&["presets", "make", "node"]).env_remove("XDG_CONFIG_HOME").output().unwrap();
+    assert!(text(&homeless.stderr).contains("HOME is not set; --system makes presets for all users"), "{homeless:?}");
     let unknown = presets.make(&["perl"]);
     assert!(text(&unknown.stderr).contains("there are apt, go, java, node, python, rust"), "{unknown:?}");
-    let left: Vec<_> = std::fs::read_dir(presets.folder.join("config/openshell/presets")).unwrap().collect();
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -322,7 +344,11 @@ fn presets_of_go_and_java_follow_the_mirrors_that_their_clients_are_set_to() {
     };
     let made = run(&["presets", "make", "go", "java"]);
     assert!(made.status.success(), "{made:?}");
-    assert_eq!(text(&made.stdout).matches(".yaml: web.test\n").count(), 2, "{made:?}");
+    assert_eq!(
+        text(&made.stdout).matches(".yaml\n  web.test:8080 at the internal address 10.99.0.1\n").count(),
+        2,
+        "{made:?}"
+    );
     for (name, download) in [
         ("go", include_str!("../../../data/registries/go.sh")),
         ("java", include_str!("../../../data/registries/java.sh")),

@@ -221,7 +221,7 @@ pub(crate) struct PresetsArgs {
     #[arg(long, requires = "names")]
     pub(crate) system: bool,
 
-    /// Make those anew that there are
+    /// Replace presets that exist
     #[arg(long, requires = "names")]
     pub(crate) replace: bool,
 }

@@ -73,23 +73,23 @@ fn unknown(name: &str, folders: &[PathBuf]) -> String {
             recipe.client
         );
     }
-    let known: Vec<_> = all(folders).into_iter().map(|listed| listed.name).collect();
+    let known: Vec<_> = all(folders).into_iter().map(|entry| entry.name).collect();
     let own = folders.first().map(|folder| format!("; a policy in {}/{name}.yaml would be one", folder.display()));
     format!("--preset {name} is unknown; there are {}{}", known.join(", "), own.unwrap_or_default())
 }
 
-/// A preset in a list.
+/// Entry of a list of presets.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Listed {
+pub(crate) struct PresetEntry {
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) source: PresetSource,
     /// A line about it.
     pub(crate) purpose: String,
 }
 
-/// Place of a preset.
+/// Source of a preset.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum PresetSource {
     BuiltIn,
     File(PathBuf),
     /// It can be made.
@@ -97,21 +97,25 @@ pub(crate) enum Place {
 }
 
 /// Returns all presets by name: those that are built in, the files in `folders`, and those that can be made.
-pub(crate) fn all(folders: &[PathBuf]) -> Vec<Listed> {
-    let text =
-        |name: &str, place: Place, purpose: &str| Listed { name: name.to_owned(), place, purpose: purpose.to_owned() };
-    let built_in = BUILT_IN.iter().map(|(name, content)| text(name, Place::BuiltIn, registries::purpose(content)));
+pub(crate) fn all(folders: &[PathBuf]) -> Vec<PresetEntry> {
+    let text = |name: &str, source: PresetSource, purpose: &str| PresetEntry {
+        name: name.to_owned(),
+        source,
+        purpose: purpose.to_owned(),
+    };
+    let built_in =
+        BUILT_IN.iter().map(|(name, content)| text(name, PresetSource::BuiltIn, registries::purpose(content)));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
     let files = files.filter_map(|entry| {
         let name = entry.file_name().to_str()?.strip_suffix(".yaml").filter(|name| is_name(name))?.to_owned();
         let content = input::read(&entry.path(), Phase::Reload).unwrap_or_default();
-        Some(text(&name, Place::File(entry.path()), registries::purpose(&content)))
+        Some(text(&name, PresetSource::File(entry.path()), registries::purpose(&content)))
     });
-    let recipes = registries::RECIPES.iter().map(|recipe| text(recipe.name, Place::Recipe, recipe.purpose()));
-    let mut known: Vec<Listed> = Vec::new();
-    for listed in built_in.chain(files).chain(recipes) {
-        if known.iter().all(|known| known.name != listed.name) {
-            known.push(listed);
+    let recipes = registries::RECIPES.iter().map(|recipe| text(recipe.name, PresetSource::Recipe, recipe.purpose()));
+    let mut known: Vec<PresetEntry> = Vec::new();
+    for entry in built_in.chain(files).chain(recipes) {
+        if known.iter().all(|known| known.name != entry.name) {
+            known.push(entry);
         }
     }
     known.sort();

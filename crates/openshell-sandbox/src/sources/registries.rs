@@ -54,19 +54,19 @@ impl Recipe {
         purpose(self.policy)
     }
 
-    /// Returns the preset for the registries that the policy of an observed run names, and their hosts; `None` if it names none.
+    /// Returns the preset for the registries that the policy of an observed run names, and a line about each of these; `None` if it
+    /// names none.
     pub(crate) fn preset(&self, observed: &Policy) -> Option<(String, Vec<String>)> {
         let registries: BTreeSet<_> = endpoints(observed).filter_map(registry).flatten().collect();
         if registries.is_empty() {
             return None;
         }
-        let (mut hosts, written): (Vec<_>, Vec<_>) = registries.into_iter().unzip();
-        hosts.dedup();
+        let (lines, written): (Vec<_>, Vec<_>) = registries.into_iter().unzip();
         let Self { name, client, policy, .. } = self;
-        let mut text = format!(
-            "{}\n# Made by `openshell-sandbox presets make {name}`, from what {client} asked for.\n",
-            policy.lines().next()?
-        );
+        let mut text = policy.lines().next()?.to_owned();
+        text.push_str(&format!(
+            "\n# Made by `openshell-sandbox presets make {name}`, from what {client} asked for, not reviewed: look at each endpoint.\n"
+        ));
         for line in policy.lines().skip(1) {
             let lines = match line.contains(REGISTRY) {
                 true => written.iter().map(|registry| line.replace(REGISTRY, registry)).collect(),
@@ -74,7 +74,7 @@ impl Recipe {
             };
             lines.iter().for_each(|line| text.extend([line, "\n"]));
         }
-        Some((text, hosts))
+        Some((text, lines))
     }
 }
 
@@ -87,13 +87,16 @@ fn endpoints(policy: &Policy) -> impl Iterator<Item = &Endpoint> {
     policy.network().values().flat_map(|network| &network.endpoints)
 }
 
-/// Returns the host of an endpoint with one host, and the endpoint's beginning in YAML for each of its ports.
+/// Returns a line about each port of an endpoint with one host, and the endpoint's beginning in YAML.
 fn registry(endpoint: &Endpoint) -> Option<Vec<(String, String)>> {
     let host = endpoint.host().filter(|host| !host.to_string().contains('*'))?.to_string();
-    let addresses: Vec<_> = endpoint.allowed_ips().iter().map(|range| format!("\"{range}\"")).collect();
-    let internal =
-        if addresses.is_empty() { String::new() } else { format!(", allowed_ips: [{}]", addresses.join(", ")) };
-    let of_port = |port| (host.clone(), format!("host: \"{host}\", port: {port}{internal}"));
+    let addresses: Vec<_> = endpoint.allowed_ips().iter().map(ToString::to_string).collect();
+    let (mut internal, mut listed) = (String::new(), String::new());
+    if !addresses.is_empty() {
+        internal = format!(" at the internal address {}", addresses.join(", "));
+        listed = format!(", allowed_ips: [\"{}\"]", addresses.join("\", \""));
+    }
+    let of_port = |port| (format!("{host}:{port}{internal}"), format!("host: \"{host}\", port: {port}{listed}"));
     Some(endpoint.ports().iter().map(of_port).collect())
 }
 
@@ -112,8 +115,9 @@ mod tests {
         for recipe in RECIPES {
             let (name, purpose) = (recipe.name, recipe.purpose());
             assert!(purpose.ends_with('.'), "{name}: {purpose}");
-            let (text, hosts) = recipe.preset(&observed).unwrap();
-            assert_eq!(hosts, ["files.test", "index.test"], "{name}");
+            let (text, lines) = recipe.preset(&observed).unwrap();
+            let expected = ["files.test:443", "files.test:80", "index.test:443 at the internal address 10.0.0.1"];
+            assert_eq!(lines, expected, "{name}");
             let (policy, warnings) = yaml::policy(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
             assert!(warnings.is_empty(), "{name}: {warnings:?}");
             assert_eq!(text.matches("10.0.0.1").count(), 1, "{text}");

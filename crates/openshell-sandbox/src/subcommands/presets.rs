@@ -1,10 +1,10 @@
 //! `presets`: lists presets, and makes those of package registries.
 
 use std::ffi::OsStr;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -12,10 +12,11 @@ use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
 
 use crate::cli::subcommands::PresetsArgs;
-use crate::config::{SYSTEM_PRESETS, own_preset_folders};
+use crate::config::{SYSTEM_PRESETS, own_presets, own_settings};
 use crate::logging::{print_line, print_stderr};
-use crate::sources::presets::{Listed, Place, all};
+use crate::sources::presets::{PresetEntry, PresetSource, all};
 use crate::sources::registries::{self, RECIPES, Recipe};
+use crate::text::printable;
 
 /// The policy of the run in which a client is asked: it learns, and writes to the private /tmp alone.
 const POLICY: &str = "filesystem_policy: {include_workdir: false}\n";
@@ -23,37 +24,52 @@ const POLICY: &str = "filesystem_policy: {include_workdir: false}\n";
 /// Bytes that are shown of what a client has printed.
 const SHOWN: u64 = 2048;
 
-/// Lists all presets, or makes those of `args`.
+/// Longest time that a client has.
+const TIMEOUT: &str = "300s";
+
+/// Lists all presets, or makes those of `args`; prints each that was made with its registries.
 ///
 /// # Errors
-/// A preset is not one that can be made, is there already, or its client has failed.
+/// A preset is not one that can be made, or exists; or one was not made.
 pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
-    let folders = own_preset_folders();
+    let (own, system) = (own_presets(), PathBuf::from(SYSTEM_PRESETS));
     if args.action.is_none() {
-        list(&all(&folders));
+        list(&all(&own.into_iter().chain([system]).collect::<Vec<_>>()));
         return Ok(ExitCode::SUCCESS);
     }
     let folder = match args.system {
-        true => PathBuf::from(SYSTEM_PRESETS),
-        false => folders.into_iter().next().unwrap_or_default(),
+        true => system,
+        false => own.context("presets make: HOME is not set; --system makes presets for all users")?,
     };
     let wanted = args.names.iter().map(|name| wanted(name, &folder, args.replace));
-    for recipe in wanted.collect::<anyhow::Result<Vec<_>>>()? {
+    let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
+    // Others may read what this process writes.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let mut code = ExitCode::SUCCESS;
+    for recipe in wanted {
         print_stderr(&format!("presets: asking {} for its registry, in a sandbox", recipe.client));
-        let (file, hosts) = make(recipe, &folder).with_context(|| format!("presets make {}", recipe.name))?;
-        print_line(&format!("{}: {}", file.display(), hosts.join(", ")));
+        match make(recipe, &folder) {
+            Ok((file, registries)) => {
+                print_line(&file.display().to_string());
+                registries.iter().for_each(|registry| print_line(&format!("  {registry}")));
+            }
+            Err(error) => {
+                print_stderr(&format!("openshell-sandbox: presets make {}: {error:#}", recipe.name));
+                code = ExitCode::FAILURE;
+            }
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
-fn list(presets: &[Listed]) {
-    for Listed { name, place, purpose } in presets {
-        let place = match place {
-            Place::BuiltIn => "built in".to_owned(),
-            Place::File(file) => file.display().to_string(),
-            Place::Recipe => format!("presets make {name}"),
+fn list(presets: &[PresetEntry]) {
+    for PresetEntry { name, source, purpose } in presets {
+        let source = match source {
+            PresetSource::BuiltIn => "built in".to_owned(),
+            PresetSource::File(file) => file.display().to_string(),
+            PresetSource::Recipe => format!("presets make {name}"),
         };
-        print_line(&format!("{name:<12} {place:<20} {purpose}"));
+        print_line(&format!("{name:<12} {source:<20} {purpose}"));
     }
 }
 
@@ -74,7 +90,7 @@ fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.yaml"))
 }
 
-/// Has the client download, and writes the preset. Returns its file and the hosts.
+/// Has the client download, and writes the preset. Returns its file, and a line about each registry.
 fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let scratch = Scratch::create(folder)?;
     let [policy, observed, output, new] =
@@ -82,10 +98,20 @@ fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)
     std::fs::write(&policy, POLICY)?;
     let printed = File::create_new(&output)?;
     #[expect(clippy::disallowed_methods, reason = "it is this program, whose run confines the client")]
-    let status = Command::new("/proc/self/exe")
-        .env_remove("OPENSHELL_POLICY_RULES")
-        .args(["--die-with-parent", "--log-level", "warn", "--leaks", "off", "--observe-files", "--log-dir"])
-        .args([&scratch.0, Path::new("--policy-data"), &policy, Path::new("--observe"), &observed])
+    let mut run = Command::new("/proc/self/exe");
+    for setting in own_settings() {
+        run.env_remove(setting);
+    }
+    let status = run
+        .args(["--die-with-parent", "--timeout", TIMEOUT, "--log-level", "warn", "--leaks", "off", "--observe-files"])
+        .args([
+            Path::new("--log-dir"),
+            &scratch.0,
+            Path::new("--policy-data"),
+            &policy,
+            Path::new("--observe"),
+            &observed,
+        ])
         .args(["--", "sh", "-c", &format!("cd \"$(mktemp -d)\" || exit\n{}", recipe.script)])
         .stdin(Stdio::null())
         .stdout(printed.try_clone()?)
@@ -96,15 +122,13 @@ fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)
         bail!("{} downloaded nothing ({status}); no preset was made", recipe.client);
     }
     let (observed, _) = yaml::policy(&std::fs::read_to_string(&observed)?).map_err(anyhow::Error::msg)?;
-    let (preset, hosts) = recipe
+    let (preset, registries) = recipe
         .preset(&observed)
         .with_context(|| format!("{} reached no registry; no preset was made", recipe.client))?;
     std::fs::write(&new, preset)?;
-    // Whatever the umask.
-    std::fs::set_permissions(&new, Permissions::from_mode(0o644))?;
     let file = file(folder, recipe.name);
     std::fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok((file, hosts))
+    Ok((file, registries))
 }
 
 /// Prints the last lines of what a client has printed.
@@ -113,7 +137,7 @@ fn print_end(output: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(SHOWN)))?;
     file.take(SHOWN).read_to_end(&mut end)?;
     let lines = end.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.for_each(|line| print_stderr(&format!("  {}", OsStr::from_bytes(line).display())));
+    lines.for_each(|line| print_stderr(&format!("  {}", printable(&OsStr::from_bytes(line).to_string_lossy()))));
     Ok(())
 }
 
@@ -122,13 +146,24 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn create(presets: &Path) -> anyhow::Result<Self> {
-        let folder = presets.join(format!(".{}", std::process::id()));
         let context = || format!("cannot write to {}", presets.display());
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(presets).with_context(context)?;
-        // An earlier process of this number may have been killed.
-        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(presets).with_context(context)?;
+        remove_leftovers(presets);
+        let folder = presets.join(format!(".{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&folder).with_context(context)?;
         Ok(Self(folder))
+    }
+}
+
+/// Removes the folders of processes that were killed.
+fn remove_leftovers(presets: &Path) {
+    for entry in std::fs::read_dir(presets).into_iter().flatten().flatten() {
+        let process = entry.file_name().to_str().and_then(|name| name.strip_prefix('.')?.parse::<u32>().ok());
+        if process
+            .is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists())
+        {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
