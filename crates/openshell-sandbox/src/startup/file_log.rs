@@ -1,26 +1,58 @@
 //! Logs refused accesses to files, and collects what an observed run reads.
 
+use std::ffi::OsString;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use openshell_policy::event::Audit;
+use openshell_supervisor::environment::Environment;
 use openshell_supervisor::file_calls::{self, Accessed, FileObserver, FileRights};
-use openshell_supervisor::run_as::ProcessIdentity;
+use openshell_supervisor::run_as::{ProcessIdentity, User};
 use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
 
+use crate::config::Config;
 use crate::file_refusals::FileRefusals;
 use crate::run_reports::observed_files::ObservedFiles;
+use crate::startup::confine::Confined;
 
 /// The receivers of accesses, and the rights that tell which are refused.
 pub(super) struct FileLog {
-    pub(super) rights: FileRights,
-    pub(super) refusals: Arc<FileRefusals>,
+    rights: FileRights,
+    refusals: Arc<FileRefusals>,
     /// The collection of an observed run.
-    pub(super) observed: Option<Arc<ObservedFiles>>,
+    observed: Option<Arc<ObservedFiles>>,
     /// The rights of the policy alone, without what is shown to learn from.
-    pub(super) of_policy: FileRights,
+    of_policy: FileRights,
 }
 
 impl FileLog {
+    /// Creates the log of a run, if `config` asks for one. `observed` is the collection of an observed run, which gets the program of the
+    /// command at once.
+    pub(super) fn create(
+        config: &Config,
+        confined: &Confined,
+        user: &User,
+        environment: &Environment,
+        observed: Option<Arc<ObservedFiles>>,
+        audit: &Arc<dyn Audit>,
+    ) -> Option<Self> {
+        if !config.log_files && !config.observe_files {
+            return None;
+        }
+        let (rights, of_policy) = confined.file_rights();
+        if let (Some(observed), Some(program)) = (&observed, program(&config.command, environment)) {
+            observed.add_program(&program, &of_policy, &user.identity);
+        }
+        let refusals = Arc::new(FileRefusals::new(Arc::clone(audit), user.clone()));
+        Some(Self { rights, refusals, observed, of_policy })
+    }
+
+    /// The refused accesses so far.
+    pub(super) fn refusals(&self) -> &Arc<FileRefusals> {
+        &self.refusals
+    }
+
     /// Returns the handler of calls about files among `calls`.
     pub(super) fn handler(self, calls: &WaitingCalls) -> Handler {
         let Self { rights, refusals, observed, of_policy } = self;
@@ -28,6 +60,16 @@ impl FileLog {
         let receivers = Receivers { refusals, observed, of_policy, identity: identity.clone() };
         file_calls::handler(calls, rights, identity, Arc::new(receivers))
     }
+}
+
+/// Returns the path by which the program of `command` is found.
+fn program(command: &[OsString], environment: &Environment) -> Option<PathBuf> {
+    let name = Path::new(command.first()?);
+    if name.components().count() > 1 {
+        return std::path::absolute(name).ok();
+    }
+    let path = environment.get("PATH").unwrap_or_default();
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 struct Receivers {

@@ -16,12 +16,11 @@ mod serve;
 mod ssh;
 mod witness;
 
-use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -230,16 +229,9 @@ pub(crate) async fn start(
         tasks.spawn("watch over the input files", watch.run(Arc::clone(&reload)));
     }
     let requests = serve::activate(&in_force, &mut tasks);
-    let file_refusals = (config.log_files || config.observe_files)
-        .then(|| Arc::new(FileRefusals::new(Arc::clone(&audit), plan.user.clone())));
-    let file_log = file_refusals.as_ref().map(|refusals| {
-        let (rights, of_policy) = confined.file_rights();
-        let (refusals, observed) = (Arc::clone(refusals), services.run_reports.observed_files());
-        if let (Some(observed), Some(program)) = (&observed, program(&config.command, &environment)) {
-            observed.add_program(&program, &of_policy, &plan.user.identity);
-        }
-        FileLog { rights, refusals, observed, of_policy }
-    });
+    let observed = services.run_reports.observed_files();
+    let file_log = FileLog::create(config, &confined, &plan.user, &environment, observed, &audit);
+    let file_refusals = file_log.as_ref().map(|log| Arc::clone(log.refusals()));
     let protection = confined.protection();
     serve::watch(protection.clone(), &mut tasks)?;
     carve_outs::watch(confined.carve_outs(), config.carve_outs.carve_out_lost, &mut tasks)?;
@@ -313,16 +305,6 @@ pub(crate) async fn start(
         closed: services.closed,
         _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
     })
-}
-
-/// Returns the path by which the program of `command` is found.
-fn program(command: &[OsString], environment: &Environment) -> Option<PathBuf> {
-    let name = Path::new(command.first()?);
-    if name.components().count() > 1 {
-        return std::path::absolute(name).ok();
-    }
-    let path = environment.get("PATH").unwrap_or_default();
-    std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// Waits for a signal to end.
