@@ -464,12 +464,16 @@ _openshell__sandbox() {
             return 0
             ;;
         openshell__subcmd__sandbox__subcmd__presets)
-            opts="-h --system --replace --help make"
+            opts="-h --system --read --replace --help make"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --read)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

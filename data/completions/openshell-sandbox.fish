@@ -136,6 +136,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand ca" 
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -l sandbox-id -d 'Id of the sandbox [or OPENSHELL_SANDBOX_ID]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -l openshell-endpoint -d 'Address of the gateway [or OPENSHELL_ENDPOINT]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand gateway" -s h -l help -d 'Print help'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l read -d 'Let the client read a path besides its settings and programs where they usually are; may be repeated' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l system -d 'For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -l replace -d 'Replace presets that exist'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand presets" -s h -l help -d 'Print help'

@@ -235,7 +235,8 @@ fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alo
     let missing = presets.run("rust", "true");
     let hint = "`openshell-sandbox presets make rust` asks cargo for its registry";
     assert!(missing.status.code() == Some(1) && text(&missing.stderr).contains(hint), "{missing:?}");
-    let made = presets.make(&["python", "node", "rust", "apt"]);
+    let made =
+        presets.make(&["python", "node", "rust", "apt", "--read", presets.folder.join("toolchain").to_str().unwrap()]);
     assert!(made.status.success(), "{made:?}");
     for (name, download) in [
         ("python", "python3 -m pip download --no-cache-dir --no-deps --retries 0 -d . six"),
@@ -279,7 +280,9 @@ fn a_preset_is_made_whole_or_not_at_all() {
     for name in ["sh", "mktemp"] {
         std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)).unwrap();
     }
-    let no_client = presets.command(&["presets", "make", "node"]).env("PATH", &bin).output().unwrap();
+    let readable = bin.display().to_string();
+    let mut command = presets.command(&["presets", "make", "node", "--read", &readable]);
+    let no_client = command.env("PATH", &bin).output().unwrap();
     assert!(text(&no_client.stderr).contains("npm: not found"), "{no_client:?}");
     let mut command = presets.command(&["presets", "make", "python"]);
     let no_registry = command.env("PIP_INDEX_URL", "http://127.0.0.1:1/").env("PIP_RETRIES", "0").output().unwrap();
@@ -288,6 +291,18 @@ fn a_preset_is_made_whole_or_not_at_all() {
         let expected = format!("{client} downloaded nothing (exit status: ");
         assert!(failed.status.code() == Some(1) && text(&failed.stderr).contains(&expected), "{failed:?}");
     }
+    // A client reads nothing but its settings.
+    let secret = presets.folder.join("secret");
+    std::fs::write(&secret, "s3cret").unwrap();
+    let curious = format!("#!/bin/sh\ncat {}\nexit 1\n", secret.display());
+    std::fs::write(bin.join("npm"), curious).unwrap();
+    std::fs::set_permissions(bin.join("npm"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{readable}:/usr/bin");
+    let mut command = presets.command(&["presets", "make", "node", "--read", &readable]);
+    let curious = command.env("PATH", path).output().unwrap();
+    let printed = text(&curious.stderr);
+    assert!(printed.contains("secret: Permission denied") && !printed.contains("s3cret"), "{curious:?}");
+    std::fs::remove_file(bin.join("npm")).unwrap();
     // One that is interrupted leaves nothing after the next.
     let folder = presets.folder.join("config/openshell/presets");
     let mut interrupted = presets.command(&["presets", "make", "python"]).spawn().unwrap();

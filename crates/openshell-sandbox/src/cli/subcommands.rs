@@ -221,6 +221,10 @@ pub(crate) struct PresetsArgs {
     #[arg(long, requires = "names")]
     pub(crate) system: bool,
 
+    /// Let the client read a path besides its settings and programs where they usually are; may be repeated
+    #[arg(long, value_name = "PATH", requires = "names")]
+    pub(crate) read: Vec<PathBuf>,
+
     /// Replace presets that exist
     #[arg(long, requires = "names")]
     pub(crate) replace: bool,

@@ -54,6 +54,12 @@ impl Recipe {
         purpose(self.policy)
     }
 
+    /// Returns the policy of the run in which the client is asked: it may read what the preset grants.
+    pub(crate) fn policy_to_ask(&self) -> String {
+        let readable = self.policy.lines().find(|line| line.starts_with("  read_only:")).unwrap_or_default();
+        format!("filesystem_policy:\n  include_workdir: false\n{readable}\n")
+    }
+
     /// Returns the preset for the registries that the policy of an observed run names, and a line about each of these; `None` if it
     /// names none.
     pub(crate) fn preset(&self, observed: &Policy) -> Option<(String, Vec<String>)> {
@@ -124,6 +130,8 @@ mod tests {
             assert!(text.starts_with("# "), "{text}");
             assert_eq!(endpoints(&policy).count(), 3, "{text}");
             assert_eq!(recipe.preset(&nothing), None, "{name}");
+            let (asking, _) = yaml::policy(&recipe.policy_to_ask()).unwrap();
+            assert_eq!(asking.filesystem().read_only, policy.filesystem().read_only, "{name}");
         }
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/registries");
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2 * RECIPES.len());

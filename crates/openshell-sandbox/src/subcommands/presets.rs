@@ -18,9 +18,6 @@ use crate::sources::presets::{PresetEntry, PresetSource, all};
 use crate::sources::registries::{self, RECIPES, Recipe};
 use crate::text::printable;
 
-/// The policy of the run in which a client is asked: it learns, and writes to the private /tmp alone.
-const POLICY: &str = "filesystem_policy: {include_workdir: false}\n";
-
 /// Bytes that are shown of what a client has printed.
 const SHOWN: u64 = 2048;
 
@@ -43,12 +40,13 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
     };
     let wanted = args.names.iter().map(|name| wanted(name, &folder, args.replace));
     let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
+    let read = args.read.iter().map(std::path::absolute).collect::<io::Result<Vec<_>>>().context("--read")?;
     // Others may read what this process writes.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut code = ExitCode::SUCCESS;
     for recipe in wanted {
         print_stderr(&format!("presets: asking {} for its registry, in a sandbox", recipe.client));
-        match make(recipe, &folder) {
+        match make(recipe, &folder, &read) {
             Ok((file, registries)) => {
                 print_line(&file.display().to_string());
                 registries.iter().for_each(|registry| print_line(&format!("  {registry}")));
@@ -91,11 +89,11 @@ fn file(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// Has the client download, and writes the preset. Returns its file, and a line about each registry.
-fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)> {
+fn make(recipe: &Recipe, folder: &Path, read: &[PathBuf]) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let scratch = Scratch::create(folder)?;
     let [policy, observed, output, new] =
         ["policy.yaml", "observed.yaml", "output", "new.yaml"].map(|name| scratch.0.join(name));
-    std::fs::write(&policy, POLICY)?;
+    std::fs::write(&policy, recipe.policy_to_ask())?;
     let printed = File::create_new(&output)?;
     #[expect(clippy::disallowed_methods, reason = "it is this program, whose run confines the client")]
     let mut run = Command::new("/proc/self/exe");
@@ -103,7 +101,7 @@ fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)
         run.env_remove(setting);
     }
     let status = run
-        .args(["--die-with-parent", "--timeout", TIMEOUT, "--log-level", "warn", "--leaks", "off", "--observe-files"])
+        .args(["--die-with-parent", "--timeout", TIMEOUT, "--log-level", "warn", "--leaks", "off"])
         .args([
             Path::new("--log-dir"),
             &scratch.0,
@@ -112,6 +110,8 @@ fn make(recipe: &Recipe, folder: &Path) -> anyhow::Result<(PathBuf, Vec<String>)
             Path::new("--observe"),
             &observed,
         ])
+        .args(read.iter().flat_map(|path| [Path::new("--read"), path]))
+        .current_dir("/")
         .args(["--", "sh", "-c", &format!("cd \"$(mktemp -d)\" || exit\n{}", recipe.script)])
         .stdin(Stdio::null())
         .stdout(printed.try_clone()?)
