@@ -131,19 +131,14 @@ fn secrets_are_found_behind_escapes_in_lines_and_in_paths() {
     let samples = samples();
     let of = |wanted: &str| samples.iter().find(|(_, name)| *name == wanted).unwrap().0.clone();
     let (github, telegram, google, pem) = (of("GitHub"), of("Telegram"), of("Google"), of("private keys"));
-    let lines = |text: String, length: usize| -> String {
-        let lines: Vec<_> =
-            text.as_bytes().chunks(length).map(|line| String::from_utf8(line.to_vec()).unwrap()).collect();
-        lines.join("\n")
-    };
     for (text, name) in [
         (format!("/bot{telegram}/sendMessage"), "Telegram"),
         (format!("/k/{google}/x"), "Google"),
         (format!("{{\"a\": \"key\\u003d{github}\"}}"), "GitHub"),
         (format!("\x1b[32m{github}\x1b[0m"), "GitHub"),
         (format!("{{\"a\": \"\\u001b[1;32m{github}\"}}"), "GitHub"),
-        (lines(STANDARD.encode(format!("a line before, and then {github} and more")), 76), "GitHub"),
-        (lines(hex(&format!("a line before, and then {github}"), false), 60), "GitHub"),
+        (lines(&STANDARD.encode(format!("a line before, and then {github} and more")), 76, "\n"), "GitHub"),
+        (lines(&hex(&format!("a line before, and then {github}"), false), 60, "\n"), "GitHub"),
         (
             format!(
                 "a=b&key={}",
@@ -189,6 +184,35 @@ fn a_secret_is_found_wherever_it_is_cut() {
     }
 }
 
+/// Breaks `text` into lines.
+fn lines(text: &str, length: usize, end: &str) -> String {
+    text.as_bytes().chunks(length).flat_map(|line| [std::str::from_utf8(line).unwrap(), end]).collect()
+}
+
+#[test]
+fn secrets_are_found_wherever_an_encoded_line_ends_within_them() {
+    let needles = needles();
+    let values =
+        [("s3cret/Value+42=".to_owned(), "VALUE"), ("and ends in a way of its own: 0xfeed".to_owned(), "LONG")];
+    for (secret, name) in samples().into_iter().chain(values) {
+        for before in (0..60).step_by(4) {
+            let text =
+                format!("{} {secret}\nand more that follows it, a line or two.\n", &"padding ".repeat(8)[..before]);
+            for encoded in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text), hex(&text, true), hex(&text, false)]
+            {
+                for (length, end) in [(76, "\n"), (64, "\r\n"), (60, "%0A"), (76, "\\n")] {
+                    let text = lines(&encoded, length, end);
+                    let parts: Vec<_> = text.as_bytes().chunks(50).collect();
+                    for parts in [&[text.as_bytes()], parts.as_slice()] {
+                        let names = found(&needles, parts);
+                        assert!(names.iter().any(|found| found == name), "{name} after {before}: {parts:?}: {names:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A Discord token.
 fn token_of_parts() -> String {
     samples().into_iter().find(|(_, name)| *name == "Discord").unwrap().0
@@ -223,9 +247,6 @@ fn a_token_of_parts_is_found_within_a_long_encoded_text() {
 fn a_token_of_parts_is_found_in_encoded_lines_behind_paths_and_among_other_letters() {
     let needles = needles();
     let token = token_of_parts();
-    let lines = |text: &str, length: usize, end: &str| -> String {
-        text.as_bytes().chunks(length).flat_map(|line| [std::str::from_utf8(line).unwrap(), end]).collect()
-    };
     for before in
         ["", "# Токен бота\nT=", "日本語 = ", "a longer text that stands before it: ", "0\u{1}\u{2}\u{0}\u{3}:"]
     {

@@ -4,6 +4,7 @@
 //! once; where one stands, the text from there on is decoded and compared with the shape.
 
 mod coding;
+mod encoded;
 mod parts;
 
 use std::ops::Range;
@@ -17,6 +18,7 @@ use openshell_policy::secret::Secret;
 use zeroize::Zeroizing;
 
 use self::coding::Coding;
+use self::encoded::{Encoded, encoded};
 use crate::placeholder::{base64_forms_after, decode};
 
 /// Bytes before an anchor that its surroundings are judged by.
@@ -183,7 +185,7 @@ impl Needles {
 
     /// Bytes before the end of a text in which a secret may have begun that has shown nothing yet.
     pub(crate) fn longest(&self) -> usize {
-        self.longest.max(2 * parts::SHOWN)
+        self.longest.max(2 * encoded::SHOWN)
     }
 
     /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the offset of the first place there where more
@@ -202,7 +204,43 @@ impl Needles {
             Verdict::Undecided => undecided = Some(undecided.map_or(at, |before| before.min(at))),
         };
         let is_text = is_text(text);
-        for search in self.plain.iter().chain(self.encoded.iter().filter(|_| is_text)) {
+        self.search_anchors(&self.plain, text, &begins, is_whole, &mut judge);
+        if is_text {
+            self.search_anchors(&self.encoded, text, &begins, is_whole, &mut judge);
+            for (secret, parts) in self.parts() {
+                parts::search(parts, text, &begins, is_whole, |at, verdict| judge(at, verdict, secret));
+            }
+            // An anchor stands in one line.
+            for Encoded { begin, decoded, goes_on, undecided } in encoded(text, begins) {
+                let mut in_decoded = |_, verdict, secret| {
+                    if verdict == Verdict::Secret {
+                        judge(begin, verdict, secret);
+                    }
+                };
+                self.search_anchors(&self.plain, &decoded, &(0..decoded.len()), !goes_on, &mut in_decoded);
+                for (secret, parts) in self.parts() {
+                    if parts::is_in(parts, &decoded) {
+                        in_decoded(0, Verdict::Secret, secret);
+                    }
+                }
+                if let Some(at) = undecided.filter(|_| !is_whole) {
+                    judge(at, Verdict::Undecided, 0);
+                }
+            }
+        }
+        undecided
+    }
+
+    /// Calls `judge` with each place in the range `begins` of `text` where `searches` find an anchor.
+    fn search_anchors(
+        &self,
+        searches: &[Search],
+        text: &[u8],
+        begins: &Range<usize>,
+        is_whole: bool,
+        judge: &mut impl FnMut(usize, Verdict, usize),
+    ) {
+        for search in searches {
             let mut next = begins.start;
             let end = text.len().min(begins.end + SEARCHED);
             while let Some(at) = search.next(text, next..end).filter(|at| *at < begins.end) {
@@ -218,10 +256,6 @@ impl Needles {
                 }
             }
         }
-        for (secret, parts) in self.parts().filter(|_| is_text) {
-            parts::search(parts, text, &begins, is_whole, |at, verdict| judge(at, verdict, secret));
-        }
-        undecided
     }
 
     /// Returns true if `text`, which is complete, holds a secret.
