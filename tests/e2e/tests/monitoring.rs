@@ -175,7 +175,8 @@ fn a_sandbox_that_drains_is_not_ready_lets_nobody_in_and_serves_those_who_are() 
 fn a_second_signal_ends_a_drain_and_without_a_drain_the_first_is_passed_on() {
     for arguments in [&["--drain", "600", "--health-port", "9464"][..], &[]] {
         let lab = Lab::with_web();
-        let started = lab.sandbox(&super::policy("{}")).args(arguments).start(&["sleep", "600"]);
+        let started =
+            lab.sandbox(&super::policy("{}")).args(arguments).start(&["env", "--default-signal=INT", "sleep", "600"]);
         wait_for(&lab, "PROC:LAUNCH");
         started.signal(Signal::TERM);
         if !arguments.is_empty() {
