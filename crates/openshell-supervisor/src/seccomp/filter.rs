@@ -1,50 +1,61 @@
-//! Compiles rows to BPF, before anything is forked (seccomp(2)).
+//! Compiles rows to a BPF program, before anything is forked (seccomp(2)).
+//!
+//! One program with all answers, as the kernel verifies, compiles and runs each installed one: a search tree over the numbers of
+//! calls, so that a call without a row passes after a few comparisons, with the rows of each number at its leaf.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-};
+use libc::sock_filter;
 
-use crate::seccomp::rules::{Action, Comparison, Condition, LAST_KNOWN, Row};
+use crate::seccomp::bpf::{ARCH, ARCHITECTURE, NUMBER, Test, and, argument, end, end_with_error, jump, jump_if, load};
+use crate::seccomp::rules::{Comparison, Condition, LAST_KNOWN, Row};
 use crate::sys;
 
-/// A compiled filter: one BPF program per action, as a program has a single action for all of its rules.
+/// A compiled filter.
 #[derive(Clone, Debug)]
-pub struct Filter(Vec<Vec<libc::sock_filter>>);
+pub struct Filter(Vec<sock_filter>);
 
-/// Failure to compile rows.
+/// A row with more conditions than a jump can pass.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot compile the system-call filter for this architecture")]
-pub struct CompileError(#[source] seccompiler::BackendError);
+#[error("cannot compile the system-call filter: {0} has too many conditions")]
+pub struct CompileError(&'static str);
 
 impl Filter {
-    /// Compiles `rows`. A call through another architecture's table kills the process.
+    /// Compiles `rows`. Of several that match a call, the one with the first action answers. A call through another
+    /// architecture's table kills the process, and one above [`LAST_KNOWN`], which the rows cannot know, gets ENOSYS.
     ///
     /// # Errors
-    /// seccompiler does not support the architecture.
+    /// A row has more conditions than a jump can pass.
     pub fn compile<'r>(rows: impl Iterator<Item = &'r Row>) -> Result<Self, CompileError> {
-        let mut actions: BTreeMap<Action, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
+        let mut calls: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
         for row in rows {
-            let rules = actions.entry(row.action).or_default().entry(row.number).or_default();
-            // A system call without rules matches always.
-            if !row.when.is_empty() {
-                let conditions = row.when.iter().map(condition).collect::<Result<_, _>>().map_err(CompileError)?;
-                rules.push(SeccompRule::new(conditions).map_err(CompileError)?);
-            }
+            // Numbers of calls are small.
+            calls.entry(row.number as u32).or_default().push(row);
         }
-        let programs = actions.into_iter().map(|(action, rules)| program(action, rules));
-        Ok(Self(programs.collect::<Result<_, _>>().map_err(CompileError)?))
+        let mut leaves = Vec::with_capacity(calls.len());
+        for (number, mut rows) in calls {
+            rows.sort_by_key(|row| row.action);
+            leaves.push((number, answers(&rows)?));
+        }
+        let mut program = vec![
+            load(ARCH),
+            jump_if(Test::Equal, ARCHITECTURE, 1, 0),
+            end(libc::SECCOMP_RET_KILL_PROCESS),
+            load(NUMBER),
+            jump_if(Test::Greater, LAST_KNOWN, 0, 1),
+            end_with_error(libc::ENOSYS),
+        ];
+        program.extend(tree(&leaves));
+        Ok(Self(program))
     }
 
     /// Installs the filter for the calling thread and all that it starts. Needs `no_new_privs` or CAP_SYS_ADMIN.
-    /// Programs are installed from last to first, as the first may refuse further installations.
     ///
     /// # Errors
     /// The kernel lacks seccomp filters.
     pub(crate) fn install(&self) -> io::Result<()> {
-        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::This))
+        sys::set_seccomp_filter(&self.0, sys::Threads::This)
     }
 
     /// Installs the filter for all threads of the calling process.
@@ -52,54 +63,85 @@ impl Filter {
     /// # Errors
     /// The kernel lacks seccomp filters, or a thread already has a filter that the others have not.
     pub(crate) fn install_for_process(&self) -> io::Result<()> {
-        self.0.iter().rev().try_for_each(|program| sys::set_seccomp_filter(program, sys::Threads::All))
+        sys::set_seccomp_filter(&self.0, sys::Threads::All)
     }
 
     #[cfg(test)]
-    pub(super) fn programs(&self) -> &[Vec<libc::sock_filter>] {
+    pub(super) fn program(&self) -> &[sock_filter] {
         &self.0
     }
 }
 
-fn condition(condition: &Condition) -> Result<SeccompCondition, seccompiler::BackendError> {
-    let (length, operator, value) = match condition.comparison {
-        Comparison::Equal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value),
-        Comparison::Unequal(value) => (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value),
-        Comparison::NotNull => (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0),
-        Comparison::Masked { mask, value } => (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(u64::from(mask)), value),
-    };
-    SeccompCondition::new(condition.argument, length, operator, u64::from(value))
+/// Most numbers that are compared one after the other.
+const LEAVES: usize = 3;
+
+/// Searches for the number that is loaded, and goes on with its instructions; allows a call that is not found.
+fn tree(leaves: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
+    let mut steps = Vec::new();
+    if leaves.len() > LEAVES {
+        let (lower, upper) = leaves.split_at(leaves.len() / 2);
+        let (first, lower) = (upper.first().map_or(0, |(number, _)| *number), tree(lower));
+        steps.extend([jump_if(Test::AtLeast, first, 0, 1), skip(&lower)]);
+        steps.extend(lower);
+        steps.extend(tree(upper));
+        return steps;
+    }
+    for (number, answers) in leaves {
+        steps.extend([jump_if(Test::Equal, *number, 1, 0), skip(answers)]);
+        steps.extend_from_slice(answers);
+    }
+    steps.push(end(libc::SECCOMP_RET_ALLOW));
+    steps
 }
 
-fn program(
-    action: Action,
-    rules: BTreeMap<i64, Vec<SeccompRule>>,
-) -> Result<Vec<libc::sock_filter>, seccompiler::BackendError> {
-    let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(action.errno().cast_unsigned());
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?;
-    let program: BpfProgram = filter.try_into()?;
-    let program = program.into_iter().map(|instruction| libc::sock_filter {
-        code: instruction.code,
-        jt: instruction.jt,
-        jf: instruction.jf,
-        k: instruction.k,
-    });
-    let mut program: Vec<_> = program.collect();
-    refuse_unknown(&mut program);
-    Ok(program)
+fn skip(steps: &[sock_filter]) -> sock_filter {
+    // The kernel takes no more than 4,096 instructions.
+    jump(u32::try_from(steps.len()).unwrap_or(u32::MAX))
 }
 
-/// Returns ENOSYS for every number above [`LAST_KNOWN`], as the rows cannot know such calls.
-fn refuse_unknown(program: &mut Vec<libc::sock_filter>) {
-    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    // `struct seccomp_data` begins with the number. All jumps are forward, and those over the load (of the architecture
-    // check) end at it, so two instructions inserted behind it shift no target.
-    let load_number = program.iter().position(|instruction| instruction.code == LOAD_WORD && instruction.k == 0);
-    let behind = load_number.map_or(program.len(), |index| index + 1);
-    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-    program.splice(behind..behind, [instruction(JUMP_GREATER, 0, 1, LAST_KNOWN), instruction(RETURN, 0, 0, refuse)]);
+/// Answers a call by the first of `rows` whose conditions hold, and allows it if there is none.
+fn answers(rows: &[&Row]) -> Result<Vec<sock_filter>, CompileError> {
+    let mut steps = Vec::new();
+    for row in rows {
+        steps.extend(answer(row)?);
+        if row.when.is_empty() {
+            return Ok(steps);
+        }
+    }
+    steps.push(end(libc::SECCOMP_RET_ALLOW));
+    Ok(steps)
+}
+
+/// Goes to the end of the row's instructions unless all of its conditions hold.
+fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
+    let mut steps = vec![end_with_error(row.action.errno())];
+    // From the last to the first, as each jumps over all behind it.
+    for (index, Condition { argument: place, comparison }) in row.when.iter().enumerate().rev() {
+        let beyond = |further: usize| u8::try_from(steps.len() + further).map_err(|_| CompileError(row.name));
+        let lower = argument((*place).into());
+        let mut condition = vec![load(lower)];
+        match comparison {
+            Comparison::Equal(value) => condition.push(jump_if(Test::Equal, *value, 0, beyond(0)?)),
+            Comparison::Unequal(value) => condition.push(jump_if(Test::Equal, *value, beyond(0)?, 0)),
+            Comparison::Masked { mask, value } => {
+                condition.extend([and(*mask), jump_if(Test::Equal, *value, 0, beyond(0)?)]);
+            }
+            Comparison::NotNull => condition.extend([
+                jump_if(Test::Equal, 0, 0, 2),
+                load(lower + 4),
+                jump_if(Test::Equal, 0, beyond(0)?, 0),
+            ]),
+        }
+        let before = index.checked_sub(1).and_then(|before| row.when.get(before));
+        if before.is_some_and(|before| before.argument == *place && leaves_it_loaded(before.comparison)) {
+            condition.remove(0);
+        }
+        steps.splice(0..0, condition);
+    }
+    Ok(steps)
+}
+
+/// Returns true if the lower half of the argument is still loaded behind the comparison.
+fn leaves_it_loaded(comparison: Comparison) -> bool {
+    matches!(comparison, Comparison::Equal(_) | Comparison::Unequal(_))
 }

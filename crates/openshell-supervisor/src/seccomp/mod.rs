@@ -1,5 +1,6 @@
 //! System-call filters of the workload and of the supervisor.
 
+mod bpf;
 pub mod filter;
 pub mod notify;
 pub mod options;

@@ -6,13 +6,8 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
+use crate::seccomp::bpf::{ARCH, ARCHITECTURE, NUMBER, Test, argument, end, jump_if, load};
 use crate::sys::notify;
-
-/// The architecture in `struct seccomp_data` (linux/audit.h).
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
 
 /// Calls about files that are handed to the supervisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,22 +92,20 @@ impl Notified {
 
     /// Returns the program (seccomp(2)).
     fn program(self) -> Vec<libc::sock_filter> {
-        const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-        const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-        const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
-        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        let hand_over = step(RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF);
-        let allow = step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
-        // `struct seccomp_data` begins with the number, then the architecture, the instruction pointer and the arguments.
-        let mut program = vec![step(LOAD, 0, 0, 4), step(JUMP_EQUAL, 1, 0, ARCHITECTURE), allow, step(LOAD, 0, 0, 0)];
+        let (hand_over, allow) = (end(libc::SECCOMP_RET_USER_NOTIF), end(libc::SECCOMP_RET_ALLOW));
+        let mut program = vec![load(ARCH), jump_if(Test::Equal, ARCHITECTURE, 1, 0), allow, load(NUMBER)];
         for number in self.plain() {
-            program.extend([step(JUMP_EQUAL, 0, 1, number as u32), hand_over]);
+            program.extend([jump_if(Test::Equal, number as u32, 0, 1), hand_over]);
         }
         for (number, flags) in self.by_path() {
-            // The lower half of the argument.
-            let (flags, empty) = (step(LOAD, 0, 0, 16 + 8 * flags), step(JUMP_SET, 0, 1, libc::AT_EMPTY_PATH as u32));
-            program.extend([step(JUMP_EQUAL, 0, 4, number as u32), flags, empty, allow, hand_over]);
+            let is_by_path = jump_if(Test::AnyBit, libc::AT_EMPTY_PATH as u32, 0, 1);
+            program.extend([
+                jump_if(Test::Equal, number as u32, 0, 4),
+                load(argument(flags)),
+                is_by_path,
+                allow,
+                hand_over,
+            ]);
         }
         program.push(allow);
         program

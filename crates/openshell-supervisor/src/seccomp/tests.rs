@@ -1,6 +1,9 @@
+use crate::seccomp::bpf::ARCHITECTURE;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::options::LEVELS;
-use crate::seccomp::rules::{Comparison, LAST_KNOWN, Row, Sockets, rows, supervisor_rows};
+use crate::seccomp::rules::{
+    Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_with_debugging, supervisor_rows,
+};
 use crate::sys;
 
 /// Runs `work` on a thread of its own, with or without the filter, which is per thread. The thread is root with every
@@ -126,16 +129,122 @@ fn x32_numbers_are_not_a_second_way_in() {
     assert!(under_filter(libc::SYS_getpid).is_ok());
 }
 
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn numbers_that_the_table_does_not_know_are_refused_right_behind_the_load_of_the_number() {
-    // This kernel may not know these calls and return ENOSYS itself; the program proves that the filter would.
-    let filter = Filter::compile(rows(Sockets::Internet)).unwrap();
-    for program in filter.programs() {
-        let load = program.iter().position(|step| step.code == 0x20 && step.k == 0).unwrap();
-        assert_eq!((program[load + 1].code, program[load + 1].k, program[load + 1].jf), (0x25, LAST_KNOWN, 1));
-        assert_eq!((program[load + 2].code, program[load + 2].k), (0x06, 0x0005_0000 | libc::ENOSYS as u32));
+/// A system call, as a filter sees it.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    number: u32,
+    arguments: [u64; 6],
+}
+
+/// Runs a filter on `call` (the kernel's `Documentation/networking/filter.rst`), and returns its answer and the instructions that it
+/// took. Needs no kernel, so that any call can be tried.
+fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, usize) {
+    let [number, arch, pointer] = [call.number, architecture, 0].map(|word: u32| word.to_ne_bytes());
+    let mut data = [number, arch, pointer, pointer].concat();
+    data.extend(call.arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+    let (mut at, mut loaded, mut taken) = (0, 0, 0);
+    loop {
+        let libc::sock_filter { code, jt, jf, k } = program[at];
+        taken += 1;
+        at += 1;
+        let holds = match code {
+            0x20 => {
+                let offset = k as usize;
+                loaded = u32::from_ne_bytes(data[offset..offset + 4].try_into().unwrap());
+                continue;
+            }
+            0x54 => {
+                loaded &= k;
+                continue;
+            }
+            0x05 => {
+                at += k as usize;
+                continue;
+            }
+            0x06 => return (k, taken),
+            0x15 => loaded == k,
+            0x25 => loaded > k,
+            0x35 => loaded >= k,
+            0x45 => loaded & k != 0,
+            _ => panic!("instruction {code:#x}"),
+        };
+        at += usize::from(if holds { jt } else { jf });
     }
+}
+
+/// The answer of `rows` to `call`, by their meaning.
+fn meant(rows: &[&Row], call: Call) -> u32 {
+    let holds = |condition: &Condition| {
+        let argument = call.arguments[usize::from(condition.argument)];
+        match condition.comparison {
+            Comparison::Equal(value) => argument as u32 == value,
+            Comparison::Unequal(value) => argument as u32 != value,
+            Comparison::NotNull => argument != 0,
+            Comparison::Masked { mask, value } => argument as u32 & mask == value,
+        }
+    };
+    let matching = rows.iter().filter(|row| row.number as u32 == call.number && row.when.iter().all(holds));
+    let first = matching.min_by_key(|row| row.action).map(|row| row.action.errno());
+    let unknown = (call.number > LAST_KNOWN).then_some(libc::ENOSYS);
+    unknown.or(first).map_or(libc::SECCOMP_RET_ALLOW, |errno| libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
+#[test]
+fn a_filter_answers_every_call_as_its_rows_mean_it() {
+    let filters: [Vec<&Row>; 4] = [
+        rows(Sockets::Internet).collect(),
+        rows(Sockets::Local).collect(),
+        rows_with_debugging(Sockets::Internet).collect(),
+        supervisor_rows().collect(),
+    ];
+    for rows in filters {
+        let filter = Filter::compile(rows.iter().copied()).unwrap();
+        for number in (0..LAST_KNOWN + 600).chain([0x4000_0000, 0x4000_0000 | 41, u32::MAX]) {
+            let of_call: Vec<_> = rows.iter().filter(|row| row.number as u32 == number).collect();
+            let conditions: Vec<_> = of_call.iter().flat_map(|row| row.when).collect();
+            // What the conditions name and what lies beside it, with the upper half set and not.
+            let values = |argument: usize| -> Vec<u64> {
+                let own = conditions.iter().filter(|condition| usize::from(condition.argument) == argument);
+                let named = own.flat_map(|condition| match condition.comparison {
+                    Comparison::Equal(value) | Comparison::Unequal(value) => {
+                        vec![value, value ^ 1, value ^ 0x8000_0000]
+                    }
+                    Comparison::Masked { mask, value } => vec![value, value ^ mask, value | !mask, 0],
+                    Comparison::NotNull => vec![0, 1],
+                });
+                let named: std::collections::BTreeSet<_> = named.chain([0]).collect();
+                named.into_iter().flat_map(|value| [u64::from(value), u64::from(value) | 1 << 32]).collect()
+            };
+            let [first, second, third, fourth, fifth] = [0, 1, 2, 3, 4].map(values);
+            for (a, b) in first.iter().flat_map(|a| second.iter().map(move |b| (*a, *b))) {
+                for (c, d) in third.iter().flat_map(|c| fourth.iter().map(move |d| (*c, *d))) {
+                    for e in &fifth {
+                        let call = Call { number, arguments: [a, b, c, d, *e, 0] };
+                        let (answer, _) = run(filter.program(), ARCHITECTURE, call);
+                        assert_eq!(answer, meant(&rows, call), "{call:x?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_of_another_architecture_kills_whatever_its_number() {
+    let filter = Filter::compile(rows(Sockets::Internet)).unwrap();
+    for number in 0..LAST_KNOWN + 10 {
+        let (answer, _) = run(filter.program(), 0x4000_0003, Call { number, arguments: [0; 6] });
+        assert_eq!(answer, libc::SECCOMP_RET_KILL_PROCESS);
+    }
+}
+
+#[test]
+fn a_call_without_a_row_passes_after_a_few_comparisons() {
+    let rows: Vec<_> = rows(Sockets::Internet).collect();
+    let filter = Filter::compile(rows.iter().copied()).unwrap();
+    let free = (0..LAST_KNOWN).filter(|number| !rows.iter().any(|row| row.number as u32 == *number));
+    let longest = free.map(|number| run(filter.program(), ARCHITECTURE, Call { number, arguments: [0; 6] }).1).max();
+    assert!(longest <= Some(24), "{longest:?}");
 }
 
 #[test]
@@ -200,7 +309,7 @@ fn personalities_that_programs_set_are_open() {
 /// The conditions of a row in the words of the page.
 #[cfg(target_arch = "x86_64")]
 fn conditions(row: &Row) -> String {
-    let condition = |condition: &crate::seccomp::rules::Condition| {
+    let condition = |condition: &Condition| {
         let place = condition.argument + 1;
         match condition.comparison {
             Comparison::Equal(value) => format!("argument {place} is {value:#x}"),
