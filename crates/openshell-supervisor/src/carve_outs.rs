@@ -162,6 +162,7 @@ pub(crate) fn apply(
             mounted.0.extend(places);
         }
     }
+    grants.prove_options()?;
     Ok(mounted)
 }
 
@@ -201,6 +202,8 @@ struct Grants {
     mounted: BTreeSet<PathBuf>,
     /// Paths that are hidden already, by another name of theirs.
     hidden: BTreeSet<PathBuf>,
+    /// Paths that are kept by an option of their mounts.
+    kept_by_option: Vec<(Restriction, PathBuf)>,
 }
 
 impl Grants {
@@ -214,6 +217,7 @@ impl Grants {
             private: private.iter().cloned().collect(),
             mounted: BTreeSet::new(),
             hidden: BTreeSet::new(),
+            kept_by_option: Vec::new(),
         }
     }
 
@@ -305,8 +309,11 @@ impl Grants {
             Restriction::Hidden => covers.hide(path, &before).map_err(failed)?,
             Restriction::NoExec => pin(path, Shown::NoExecWithin).map_err(failed)?,
         }
-        if !self.is_proved(restriction, path, &before)? {
+        if !is_refused(restriction, path, &before)? {
             return Err(CarveOutError::NotProved(restriction, path.to_owned()));
+        }
+        if restriction != Restriction::Hidden {
+            self.kept_by_option.push((restriction, path.to_owned()));
         }
         places.insert(path.to_owned());
         Ok(places.into_iter().collect())
@@ -346,36 +353,51 @@ impl Grants {
         self.writing.iter().filter(move |folder| is_beneath(folder) && !of_another(folder))
     }
 
-    /// Attempts what the carve-out forbids, as init, whom file modes do not stop.
-    fn is_proved(&self, restriction: Restriction, path: &Path, before: &Metadata) -> Result<bool, CarveOutError> {
-        let failed = |source: io::Error| CarveOutError::Mount(restriction, path.to_owned(), source);
-        let flag = match restriction {
-            Restriction::Hidden => {
-                let now = std::fs::symlink_metadata(path).map_err(failed)?;
-                return Ok((now.dev(), now.ino()) != (before.dev(), before.ino()));
+    /// Verifies that all mounts in the paths that are kept by an option have it.
+    fn prove_options(&self) -> Result<(), CarveOutError> {
+        if self.kept_by_option.is_empty() {
+            return Ok(());
+        }
+        let table = table()?;
+        for (restriction, path) in &self.kept_by_option {
+            let flag = match restriction {
+                Restriction::NoExec => StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC),
+                Restriction::ReadOnly | Restriction::Hidden => StatVfsMountFlags::RDONLY,
+            };
+            let is_exempt = |place: &Path| {
+                *restriction == Restriction::ReadOnly && self.inner(path).any(|folder| place.starts_with(folder))
+            };
+            let within = table.iter().map(|mount| &mount.place);
+            let mut places: BTreeSet<_> = within.filter(|place| place.starts_with(path) && !is_exempt(place)).collect();
+            places.insert(path);
+            let has_flag = |place: &&PathBuf| match rustix::fs::statvfs(place.as_path()) {
+                Ok(system) => system.f_flag.contains(flag),
+                // What init cannot reach the workload cannot either.
+                Err(errno) => [Errno::ACCESS, Errno::NOENT, Errno::NOTDIR].contains(&errno),
+            };
+            if !places.iter().all(has_flag) {
+                return Err(CarveOutError::NotProved(*restriction, path.clone()));
             }
-            Restriction::ReadOnly => {
-                // Its own mode, so that nothing changes if it succeeds.
-                let mode = Mode::from_raw_mode(before.mode() & 0o7777);
-                if rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()) != Err(Errno::ROFS) {
-                    return Ok(false);
-                }
-                StatVfsMountFlags::RDONLY
-            }
-            Restriction::NoExec => StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC),
-        };
-        let is_exempt = |place: &Path| {
-            restriction == Restriction::ReadOnly && self.inner(path).any(|folder| place.starts_with(folder))
-        };
-        let mut places: BTreeSet<_> = table()?.into_iter().map(|mount| mount.place).collect();
-        places.retain(|place| place.starts_with(path) && !is_exempt(place));
-        places.insert(path.to_owned());
-        let has_flag = |place: &PathBuf| match rustix::fs::statvfs(place) {
-            Ok(system) => system.f_flag.contains(flag),
-            // What init cannot reach the workload cannot either.
-            Err(errno) => [Errno::ACCESS, Errno::NOENT, Errno::NOTDIR].contains(&errno),
-        };
-        Ok(places.iter().all(has_flag))
+        }
+        Ok(())
+    }
+}
+
+/// Attempts what the carve-out forbids, as init, whom file modes do not stop; returns true if the attempt fails. What is executed is
+/// refused by an option alone.
+fn is_refused(restriction: Restriction, path: &Path, before: &Metadata) -> Result<bool, CarveOutError> {
+    match restriction {
+        Restriction::Hidden => {
+            let now = std::fs::symlink_metadata(path);
+            let now = now.map_err(|source| CarveOutError::Mount(restriction, path.to_owned(), source))?;
+            Ok((now.dev(), now.ino()) != (before.dev(), before.ino()))
+        }
+        Restriction::ReadOnly => {
+            // Its own mode, so that nothing changes if it succeeds.
+            let mode = Mode::from_raw_mode(before.mode() & 0o7777);
+            Ok(rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()) == Err(Errno::ROFS))
+        }
+        Restriction::NoExec => Ok(true),
     }
 }
 
