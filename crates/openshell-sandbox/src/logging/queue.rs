@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Time for which a line waits for others, as they come in groups: the thread wakes once for all of them. Denials and
 /// findings do not wait.
-const GROUP: Duration = Duration::from_millis(1);
+const GROUP: Duration = Duration::from_millis(10);
 
 /// A destination of lines.
 pub(super) trait Output: Send + 'static {
