@@ -10,6 +10,7 @@ pub mod switches;
 pub mod environment;
 pub mod filesystem;
 pub mod run_dir;
+pub mod sandbox_files;
 
 pub mod landlock;
 mod learning_home;

@@ -1,6 +1,6 @@
 //! Hosts with a missing feature: the start prints one line that names the feature, its use, and the remedy.
 
-use lab::host::Lacking;
+use lab::host::{Lacking, UID};
 use lab::{Lab, only_rootless};
 
 /// Starts a sandbox on a host without `lacking`; it must not run, and must print `expected`.
@@ -84,4 +84,26 @@ fn a_kernel_without_notifications_of_system_calls() {
     // SECCOMP_FILTER_FLAG_NEW_LISTENER, with and without WAIT_KILLABLE_RECV.
     let listener = |flags: u64| Lacking { call: libc::SYS_seccomp, arguments: vec![(1, flags)], errno: libc::EINVAL };
     refused(vec![listener(0x28), listener(0x08)], &["who connects", "user notification", "--network block"]);
+}
+
+#[test]
+fn a_container_whose_filter_knows_only_the_older_calls_for_mounts_has_every_file_and_cover_too() {
+    for errno in [libc::ENOSYS, libc::EPERM] {
+        let lab = Lab::with_web();
+        let calls = [libc::SYS_fsopen, libc::SYS_open_tree, libc::SYS_move_mount, libc::SYS_mount_setattr];
+        lab.without(calls.map(|number| call(number, errno)).to_vec());
+        let work = lab.folder("work").display().to_string();
+        assert_eq!(lab.shell(&format!("cd {work}; echo s3cret > hidden; chown -R {UID}:{UID} .")), "");
+        let rest = format!("filesystem_policy: {{read_write: [{work}], hidden: [{work}/hidden]}}\n");
+        let sandbox = lab.sandbox(&format!("{}{rest}", super::policy("{}")));
+        let finished = sandbox.sh(&format!(
+            "cat {work}/hidden 2>&1; grep -c BEGIN $NODE_EXTRA_CA_CERTS; grep nameserver /etc/resolv.conf"
+        ));
+        assert_eq!(
+            finished.ok(),
+            format!("cat: {work}/hidden: Permission denied\n1\nnameserver 10.200.0.1"),
+            "{}",
+            finished.stderr
+        );
+    }
 }

@@ -298,6 +298,21 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
 }
 
 #[test]
+fn the_files_that_a_sandbox_is_shown_are_on_no_disk_of_the_host() {
+    let lab = Lab::with_web();
+    let (folder, caller) = (lab.folder("run").display().to_string(), lab::host::caller());
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let printed = lab.shell(&format!(
+        "chown {caller} {folder}; chmod 755 {folder}; cd /tmp; mkfifo {folder}/in; \
+         {} -p {policy} --run-dir {folder} -- sh -c 'stat -fc %T $SSL_CERT_FILE /etc/resolv.conf; read line' < {folder}/in > {folder}/out & \
+         exec 3> {folder}/in; until grep -qs tmpfs {folder}/out; do sleep 0.05; done; \
+         ls {folder}/openshell-* | grep -v made; echo > {folder}/in; wait; cat {folder}/out; ls {folder}",
+        lab.binary()
+    ));
+    assert_eq!(printed, "control\nlock\nuses\ntmpfs\ntmpfs\nin\nout\n");
+}
+
+#[test]
 fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
     let lab = Lab::with_web();
     let folder = lab.folder("full").display().to_string();

@@ -1,5 +1,6 @@
 //! CA files that make the sandbox's interception CA known to the workload's programs, mounted at the paths that these read.
 
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -14,8 +15,8 @@ use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
-use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
+use openshell_supervisor::sandbox_files::SandboxFiles;
 use openshell_supervisor::trusted_symlinks::resolve;
 
 use crate::ca_dir;
@@ -39,13 +40,14 @@ pub(super) struct CaFiles {
     pub(super) mounts: Vec<Mount>,
     /// True if there is a Java trust store among the files.
     pub(super) has_java: bool,
-    /// The trust store that [`Self::write_java_store`] writes.
+    /// The trust store that [`Self::write_java_store`] fills.
     java: Option<JavaStore>,
 }
 
 /// A Java trust store to be written into a mounted folder.
 struct JavaStore {
-    path: PathBuf,
+    /// Created before: once the folder is mounted, its path leads to a read-only mount.
+    file: File,
     /// True if the first bundle of the roots is the system's.
     has_system: bool,
     /// Certificates that the caller's variables name, in PEM.
@@ -53,11 +55,11 @@ struct JavaStore {
 }
 
 impl CaFiles {
-    /// Makes the CA, and its files in `run_dir`; nothing without a proxy. Logs a warning if a file cannot be written.
+    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy. Logs a warning if a file cannot be written.
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
-    pub(super) fn create(config: &Config, run_dir: &RunDir, made: &mut CreatedDirs) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, files: &SandboxFiles, made: &mut CreatedDirs) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -70,20 +72,22 @@ impl CaFiles {
         let has_system = system.is_some();
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let callers = CallerCertificates::read(&config.environment);
-        let folder = run_dir.path().join("tls");
+        let folder = files.join("tls");
         let place = match ensure_held(config.tls_dir(), made) {
             // The files are used where they are.
-            Err(_) if config.tls_dir.is_none() => Ok(folder.clone()),
+            Err(_) if config.tls_dir.is_none() => Ok(folder.found().to_owned()),
             made => made.with_context(|| format!("cannot make {}", config.tls_dir().display())),
         };
-        let is_in_run_dir = place.as_ref().is_ok_and(|place| *place == folder);
-        let inside = if is_in_run_dir { folder.clone() } else { config.tls_dir().to_owned() };
+        let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.found());
+        let inside = if is_in_run_dir { folder.found().to_owned() } else { config.tls_dir().to_owned() };
         let written = place.and_then(|place| write(place, &folder, &authority, &bundles, &callers));
         let roots = UpstreamRoots::new(bundles);
         Ok(match written {
             Ok(mounts) => {
-                let java = JavaStore { path: folder.join(JAVA_STORE_FILE), has_system, callers: callers.all };
-                let java = has_java(&config.environment).then_some(java);
+                let path = folder.join(JAVA_STORE_FILE);
+                let file = has_java(&config.environment).then(|| create_file(&path)).transpose();
+                let file = file.inspect_err(log_no_java).ok().flatten();
+                let java = file.map(|file| JavaStore { file, has_system, callers: callers.all });
                 Self { authority: Some(authority), roots, folder: inside, mounts, has_java: false, java }
             }
             Err(error) => {
@@ -95,18 +99,20 @@ impl CaFiles {
 
     /// Writes the trust store for Java, if there is one on the machine. The folder that it is written to may be mounted already.
     pub(super) fn write_java_store(&mut self) {
-        let (Some(java), Some(authority)) = (self.java.take(), &self.authority) else { return };
+        let (Some(mut java), Some(authority)) = (self.java.take(), &self.authority) else { return };
         let (system, added) = self.roots.bundles().split_at(usize::from(java.has_system));
         let others: Vec<_> = added.iter().chain([&java.callers]).map(Vec::as_slice).collect();
         let store = java_store(system.first().map_or(&[], Vec::as_slice), &others, authority);
-        match write_file(&java.path, [store.as_slice()]) {
+        match java.file.write_all(&store).context("cannot write its trust store") {
             Ok(()) => self.has_java = true,
-            Err(error) => {
-                let message = format!("Java inside does not trust the sandbox's certificates: {error:#}");
-                logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
-            }
+            Err(error) => log_no_java(&error),
         }
     }
+}
+
+fn log_no_java(error: &anyhow::Error) {
+    let message = format!("Java inside does not trust the sandbox's certificates: {error:#}");
+    logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
 /// Logs that TLS cannot be intercepted.
@@ -147,8 +153,10 @@ impl CallerCertificates {
     fn read(environment: &Environment) -> Self {
         let systems: Vec<_> = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok()).collect();
         let (mut callers, mut seen) = (Self::default(), Vec::new());
+        // Many variables name the same file.
+        let mut resolved: HashMap<&Path, Option<PathBuf>> = HashMap::new();
         for (variable, path, is_besides) in named_certificates(environment) {
-            let real = std::fs::canonicalize(path).ok();
+            let real = resolved.entry(path).or_insert_with(|| std::fs::canonicalize(path).ok()).clone();
             // Ours contains the system's bundle.
             if real.as_ref().is_some_and(|real| systems.contains(real)) {
                 continue;
@@ -203,14 +211,14 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
 /// which are all that some programs read.
 fn write(
     place: PathBuf,
-    folder: &Path,
+    folder: &SandboxFiles,
     authority: &Authority,
     bundles: &[Vec<u8>],
     callers: &CallerCertificates,
 ) -> anyhow::Result<Vec<Mount>> {
-    DirBuilder::new().mode(0o755).create(folder)?;
+    DirBuilder::new().mode(0o755).create(folder.written())?;
     // The caller's umask may have taken bits away.
-    std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    std::fs::set_permissions(folder.written(), Permissions::from_mode(0o755))?;
     let own = authority.pem();
     write_file(&folder.join(AUTHORITY_FILE), [callers.besides.as_slice(), own.as_bytes()])?;
     let everything = folder.join(BUNDLE_FILE);
@@ -220,28 +228,34 @@ fn write(
     write_file(&everything, lines.chain([own.as_bytes()]))?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> = systems
-        .map(|place| Mount { source: everything.clone(), target: place, purpose: Purpose::FurtherTrust })
+        .map(|place| Mount { source: everything.found().to_owned(), target: place, purpose: Purpose::FurtherTrust })
         .collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
-    if place != folder {
-        mounts.push(Mount { source: folder.to_owned(), target: place, purpose: Purpose::Trust });
+    if place != folder.found() {
+        mounts.push(Mount { source: folder.found().to_owned(), target: place, purpose: Purpose::Trust });
     }
     Ok(mounts)
 }
 
-/// Writes a file of these parts that everybody may read.
-/// Writes a file that every user may read, whatever the caller's umask is.
+/// Writes a file of these parts that every user may read.
 ///
 /// # Errors
 /// It exists, or cannot be written.
-pub(super) fn write_file<'p>(path: &Path, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
-    let write = || {
-        let mut file = File::create_new(path)?;
-        parts.into_iter().try_for_each(|part| file.write_all(part))?;
-        file.set_permissions(Permissions::from_mode(0o644))
+pub(super) fn write_file<'p>(file: &SandboxFiles, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
+    let mut opened = create_file(file)?;
+    let written = parts.into_iter().try_for_each(|part| opened.write_all(part));
+    written.with_context(|| format!("cannot write {}", file.found().display()))
+}
+
+/// Creates a file that every user may read, whatever the caller's umask is.
+fn create_file(file: &SandboxFiles) -> anyhow::Result<File> {
+    let create = || -> io::Result<File> {
+        let created = File::create_new(file.written())?;
+        created.set_permissions(Permissions::from_mode(0o644))?;
+        Ok(created)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    create().with_context(|| format!("cannot write {}", file.found().display()))
 }
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.

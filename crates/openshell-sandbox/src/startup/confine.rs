@@ -74,6 +74,7 @@ impl Confined {
         let is_hidden = |carve_out: &CarveOut| carve_out.restriction == Restriction::Hidden;
         let has_hidden = protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
         let confinement = Confinement {
+            run_dir: host.run_dir.path().to_owned(),
             private_run: host.private.run,
             tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),

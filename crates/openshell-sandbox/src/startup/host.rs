@@ -1,6 +1,7 @@
 //! Makes everything that a sandbox has on the host, beside its processes.
 
 use std::fs::{DirBuilder, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use openshell_supervisor::protected::Covers;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
+use openshell_supervisor::sandbox_files::SandboxFiles;
 use openshell_supervisor::{environment, filesystem, private_run};
 
 use crate::config::Config;
@@ -30,6 +32,8 @@ pub(super) struct Host {
     pub(super) resolver_files: ResolverFiles,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
+    /// The file system of the sandbox's files.
+    pub(super) _files: Option<OwnedFd>,
     /// File rules of the plan, and the private home.
     pub(super) landlock: Request,
     /// Home directory of the workload.
@@ -48,7 +52,7 @@ impl Host {
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(config: &Config, plan: &Plan) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, plan: &Plan, tree: Option<OwnedFd>) -> anyhow::Result<Self> {
         let Plan { user, landlock, writable, .. } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
         let mut run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
@@ -59,30 +63,45 @@ impl Host {
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
-        let tls = CaFiles::create(config, &run_dir, &mut made)?;
-        let resolver_files = ResolverFiles::create(config, &run_dir)?;
-        let private = PrivateFolders::create(user, landlock, &run_dir)?;
+        let files = SandboxFiles::new(tree.as_ref(), run_dir.path());
+        let tls = CaFiles::create(config, &files, &mut made)?;
+        let resolver_files = ResolverFiles::create(config, &files)?;
+        let private = PrivateFolders::create(user, landlock, &files)?;
         let landlock = match &private.home {
             Some(home) => landlock.clone().writing(home),
             None => landlock.clone(),
         };
-        let proof = landlock_proof(&private, &run_dir, &landlock)?;
-        let covers = Covers { file: run_dir.path().join("cover"), folder: run_dir.path().join("covers") };
-        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&covers.file).map(drop);
-        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(&covers.folder));
-        is_made.with_context(|| format!("cannot write {}", covers.file.display()))?;
+        let proof = landlock_proof(&private, &files, &landlock)?;
+        let [file, folder] = ["cover", "covers"].map(|name| files.join(name));
+        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(file.written()).map(drop);
+        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(folder.written()));
+        is_made.with_context(|| format!("cannot write {}", file.found().display()))?;
+        let covers = Covers { file: file.found().to_owned(), folder: folder.found().to_owned() };
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, resolver_files, made, run_dir, landlock, home, proof, covers, carve_outs })
+        Ok(Self {
+            private,
+            tls,
+            resolver_files,
+            made,
+            run_dir,
+            _files: tree,
+            landlock,
+            home,
+            proof,
+            covers,
+            carve_outs,
+        })
     }
 }
 
 /// Makes the file of the Landlock self-test.
-fn landlock_proof(private: &PrivateFolders, run_dir: &RunDir, landlock: &Request) -> anyhow::Result<LandlockProof> {
+fn landlock_proof(private: &PrivateFolders, files: &SandboxFiles, landlock: &Request) -> anyhow::Result<LandlockProof> {
     if private.run {
         return Ok(LandlockProof::File(private_run::PROOF.into()));
     }
-    let path = run_dir.path().join("proof");
-    std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    let proof = files.join("proof");
+    std::fs::write(proof.written(), "").with_context(|| format!("cannot write {}", proof.found().display()))?;
+    let path = proof.found().to_owned();
     // What is granted is protected by mounts, before Landlock.
     Ok(match landlock.grants_reading(&path) {
         false => LandlockProof::File(path),
@@ -99,19 +118,17 @@ pub(super) struct PrivateFolders {
 }
 
 impl PrivateFolders {
-    fn create(user: &User, landlock: &Request, run_dir: &RunDir) -> anyhow::Result<Self> {
+    fn create(user: &User, landlock: &Request, files: &SandboxFiles) -> anyhow::Result<Self> {
         let run = landlock.replaces_run();
         if environment::home(user, landlock).is_some() {
             return Ok(Self { run, home: None });
         }
-        let home = match run {
-            true => PathBuf::from(private_run::HOME),
-            false => run_dir.path().join("home"),
-        };
-        if !run {
-            std::fs::create_dir(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        if run {
+            return Ok(Self { run, home: Some(private_run::HOME.into()) });
         }
-        Ok(Self { run, home: Some(home) })
+        let home = files.join("home");
+        std::fs::create_dir(home.written()).with_context(|| format!("cannot make {}", home.found().display()))?;
+        Ok(Self { run, home: Some(home.found().to_owned()) })
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) async fn start(
     secrets: Secrets,
     groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
-    let Groundwork { begun, privilege, init, network, parent } = groundwork;
+    let Groundwork { begun, privilege, mut init, network, parent } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
@@ -180,7 +180,7 @@ pub(crate) async fn start(
         Some(signals) => signals,
         None => signals::receive(&mut tasks)?,
     };
-    let mut host = Host::create(config, &plan)?;
+    let mut host = Host::create(config, &plan, init.take_files())?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();

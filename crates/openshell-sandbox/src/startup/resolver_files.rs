@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use openshell_policy::network::host::HostName;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::netns::NAME_SERVER;
-use openshell_supervisor::run_dir::RunDir;
+use openshell_supervisor::sandbox_files::SandboxFiles;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
@@ -22,11 +21,11 @@ const HOSTS: &str = "/etc/hosts";
 /// Domains to search in that are kept, more than any resolver takes (resolv.conf(5)).
 const DOMAINS: usize = 32;
 
-/// The files, in the run directory.
+/// The files, among those of the sandbox.
 #[derive(Default)]
 pub(super) struct ResolverFiles {
     /// Folder of the files; `None` without a proxy.
-    folder: Option<PathBuf>,
+    folder: Option<SandboxFiles>,
     /// Settings of resolvers inside.
     pub(super) local: LocalNames,
 }
@@ -49,15 +48,15 @@ struct Settings {
 }
 
 impl ResolverFiles {
-    /// Writes the files into `run_dir`; none without a proxy.
+    /// Writes the files among those of the sandbox, `files`; none without a proxy.
     ///
     /// # Errors
     /// They cannot be written.
-    pub(super) fn create(config: &Config, run_dir: &RunDir) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, files: &SandboxFiles) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
-        let folder = run_dir.path().join("names");
+        let folder = files.join("names");
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let settings = Settings::parse(&read(RESOLV_CONF));
         let own = rustix::system::uname();
@@ -65,7 +64,7 @@ impl ResolverFiles {
         let names =
             hosts.lines().flat_map(|line| line.split(' ').skip(1)).filter_map(|name| HostName::parse(name).ok());
         let own = names.collect();
-        std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir(folder.written()).with_context(|| format!("cannot make {}", folder.found().display()))?;
         write_file(&folder.join("resolv.conf"), [settings.resolv_conf().as_bytes()])?;
         write_file(&folder.join("hosts"), [hosts.as_bytes()])?;
         Ok(Self { folder: Some(folder), local: LocalNames { search: settings.search, own } })
@@ -73,8 +72,8 @@ impl ResolverFiles {
 
     /// Mounts of the files.
     pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
-        let mount = |folder: &Path, name, place: &str| Mount {
-            source: folder.join(name),
+        let mount = |folder: &SandboxFiles, name, place: &str| Mount {
+            source: folder.found().join(name),
             target: place.into(),
             purpose: Purpose::Names,
         };

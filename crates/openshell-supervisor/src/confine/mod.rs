@@ -23,13 +23,15 @@ use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
-use crate::{learning_home, private_run, private_tmp};
+use crate::{learning_home, private_run, private_tmp, sandbox_files};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Confinement {
     /// Requested file rights.
     pub landlock: Request,
+    /// Where the file system of the sandbox's files is mounted, if init made one.
+    pub run_dir: PathBuf,
     /// Bind mounts made first.
     pub mounts: Vec<Mount>,
     /// True if a private tmpfs replaces /run.
@@ -139,6 +141,8 @@ pub enum ApplyError {
     NoNetwork { source: io::Error },
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
+    #[error("cannot show the sandbox its files at {path}; see --run-dir")]
+    Files { path: PathBuf, source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
     Run { source: io::Error },
     #[error(
@@ -247,11 +251,12 @@ pub struct StepFailed {
 }
 
 impl Confinement {
-    /// Confines init, once for all commands: mounts and masks, the network namespace, the Landlock domain, under which
+    /// Confines init, once for all commands: the sandbox's `files`, mounts and masks, the network namespace, the Landlock domain, under which
     /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile. If there is a
     /// firewall, connects wait from then on for whoever has the returned listener, and calls about files if they are asked for.
     pub(crate) fn apply_to_init(
         &mut self,
+        files: Option<OwnedFd>,
         network: impl FnOnce() -> io::Result<Network>,
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
@@ -260,6 +265,10 @@ impl Confinement {
             false => Filter::compile(rows(self.sockets)),
         };
         let filter = filter.map_err(ApplyError::Filter)?;
+        if let Some(files) = files {
+            let failed = |source| ApplyError::Files { path: self.run_dir.clone(), source };
+            sandbox_files::attach(&files, &self.run_dir).map_err(failed)?;
+        }
         // Opened before the private /run hides it.
         let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.

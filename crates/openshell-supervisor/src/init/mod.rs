@@ -50,6 +50,8 @@ pub struct Init {
     pub(crate) pidfd: OwnedFd,
     /// The /proc that shows the sandbox's processes; `None` until init is up.
     pub(crate) processes: Option<OwnedFd>,
+    /// File system of [`crate::sandbox_files`]; `None` until init is up, where it cannot be made, and once it was taken.
+    pub(crate) files: Option<OwnedFd>,
     /// Reason why the sandbox has no PID namespace of its own, if it has none.
     pub(crate) shared_pids: Option<String>,
 }
@@ -95,7 +97,8 @@ impl PendingInit {
         let Self(mut init) = self;
         match packets::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
             Some((Reply::Up, descriptors)) => {
-                init.processes = descriptors.into_iter().next();
+                let mut descriptors = descriptors.into_iter();
+                (init.processes, init.files) = (descriptors.next(), descriptors.next());
                 Ok(init)
             }
             Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
@@ -119,7 +122,14 @@ fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result
         }
         Cloned::Parent { pid, pidfd } => {
             drop(theirs);
-            Ok(Forked::Supervisor(PendingInit(Init { socket: ours, pid, pidfd, processes: None, shared_pids })))
+            Ok(Forked::Supervisor(PendingInit(Init {
+                socket: ours,
+                pid,
+                pidfd,
+                processes: None,
+                files: None,
+                shared_pids,
+            })))
         }
     }
 }
@@ -155,6 +165,11 @@ impl Init {
         let processes = self.processes.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let pid = if self.shared_pids.is_some() { self.pid() } else { Pid::INIT.as_raw_nonzero().get() };
         Ok((processes.try_clone()?, pid))
+    }
+
+    /// Takes the file system for the files of the sandbox, if init could make one.
+    pub fn take_files(&mut self) -> Option<OwnedFd> {
+        self.files.take()
     }
 
     /// Reason why the sandbox has no PID namespace of its own; `None` if it has one.

@@ -17,6 +17,7 @@ use crate::init::child::{self, Starting};
 use crate::init::ipc::{Reply, Request, Status};
 use crate::packets;
 use crate::pty;
+use crate::sandbox_files;
 use crate::seccomp::filter::Filter;
 use crate::sys;
 
@@ -40,8 +41,14 @@ impl Isolation {
 
 /// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
+    let mut files = None;
     let is_up = match set_up(isolation, socket) {
-        Ok(processes) => packets::send(socket.as_fd(), &Reply::Up, &[processes.as_fd()]).is_ok(),
+        Ok(processes) => {
+            // Without it the files are in the run directory.
+            files = sandbox_files::create().ok();
+            let descriptors: Vec<_> = std::iter::once(&processes).chain(&files).map(AsFd::as_fd).collect();
+            packets::send(socket.as_fd(), &Reply::Up, &descriptors).is_ok()
+        }
         Err(failed) => {
             // A failure means that the supervisor is gone.
             let _ = packets::send(socket.as_fd(), &failed.reply(), &[]);
@@ -51,7 +58,8 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     if !is_up {
         return;
     }
-    let mut server = Server { socket, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
+    let mut server =
+        Server { socket, files, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
     if let Err(error) = server.serve() {
         // The supervisor reports it as the cause of the end, if it still runs.
         let _ = packets::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
@@ -152,6 +160,8 @@ struct Running {
 
 struct Server<'s> {
     socket: &'s OwnedFd,
+    /// The file system of the sandbox's files, until it is mounted.
+    files: Option<OwnedFd>,
     confined: Option<(Confinement, Filter)>,
     /// Children that have not executed their commands yet.
     starting: Vec<Starting>,
@@ -194,17 +204,19 @@ impl Server<'_> {
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
-            Request::Confine(mut confinement) => match confinement.apply_to_init(|| receive_network(self.socket)) {
-                Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
-                    self.confined = Some((*confinement, filter));
-                    let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
-                    packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;
+            Request::Confine(mut confinement) => {
+                match confinement.apply_to_init(self.files.take(), || receive_network(self.socket)) {
+                    Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
+                        self.confined = Some((*confinement, filter));
+                        let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
+                        packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;
+                    }
+                    Err(error) => {
+                        self.reply(&Reply::Failed(with_causes(&error)))?;
+                        return Ok(false);
+                    }
                 }
-                Err(error) => {
-                    self.reply(&Reply::Failed(with_causes(&error)))?;
-                    return Ok(false);
-                }
-            },
+            }
             // Only a confinement has a use for a network.
             Request::Enter { .. } => {}
             Request::Start { id, command } => match child::start(self.confined.as_ref(), id, &command, &descriptors) {
