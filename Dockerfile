@@ -3,7 +3,7 @@
 #   docker build --target supervisor --tag openshell-sandbox .
 #   docker build --target demo --tag openshell-sandbox-demo .
 #
-# BUILD_IMAGE needs cargo, a C compiler and glibc's static library. The base images can be replaced by those of another registry.
+# BUILD_IMAGE needs cargo, a C compiler and the static library of glibc 2.36 or newer. The base images can be replaced by those of another registry.
 ARG BUILD_IMAGE=rust:1.95-slim-bookworm
 ARG DEMO_IMAGE=debian:bookworm-slim
 
@@ -14,7 +14,7 @@ COPY . .
 # procedural macros, which cannot be linked statically.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     target="$(rustc -vV | sed -n 's/^host: //p')" \
-    && RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$target" \
+    && cargo build --release --locked --config .cargo/static.toml --target "$target" \
     && cp "target/$target/release/openshell-sandbox" /openshell-sandbox
 
 FROM scratch AS supervisor
