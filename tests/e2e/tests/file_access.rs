@@ -335,6 +335,20 @@ fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
 }
 
 #[test]
+fn keys_in_a_home_that_the_user_database_does_not_know_stay_hidden_from_an_observed_run() {
+    let lab = Lab::with_web();
+    let home = lab.folder("home").display().to_string();
+    let made = format!("cd {home}; mkdir .ssh; echo key > .ssh/id; echo mine > .toolrc; chown -R {UID}:{UID} .");
+    assert_eq!(lab.shell(&made), "");
+    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let run = in_project(&lab, &["--observe-files", "--observe", &observed]).env("HOME", &home);
+    let finished = run.sh(&format!("cat {home}/.ssh/id {home}/.toolrc"));
+    assert_eq!(finished.stdout, "mine\n", "{finished:?}");
+    let learnt = std::fs::read_to_string(&observed).unwrap();
+    assert!(learnt.contains(&format!("{home}/.toolrc")) && !learnt.contains(".ssh"), "{learnt}");
+}
+
+#[test]
 fn services_in_what_an_observed_run_shows_stay_out_of_reach() {
     let lab = Lab::with_web();
     let home = home(&lab);

@@ -1,15 +1,23 @@
 //! The files that an observed run shows its command, to learn which of them it reads.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
+use openshell_supervisor::environment::Environment;
 use openshell_supervisor::landlock::Learning;
+use openshell_supervisor::run_as::User;
 
 /// Folders at the root that belong to the kernel, to services, or to the sandbox itself.
 const LEFT_OUT: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp"];
 
-/// Keys, tokens, histories, and profiles of browsers, mail and chat programs, in the user's home.
+/// Parent of most homes, and the most folders in it that are looked at.
+const HOMES: &str = "/home";
+const MAX_HOMES: usize = 1000;
+
+/// Keys, tokens, histories, and profiles of browsers, mail and chat programs, in a home.
 const PRIVATE: &[&str] = &[
     ".ssh",
     ".gnupg",
@@ -115,10 +123,22 @@ pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
     Ok(Learning { folders, home: home.filter(is_home).map(Path::to_owned) })
 }
 
-/// Returns the paths in `home` that stay hidden, whether they are there or not, but for those that the policy grants by name.
-pub(crate) fn private_paths(home: Option<&Path>, filesystem: &Filesystem) -> Vec<GrantedPath> {
+/// Returns the folders in which `user` may keep keys: its home, HOME of the caller, who need not have an entry in the user database,
+/// and its folders in /home; without symlinks.
+pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
+    let named = user.home.clone().into_iter().chain(caller.get("HOME").map(PathBuf::from));
+    let is_own = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.uid() == user.identity.uid);
+    let entries = std::fs::read_dir(HOMES).into_iter().flatten().take(MAX_HOMES).flatten();
+    let homes = named.chain(entries.map(|entry| entry.path()).filter(is_own));
+    let real = homes.filter_map(|home| std::fs::canonicalize(home).ok());
+    // Nobody has the root of the file system for a home.
+    real.filter(|home| home.parent().is_some() && home.is_dir()).collect()
+}
+
+/// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that the policy grants by name.
+pub(crate) fn private_paths(homes: &BTreeSet<PathBuf>, filesystem: &Filesystem) -> Vec<GrantedPath> {
     let granted = || filesystem.read_only.iter().chain(&filesystem.read_write).map(GrantedPath::as_path);
     let is_meant = |path: &Path| granted().any(|granted| granted.starts_with(path));
-    let paths = home.into_iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
+    let paths = homes.iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
     paths.filter(|path| !is_meant(path)).map(GrantedPath::found).collect()
 }

@@ -8,11 +8,13 @@ mod output_file;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::observe::Observations;
 use openshell_proxy::resolve::lookup::Resolver;
+use openshell_supervisor::run_as::User;
 
 use crate::config::Config;
 use crate::logging;
@@ -38,6 +40,8 @@ struct Observed {
     files: Option<Arc<ObservedFiles>>,
     /// Home of the workload's user.
     home: Option<Home>,
+    /// Paths that stay hidden.
+    private: Vec<GrantedPath>,
     /// What is kept of earlier runs.
     before: Earlier,
 }
@@ -47,7 +51,7 @@ impl RunReports {
     ///
     /// # Errors
     /// A file cannot be written, is an input of the run, or was not written by an earlier run.
-    pub(crate) fn prepare(config: &Config, started: &Policy, home: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(config: &Config, started: &Policy, user: &User) -> anyhow::Result<Self> {
         let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
             let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
@@ -58,8 +62,10 @@ impl RunReports {
             Some(mut output) => {
                 let before = earlier(&mut output, started, config.observe_merge)?;
                 let files = config.observe_files.then(Arc::default);
-                let home = home.and_then(Home::at);
-                Some(Observed { output, observations: Arc::default(), files, home, before })
+                let home = user.home.as_deref().and_then(Home::at);
+                let private =
+                    learning::private_paths(&learning::homes(user, &config.environment), started.filesystem());
+                Some(Observed { output, observations: Arc::default(), files, home, private, before })
             }
             None => None,
         };
@@ -112,7 +118,7 @@ impl RunReports {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&refusals.proposals(&addresses))?;
         }
-        if let Some(Observed { output, observations, files, home, before }) = &mut self.observed {
+        if let Some(Observed { output, observations, files, home, private, before }) = &mut self.observed {
             let (all, is_complete) = observations.all();
             let Earlier { endpoints, paths } = std::mem::take(before);
             let mut learned = files
@@ -120,7 +126,7 @@ impl RunReports {
                 .map(|files| files.learned(home.as_ref().map(|home| home.path.as_path())))
                 .unwrap_or_default();
             learned.is_incomplete |= !is_complete;
-            let paths = paths.with(&learned, &self.started, home.as_ref());
+            let paths = paths.with(&learned, private, home.as_ref());
             output.write(&observed_policy(&self.started, united(endpoints, all), &paths, &learned))?;
         }
         Ok(())

@@ -18,7 +18,6 @@ use openshell_proxy::needles::Needles;
 use openshell_proxy::observe::Observation;
 use serde_json::Value;
 
-use crate::run_reports::learning;
 use crate::run_reports::observed_files::Learned;
 use crate::run_reports::output_file::OutputFile;
 
@@ -58,9 +57,8 @@ impl LearnedPaths {
         }
     }
 
-    /// Returns the same with what was `learned`, and the private paths in it.
-    pub(super) fn with(mut self, learned: &Learned, started: &Policy, home: Option<&Home>) -> Self {
-        let private = learning::private_paths(home.map(|home| home.path.as_path()), started.filesystem());
+    /// Returns the same with what was `learned`, and the `private` paths in it.
+    pub(super) fn with(mut self, learned: &Learned, private: &[GrantedPath], home: Option<&Home>) -> Self {
         // One that was made during the run could be read.
         let is_public = |path: &&PathBuf| !private.iter().any(|private| path.starts_with(private.as_path()));
         let read: Vec<_> = learned.read.iter().filter(is_public).collect();
@@ -348,6 +346,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::{Home, LearnedPaths, earlier, observed_policy, united};
+    use crate::run_reports::learning;
     use crate::run_reports::observed_files::Learned;
     use crate::run_reports::output_file::OutputFile;
 
@@ -384,7 +383,9 @@ mod tests {
         };
         let home = Home { path: PathBuf::from("/home/kim"), is_tilde: true };
         let before = LearnedPaths { read_write: ["~/.cache/uv".to_owned()].into(), ..LearnedPaths::default() };
-        let paths = before.with(&learned, &started, Some(&home));
+        let homes = [home.path.clone()].into();
+        let private = learning::private_paths(&homes, started.filesystem());
+        let paths = before.with(&learned, &private, Some(&home));
         assert_eq!(paths.read_only, ["/opt/a \"b\"", "~/.config/git/", "~/.npmrc"].map(str::to_owned).into());
         file.write_all(observed_policy(&started, united(Vec::new(), all), &paths, &learned).as_bytes()).unwrap();
         file.rewind().unwrap();

@@ -184,7 +184,7 @@ pub(crate) async fn start(
     let directories = plan::start_directories(config, &host.landlock, &host.home);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
-    let run_reports = RunReports::prepare(config, policy, plan.user.home.as_deref())?;
+    let run_reports = RunReports::prepare(config, policy, &plan.user)?;
     let report = |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
     let gateway = receiver.map(report).transpose()?;
     let protected = confine::protected(config, &plan, &host, &run_reports)?;

@@ -50,7 +50,8 @@ impl Plan {
         let mut filesystem = policy.filesystem().clone();
         let real_home = user.home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
         if config.observe_files {
-            let mut private = learning::private_paths(real_home.as_deref(), &filesystem);
+            let homes = learning::homes(&user, &config.environment);
+            let mut private = learning::private_paths(&homes, &filesystem);
             private.retain(|path| path.as_path().symlink_metadata().is_ok());
             filesystem.hidden.extend(private);
         }
