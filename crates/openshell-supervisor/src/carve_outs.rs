@@ -370,7 +370,9 @@ impl Grants {
             let within = table.iter().map(|mount| &mount.place);
             let mut places: BTreeSet<_> = within.filter(|place| place.starts_with(path) && !is_exempt(place)).collect();
             places.insert(path);
-            let has_flag = |place: &&PathBuf| match rustix::fs::statvfs(place.as_path()) {
+            // A symlink that is kept is a mount point itself.
+            let options = |place: &Path| rustix::fs::fstatvfs(open(place, OFlags::PATH)?);
+            let has_flag = |place: &&PathBuf| match options(place) {
                 Ok(system) => system.f_flag.contains(flag),
                 // What init cannot reach the workload cannot either.
                 Err(errno) => [Errno::ACCESS, Errno::NOENT, Errno::NOTDIR].contains(&errno),

@@ -215,6 +215,22 @@ fn nothing_is_executed_nor_mapped_as_code_where_that_is_taken_out() {
     run("", &attempts("build/deep", false));
 }
 
+#[test]
+fn a_symlink_in_a_read_only_part_leads_to_a_part_without_executables() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "mkdir read code; ln -s ../code read/tools; cp /bin/true code/program");
+    assert_attempts(
+        project.sandbox("read_only: [@/read], noexec: [@/read/tools]"),
+        &[
+            ("read/tools/program", "EACCES"),
+            ("code/program", "EACCES"),
+            ("echo x > read/new", "EROFS"),
+            ("mv read/tools read/other", "EROFS"),
+            ("echo x > code/new", "ok"),
+        ],
+    );
+}
+
 /// Makes a repository with a submodule at deep/sub, and a linked work tree.
 const REPOSITORY: &str = "
 git='git -c protocol.file.allow=always -c user.name=a -c user.email=a@b -c safe.directory=*'
