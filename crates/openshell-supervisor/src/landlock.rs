@@ -72,6 +72,13 @@ impl Resolved<'_> {
         self.path.as_ref().ok().map(|(path, _)| path.as_path())
     }
 
+    /// Returns the path of a folder of the sandbox's own that is not there outside.
+    pub(crate) fn own(&self) -> Option<&Path> {
+        let is_own = !self.grant.listed && !self.grant.is_optional;
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        (is_own && self.path.as_ref().is_err_and(is_missing)).then_some(self.grant.path.as_path())
+    }
+
     /// Returns true if the policy itself lists the path.
     pub(crate) fn is_listed(&self) -> bool {
         self.grant.listed

@@ -349,6 +349,14 @@ fn keys_in_a_home_that_the_user_database_does_not_know_stay_hidden_from_an_obser
 }
 
 #[test]
+fn what_the_sandbox_itself_gives_its_command_is_no_refusal() {
+    let lab = Lab::with_web();
+    let sandbox = lab.sandbox(&super::policy("{}")).args(&["--log-files"]);
+    let run = sandbox.sh("cat $SSL_CERT_FILE /etc/resolv.conf > /dev/null && echo x > ~/new");
+    assert_eq!((run.code(), run.logged("FILE:")), (0, Vec::new()), "{run:?}");
+}
+
+#[test]
 fn services_in_what_an_observed_run_shows_stay_out_of_reach() {
     let lab = Lab::with_web();
     let home = home(&lab);

@@ -38,7 +38,7 @@ impl FileRights {
         let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for grant in granted.resolve() {
             let permitted = ACCESSES.into_iter().filter(|access| grant.permits(*access));
-            if let Some(path) = grant.target() {
+            if let Some(path) = grant.target().or_else(|| grant.own()) {
                 grants.entry(path.to_owned()).or_default().extend(permitted);
             }
         }
