@@ -351,7 +351,11 @@ impl Protection {
         }
         let places: BTreeSet<_> = mount_table(&self.table())?.into_iter().map(|mount| mount.place).collect();
         let is_kept = |path: &PathBuf| {
-            let has_one_name = std::fs::symlink_metadata(path).is_ok_and(|data| !is_linked(&data));
+            // Where the sandbox has a file system of its own, there is nothing outside.
+            let has_one_name = match std::fs::symlink_metadata(path) {
+                Ok(data) => !is_linked(&data),
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
             places.contains(path) && (has_one_name || self.program.as_ref() == Some(path))
         };
         let lost = mounts.iter().find(|path| !is_kept(path));

@@ -1,76 +1,95 @@
 //! The files that the supervisor makes for a sandbox (certificates, resolver files, covers), on a file system of its own.
 //!
 //! Init makes a tmpfs that is mounted nowhere, and the supervisor writes into it by a descriptor, while init sees it in place
-//! of the run directory. So the files are on no disk, nobody but the sandbox has them, and they end with it.
+//! of the run directory. So the files are on no disk, and end with the sandbox.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
 
 use crate::mounts::by_descriptor;
 use crate::trusted_symlinks::open;
 
-/// A folder of such files.
+/// Options of the file system: room for the largest bundles of certificates that are read, several times.
+const OPTIONS: [(&str, &str); 4] = [("source", "openshell"), ("mode", "711"), ("size", "128m"), ("nr_inodes", "64")];
+
+/// A file or folder among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SandboxFiles {
-    written: PathBuf,
-    found: PathBuf,
+pub struct SandboxFile {
+    outside: PathBuf,
+    inside: PathBuf,
 }
 
-impl SandboxFiles {
-    /// Returns the folder that init finds at `run_dir`; `tree` is the file system that it made. Without one the files are in the
-    /// run directory itself.
+impl SandboxFile {
+    /// Returns the folder of all, which init sees at `run_dir`; `file_system` is the one that it made. Without one they are in the run
+    /// directory itself.
     #[must_use]
-    pub fn new(tree: Option<&OwnedFd>, run_dir: &Path) -> Self {
-        Self {
-            written: tree.map_or_else(|| run_dir.to_owned(), |tree| by_descriptor(tree).into()),
-            found: run_dir.to_owned(),
-        }
+    pub fn root(file_system: Option<&OwnedFd>, run_dir: &Path) -> Self {
+        let outside = file_system.map_or_else(|| run_dir.to_owned(), |root| by_descriptor(root).into());
+        Self { outside, inside: run_dir.to_owned() }
     }
 
     /// Returns the file or folder `name` in this folder.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
-        Self { written: self.written.join(name), found: self.found.join(name) }
+        Self { outside: self.outside.join(name), inside: self.inside.join(name) }
     }
 
-    /// Path under which the supervisor writes, as long as it has the file system open.
+    /// Path for the supervisor, as long as it has the file system open.
     #[must_use]
-    pub fn written(&self) -> &Path {
-        &self.written
+    pub fn outside(&self) -> &Path {
+        &self.outside
     }
 
-    /// Path under which init finds it.
+    /// Path for init.
     #[must_use]
-    pub fn found(&self) -> &Path {
-        &self.found
+    pub fn inside(&self) -> &Path {
+        &self.inside
     }
 }
+
+/// The path, for messages.
+impl fmt::Display for SandboxFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.inside == self.outside { "" } else { " (in memory)" };
+        write!(formatter, "{}{place}", self.inside.display())
+    }
+}
+
+/// Flags by which move_mount(2) takes both ends by their descriptors alone.
+const BY_DESCRIPTORS: MoveMountFlags =
+    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
 /// Makes the file system, mounted nowhere.
 ///
 /// # Errors
-/// The kernel, or a container's filter, knows only the older mount(2).
+/// The kernel, or a container's profile, does not permit all calls that this and [`attach`] take.
 pub(crate) fn create() -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [("source", "openshell"), ("mode", "711")] {
+    for (key, value) in OPTIONS {
         rustix::mount::fsconfig_set_string(context.as_fd(), key, value)?;
     }
     rustix::mount::fsconfig_create(context.as_fd())?;
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    Ok(rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    let root = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    // This is no mount, which is the error where a filter permits the call.
+    match rustix::mount::move_mount(&context, "", &root, "", BY_DESCRIPTORS) {
+        Err(errno @ (Errno::NOSYS | Errno::PERM | Errno::ACCESS)) => Err(errno.into()),
+        _ => Ok(root),
+    }
 }
 
-/// Mounts the file system `tree` on `folder`.
+/// Mounts the file system with the folder `root` on `folder`.
 ///
 /// # Errors
 /// There is no such folder, or the kernel refuses the mount.
-pub(crate) fn attach(tree: &OwnedFd, folder: &Path) -> io::Result<()> {
+pub(crate) fn attach(root: &OwnedFd, folder: &Path) -> io::Result<()> {
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(tree, "", &folder, "", flags)?)
+    Ok(rustix::mount::move_mount(root, "", &folder, "", BY_DESCRIPTORS)?)
 }

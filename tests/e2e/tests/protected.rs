@@ -114,6 +114,14 @@ for name in ['logs', 'run']:
     attempt('mode ' + name, lambda: os.chmod(path, 0o777))
     for entry in os.listdir(path):
         attempt(f'rename in {name}', lambda: os.rename(os.path.join(path, entry), os.path.join(top, 'moved')))
+for folder, _, names in os.walk(os.path.join(top, 'run')):
+    attempt('mode in run', lambda: os.chmod(folder, 0o777))
+    attempt('make below run', lambda: open(os.path.join(folder, 'new'), 'w'))
+    for path in [os.path.join(folder, name) for name in names]:
+        attempt('write in run', lambda: write(path))
+        attempt('mode in run', lambda: os.chmod(path, 0o666))
+        attempt('times in run', lambda: os.utime(path, (1, 1)))
+        attempt('remove in run', lambda: os.remove(path))
 os.mkdir(os.path.join(top, 'conf/own')); os.rename(os.path.join(top, 'conf/own'), os.path.join(top, 'conf/mine'))
 print('done')
 "#;

@@ -29,7 +29,7 @@ pub(super) fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Lines that come one by one, each within [`PAUSE`] of the one before, until the thread waits for several.
+/// Denials and findings that come one by one, each soon after the one before, until the thread waits for several.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 

@@ -16,7 +16,7 @@ use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
-use openshell_supervisor::sandbox_files::SandboxFiles;
+use openshell_supervisor::sandbox_files::SandboxFile;
 use openshell_supervisor::trusted_symlinks::resolve;
 
 use crate::ca_dir;
@@ -59,7 +59,7 @@ impl CaFiles {
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
-    pub(super) fn create(config: &Config, files: &SandboxFiles, made: &mut CreatedDirs) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, files: &SandboxFile, made: &mut CreatedDirs) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -75,11 +75,11 @@ impl CaFiles {
         let folder = files.join("tls");
         let place = match ensure_held(config.tls_dir(), made) {
             // The files are used where they are.
-            Err(_) if config.tls_dir.is_none() => Ok(folder.found().to_owned()),
+            Err(_) if config.tls_dir.is_none() => Ok(folder.inside().to_owned()),
             made => made.with_context(|| format!("cannot make {}", config.tls_dir().display())),
         };
-        let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.found());
-        let inside = if is_in_run_dir { folder.found().to_owned() } else { config.tls_dir().to_owned() };
+        let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
+        let inside = if is_in_run_dir { folder.inside().to_owned() } else { config.tls_dir().to_owned() };
         let written = place.and_then(|place| write(place, &folder, &authority, &bundles, &callers));
         let roots = UpstreamRoots::new(bundles);
         Ok(match written {
@@ -211,14 +211,14 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
 /// which are all that some programs read.
 fn write(
     place: PathBuf,
-    folder: &SandboxFiles,
+    folder: &SandboxFile,
     authority: &Authority,
     bundles: &[Vec<u8>],
     callers: &CallerCertificates,
 ) -> anyhow::Result<Vec<Mount>> {
-    DirBuilder::new().mode(0o755).create(folder.written())?;
+    DirBuilder::new().mode(0o755).create(folder.outside())?;
     // The caller's umask may have taken bits away.
-    std::fs::set_permissions(folder.written(), Permissions::from_mode(0o755))?;
+    std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))?;
     let own = authority.pem();
     write_file(&folder.join(AUTHORITY_FILE), [callers.besides.as_slice(), own.as_bytes()])?;
     let everything = folder.join(BUNDLE_FILE);
@@ -228,12 +228,12 @@ fn write(
     write_file(&everything, lines.chain([own.as_bytes()]))?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> = systems
-        .map(|place| Mount { source: everything.found().to_owned(), target: place, purpose: Purpose::FurtherTrust })
+        .map(|place| Mount { source: everything.inside().to_owned(), target: place, purpose: Purpose::FurtherTrust })
         .collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
-    if place != folder.found() {
-        mounts.push(Mount { source: folder.found().to_owned(), target: place, purpose: Purpose::Trust });
+    if place != folder.inside() {
+        mounts.push(Mount { source: folder.inside().to_owned(), target: place, purpose: Purpose::Trust });
     }
     Ok(mounts)
 }
@@ -242,20 +242,20 @@ fn write(
 ///
 /// # Errors
 /// It exists, or cannot be written.
-pub(super) fn write_file<'p>(file: &SandboxFiles, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
+pub(super) fn write_file<'p>(file: &SandboxFile, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
     let mut opened = create_file(file)?;
     let written = parts.into_iter().try_for_each(|part| opened.write_all(part));
-    written.with_context(|| format!("cannot write {}", file.found().display()))
+    written.with_context(|| format!("cannot write {file}"))
 }
 
 /// Creates a file that every user may read, whatever the caller's umask is.
-fn create_file(file: &SandboxFiles) -> anyhow::Result<File> {
+fn create_file(file: &SandboxFile) -> anyhow::Result<File> {
     let create = || -> io::Result<File> {
-        let created = File::create_new(file.written())?;
+        let created = File::create_new(file.outside())?;
         created.set_permissions(Permissions::from_mode(0o644))?;
         Ok(created)
     };
-    create().with_context(|| format!("cannot write {}", file.found().display()))
+    create().with_context(|| format!("cannot write {file}"))
 }
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.

@@ -74,7 +74,7 @@ impl Confined {
         let is_hidden = |carve_out: &CarveOut| carve_out.restriction == Restriction::Hidden;
         let has_hidden = protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
         let confinement = Confinement {
-            run_dir: host.run_dir.path().to_owned(),
+            files: host.file_system.as_ref().map(|_| host.run_dir.path().to_owned()),
             private_run: host.private.run,
             tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),
@@ -166,6 +166,9 @@ pub(super) fn protected(
     let changes = changes
         .chain(reports.paths())
         .chain([("run folder (--run-dir)", host.run_dir.protected(plan.user.identity.is_supervisors()))]);
+    // A mount of its own in that folder, which holds the sandbox's files.
+    let files = host.file_system.as_ref().map(|_| ("folder of the sandbox's files (--run-dir)", host.run_dir.path()));
+    let changes = changes.chain(files);
     let changes = changes.chain(program.as_deref().map(|path| (PROGRAM, path)));
     // The places of other starts of the same user.
     let places = config.runtime_dir.as_deref().filter(|_| plan.user.identity.is_supervisors());

@@ -16,7 +16,7 @@ use openshell_supervisor::protected::Covers;
 use openshell_supervisor::run_as::User;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
-use openshell_supervisor::sandbox_files::SandboxFiles;
+use openshell_supervisor::sandbox_files::SandboxFile;
 use openshell_supervisor::{environment, filesystem, private_run};
 
 use crate::config::Config;
@@ -32,8 +32,8 @@ pub(super) struct Host {
     pub(super) resolver_files: ResolverFiles,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
-    /// The file system of the sandbox's files.
-    pub(super) _files: Option<OwnedFd>,
+    /// The file system of the sandbox's files, if they have one.
+    pub(super) file_system: Option<OwnedFd>,
     /// File rules of the plan, and the private home.
     pub(super) landlock: Request,
     /// Home directory of the workload.
@@ -52,7 +52,7 @@ impl Host {
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(config: &Config, plan: &Plan, tree: Option<OwnedFd>) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, plan: &Plan, file_system: Option<OwnedFd>) -> anyhow::Result<Self> {
         let Plan { user, landlock, writable, .. } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
         let mut run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
@@ -63,7 +63,7 @@ impl Host {
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
-        let files = SandboxFiles::new(tree.as_ref(), run_dir.path());
+        let files = SandboxFile::root(file_system.as_ref(), run_dir.path());
         let tls = CaFiles::create(config, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
@@ -73,35 +73,23 @@ impl Host {
         };
         let proof = landlock_proof(&private, &files, &landlock)?;
         let [file, folder] = ["cover", "covers"].map(|name| files.join(name));
-        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(file.written()).map(drop);
-        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(folder.written()));
-        is_made.with_context(|| format!("cannot write {}", file.found().display()))?;
-        let covers = Covers { file: file.found().to_owned(), folder: folder.found().to_owned() };
+        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(file.outside()).map(drop);
+        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(folder.outside()));
+        is_made.with_context(|| format!("cannot write {file}"))?;
+        let covers = Covers { file: file.inside().to_owned(), folder: folder.inside().to_owned() };
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self {
-            private,
-            tls,
-            resolver_files,
-            made,
-            run_dir,
-            _files: tree,
-            landlock,
-            home,
-            proof,
-            covers,
-            carve_outs,
-        })
+        Ok(Self { private, tls, resolver_files, made, run_dir, file_system, landlock, home, proof, covers, carve_outs })
     }
 }
 
 /// Makes the file of the Landlock self-test.
-fn landlock_proof(private: &PrivateFolders, files: &SandboxFiles, landlock: &Request) -> anyhow::Result<LandlockProof> {
+fn landlock_proof(private: &PrivateFolders, files: &SandboxFile, landlock: &Request) -> anyhow::Result<LandlockProof> {
     if private.run {
         return Ok(LandlockProof::File(private_run::PROOF.into()));
     }
     let proof = files.join("proof");
-    std::fs::write(proof.written(), "").with_context(|| format!("cannot write {}", proof.found().display()))?;
-    let path = proof.found().to_owned();
+    std::fs::write(proof.outside(), "").with_context(|| format!("cannot write {proof}"))?;
+    let path = proof.inside().to_owned();
     // What is granted is protected by mounts, before Landlock.
     Ok(match landlock.grants_reading(&path) {
         false => LandlockProof::File(path),
@@ -118,7 +106,7 @@ pub(super) struct PrivateFolders {
 }
 
 impl PrivateFolders {
-    fn create(user: &User, landlock: &Request, files: &SandboxFiles) -> anyhow::Result<Self> {
+    fn create(user: &User, landlock: &Request, files: &SandboxFile) -> anyhow::Result<Self> {
         let run = landlock.replaces_run();
         if environment::home(user, landlock).is_some() {
             return Ok(Self { run, home: None });
@@ -127,8 +115,8 @@ impl PrivateFolders {
             return Ok(Self { run, home: Some(private_run::HOME.into()) });
         }
         let home = files.join("home");
-        std::fs::create_dir(home.written()).with_context(|| format!("cannot make {}", home.found().display()))?;
-        Ok(Self { run, home: Some(home.found().to_owned()) })
+        std::fs::create_dir(home.outside()).with_context(|| format!("cannot make {home}"))?;
+        Ok(Self { run, home: Some(home.inside().to_owned()) })
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use openshell_policy::network::host::HostName;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::netns::NAME_SERVER;
-use openshell_supervisor::sandbox_files::SandboxFiles;
+use openshell_supervisor::sandbox_files::SandboxFile;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
@@ -25,7 +26,7 @@ const DOMAINS: usize = 32;
 #[derive(Default)]
 pub(super) struct ResolverFiles {
     /// Folder of the files; `None` without a proxy.
-    folder: Option<SandboxFiles>,
+    folder: Option<PathBuf>,
     /// Settings of resolvers inside.
     pub(super) local: LocalNames,
 }
@@ -52,7 +53,7 @@ impl ResolverFiles {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(super) fn create(config: &Config, files: &SandboxFiles) -> anyhow::Result<Self> {
+    pub(super) fn create(config: &Config, files: &SandboxFile) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -64,16 +65,16 @@ impl ResolverFiles {
         let names =
             hosts.lines().flat_map(|line| line.split(' ').skip(1)).filter_map(|name| HostName::parse(name).ok());
         let own = names.collect();
-        std::fs::create_dir(folder.written()).with_context(|| format!("cannot make {}", folder.found().display()))?;
+        std::fs::create_dir(folder.outside()).with_context(|| format!("cannot make {folder}"))?;
         write_file(&folder.join("resolv.conf"), [settings.resolv_conf().as_bytes()])?;
         write_file(&folder.join("hosts"), [hosts.as_bytes()])?;
-        Ok(Self { folder: Some(folder), local: LocalNames { search: settings.search, own } })
+        Ok(Self { folder: Some(folder.inside().to_owned()), local: LocalNames { search: settings.search, own } })
     }
 
     /// Mounts of the files.
     pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
-        let mount = |folder: &SandboxFiles, name, place: &str| Mount {
-            source: folder.found().join(name),
+        let mount = |folder: &Path, name, place: &str| Mount {
+            source: folder.join(name),
             target: place.into(),
             purpose: Purpose::Names,
         };

@@ -30,8 +30,8 @@ use crate::{learning_home, private_run, private_tmp, sandbox_files};
 pub struct Confinement {
     /// Requested file rights.
     pub landlock: Request,
-    /// Where the file system of the sandbox's files is mounted, if init made one.
-    pub run_dir: PathBuf,
+    /// Where the file system that init made is mounted, if the supervisor has put the sandbox's files there.
+    pub files: Option<PathBuf>,
     /// Bind mounts made first.
     pub mounts: Vec<Mount>,
     /// True if a private tmpfs replaces /run.
@@ -141,7 +141,7 @@ pub enum ApplyError {
     NoNetwork { source: io::Error },
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
-    #[error("cannot show the sandbox its files at {path}; see --run-dir")]
+    #[error("cannot show the sandbox its files: move_mount(2) of a tmpfs to {path} failed")]
     Files { path: PathBuf, source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
     Run { source: io::Error },
@@ -265,9 +265,9 @@ impl Confinement {
             false => Filter::compile(rows(self.sockets)),
         };
         let filter = filter.map_err(ApplyError::Filter)?;
-        if let Some(files) = files {
-            let failed = |source| ApplyError::Files { path: self.run_dir.clone(), source };
-            sandbox_files::attach(&files, &self.run_dir).map_err(failed)?;
+        if let (Some(files), Some(place)) = (files, &self.files) {
+            let failed = |source| ApplyError::Files { path: place.clone(), source };
+            sandbox_files::attach(&files, place).map_err(failed)?;
         }
         // Opened before the private /run hides it.
         let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();

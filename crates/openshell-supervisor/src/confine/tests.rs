@@ -23,7 +23,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 fn confinement() -> Confinement {
     Confinement {
-        run_dir: "/nowhere".into(),
+        files: None,
         mounts: Vec::new(),
         protected: Vec::new(),
         carve_outs: Vec::new(),

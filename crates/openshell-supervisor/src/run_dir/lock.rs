@@ -33,7 +33,7 @@ impl RunDir {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
-        // Users may enter it, a home inside for example, but not list it.
+        // Users may enter it, but not list it.
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
         let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;

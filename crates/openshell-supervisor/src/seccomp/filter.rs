@@ -117,20 +117,18 @@ fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
     let mut steps = vec![end_with_error(row.action.errno())];
     // From the last to the first, as each jumps over all behind it.
     for (index, Condition { argument: place, comparison }) in row.when.iter().enumerate().rev() {
-        let beyond = |further: usize| u8::try_from(steps.len() + further).map_err(|_| CompileError(row.name));
+        let beyond = u8::try_from(steps.len()).map_err(|_| CompileError(row.name))?;
         let lower = argument((*place).into());
         let mut condition = vec![load(lower)];
         match comparison {
-            Comparison::Equal(value) => condition.push(jump_if(Test::Equal, *value, 0, beyond(0)?)),
-            Comparison::Unequal(value) => condition.push(jump_if(Test::Equal, *value, beyond(0)?, 0)),
+            Comparison::Equal(value) => condition.push(jump_if(Test::Equal, *value, 0, beyond)),
+            Comparison::Unequal(value) => condition.push(jump_if(Test::Equal, *value, beyond, 0)),
             Comparison::Masked { mask, value } => {
-                condition.extend([and(*mask), jump_if(Test::Equal, *value, 0, beyond(0)?)]);
+                condition.extend([and(*mask), jump_if(Test::Equal, *value, 0, beyond)]);
             }
-            Comparison::NotNull => condition.extend([
-                jump_if(Test::Equal, 0, 0, 2),
-                load(lower + 4),
-                jump_if(Test::Equal, 0, beyond(0)?, 0),
-            ]),
+            Comparison::NotNull => {
+                condition.extend([jump_if(Test::Equal, 0, 0, 2), load(lower + 4), jump_if(Test::Equal, 0, beyond, 0)])
+            }
         }
         let before = index.checked_sub(1).and_then(|before| row.when.get(before));
         if before.is_some_and(|before| before.argument == *place && leaves_it_loaded(before.comparison)) {

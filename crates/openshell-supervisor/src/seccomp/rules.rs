@@ -116,6 +116,7 @@ const fn bits(argument: u8, value: i32) -> Condition {
 }
 
 const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
+    assert!(value & !mask == 0, "no argument would match");
     Condition { argument, comparison: Comparison::Masked { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
 }
 
