@@ -10,7 +10,7 @@ use gateway::{Answers, Gateway, Serving, policy};
 use lab::Lab;
 use lab::sandbox::Sandbox;
 
-use super::{MILLI, host, pairs, run, sandboxed, this};
+use super::{MILLI, host, installed, pairs, run, sandboxed, this};
 
 /// Bytes of a copy.
 const BYTES: usize = 1 << 30;
@@ -52,7 +52,7 @@ pub(crate) fn start(name: &str) {
     let document = super::policy(0);
     let host = Host::start(&lab, &document);
     let files = sandboxed(&lab, &lab.file("policy.yaml", document), "/bin/true");
-    let ours = format!("{} {} -- /bin/true", lab.program_path().display(), host.words().join(" "));
+    let ours = format!("{} {} -- /bin/true", installed(&lab).display(), host.words().join(" "));
     pairs(name, MILLI, || run(&lab, &files), || run(&lab, &ours));
 }
 

@@ -14,8 +14,9 @@ mod ssh;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab::Lab;
@@ -217,8 +218,33 @@ fn run(lab: &Lab, command: &str) -> f64 {
     })
 }
 
+/// Returns the program as it is delivered: linked statically, and copied, as an installation does, for the kernel maps the pages of a file
+/// that the linker has just written one by one.
+pub(crate) fn installed(lab: &Lab) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let version = Command::new("rustc").arg("-vV").output().unwrap();
+        let version = String::from_utf8(version.stdout).unwrap();
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned();
+        let folder = std::env::current_exe().unwrap().parent().unwrap().with_file_name("static");
+        let mut build = Command::new("cargo");
+        build.args(["build", "--quiet", "--release", "--locked", "--package", "openshell-sandbox"]);
+        build.args(["--config", ".cargo/static.toml", "--target", &host, "--target-dir"]).arg(&folder);
+        // They would replace those of the file.
+        build.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        assert!(build.status().unwrap().success(), "the static program does not build");
+        folder.join(host).join("release/openshell-sandbox")
+    });
+    let place = lab.folder("installed").join("openshell-sandbox");
+    if !place.exists() {
+        std::fs::copy(built, &place).unwrap();
+    }
+    place
+}
+
 fn sandboxed(lab: &Lab, policy: &Path, command: &str) -> String {
-    format!("{} --policy-data {} -- {command}", lab.program_path().display(), policy.display())
+    format!("{} --policy-data {} -- {command}", installed(lab).display(), policy.display())
 }
 
 fn start(name: &str, policy: &str) {
@@ -239,7 +265,7 @@ fn tool_call(name: &str) {
     let policy =
         lab.file("policy.yaml", format!("process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{}}\n{rest}"));
     let ours =
-        format!("{} --policy-data {} --workdir {work} -- sh -c true", lab.program_path().display(), policy.display());
+        format!("{} --policy-data {} --workdir {work} -- sh -c true", installed(&lab).display(), policy.display());
     let bwrap = format!(
         "bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --bind {work} {work} --ro-bind {work}/keep {work}/keep \
          --ro-bind {work}/.git/hooks {work}/.git/hooks --ro-bind /dev/null {work}/.env --unshare-pid --new-session --die-with-parent \

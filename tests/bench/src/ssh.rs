@@ -175,6 +175,6 @@ pub(crate) fn sessions(name: &str) {
 pub(crate) fn exec(name: &str) {
     let servers = Servers::start();
     let bwrap = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev /bin/true";
-    let ours = format!("{} exec box /bin/true", servers.lab.program_path().display());
+    let ours = format!("{} exec box /bin/true", super::installed(&servers.lab).display());
     pairs(name, MILLI, || super::run(&servers.lab, bwrap), || super::run(&servers.lab, &ours));
 }
