@@ -40,7 +40,7 @@ fn samples() -> Vec<(String, &'static str)> {
         (secret(&["AK", "IA", &upper[..16], "\nsecret = ", LETTERS]), "AWS"),
         (secret(&["np", "m_", &LETTERS[..36]]), "npm"),
         (secret(&["py", "pi-AgEIcHlwaS5vcmc", LETTERS, LETTERS]), "PyPI"),
-        (secret(&["-----BEGIN", " RSA PRIVATE KEY-----\nMIIE"]), "private keys"),
+        (secret(&["-----BEGIN", " RSA PRIVATE KEY-----\n", LETTERS]), "private keys"),
     ]
 }
 
@@ -332,6 +332,23 @@ fn how_much_may_begin_a_secret_tells_nothing_of_a_value() {
 }
 
 #[test]
+fn keys_with_headers_in_json_and_without_a_digit_are_found() {
+    let needles = needles();
+    let begin = secret(&["-----BEGIN", " RSA PRIVATE KEY-----"]);
+    let upper = "ABCDEFGHIJKLMNOP";
+    for (text, name) in [
+        (
+            format!("{begin}\nProc-Type: 4,ENCRYPTED\nDEK-Info: DES-EDE3-CBC,0123456789ABCDEF\n\n{LETTERS}"),
+            "private keys",
+        ),
+        (format!("{{\"key\": \"{begin}\\n{LETTERS}\\n\"}}"), "private keys"),
+        (secret(&["AK", "IA", upper, "\nsecret = ", LETTERS]), "AWS"),
+    ] {
+        assert_eq!(found(&needles, &[text.as_bytes()]), [name], "{text}");
+    }
+}
+
+#[test]
 fn what_only_looks_like_a_secret_is_none() {
     let needles = needles();
     let digits = "0".repeat(60);
@@ -344,6 +361,11 @@ fn what_only_looks_like_a_secret_is_none() {
         "-----BEGIN CERTIFICATE-----\nMIIEvQIBADAN",
         "-----BEGIN PUBLIC KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
         "AKIAIOSFODNN7EXAMPLE and nothing beside it",
+        "AKIAIOSFODNN7EXAMPLE in the commit 0123456789abcdef0123456789abcdef01234567",
+        "if text.starts_with(\"-----BEGIN PRIVATE KEY-----\") { return parse_the_key(text.trim_start().lines().skip(1)) }",
+        "-----BEGIN RSA PRIVATE KEY-----\\n...\\n-----END RSA PRIVATE KEY-----\\n",
+        "gsk_gl_shader_args_builder_set_vec3_and_vec4, hf_hub_download_with_retries_v2_of_many_parts",
+        "sk_test_environment_number_2_labels, pypi-publish-workflow-of-the-release-2024-guide-for-all",
         "version 1.2.3, MNO.abc123.x, eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.signature-of-the-token",
         "12:AAAAA, 123456789:AAA",
         "sha256-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",

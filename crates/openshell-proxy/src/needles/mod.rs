@@ -45,6 +45,10 @@ const BEGUN: usize = 4;
 /// Bytes after the beginning of a secret within which the text begins that its shape demands (`then`).
 const NEAR: usize = 40;
 
+/// Bytes after that text within which there is a run of Base64 of this length: the first line of a key, with headers before it.
+const BODY: usize = 160;
+const BODY_RUN: usize = 32;
+
 /// Bytes after a secret within which the text begins that its shape demands beside it (`beside`).
 const BESIDE: usize = 200;
 
@@ -406,7 +410,7 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
 
 /// Bytes from the beginning of a secret on that are compared with its shape.
 fn compared_bytes(shape: &Shape) -> usize {
-    let then = shape.then.as_ref().map(|then| shape.begins.len() + NEAR + then.len());
+    let then = shape.then.as_ref().map(|then| shape.begins.len() + NEAR + then.len() + BODY);
     let beside = shape.beside.map(|length| shape.length + BESIDE + length);
     then.or(beside).unwrap_or(shape.length + BEYOND)
 }
@@ -448,9 +452,16 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         // A form has `+` for a space.
         let near: Vec<u8> =
             rest.iter().take(NEAR + then.len()).map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
-        return match memchr::memmem::find(&near, then.as_bytes()) {
-            Some(_) => Verdict::Secret,
-            None => other(near.len() < NEAR + then.len()),
+        let Some(at) = memchr::memmem::find(&near, then.as_bytes()) else {
+            return other(near.len() < NEAR + then.len());
+        };
+        // Source code and documentation have the beginning alone.
+        let body = rest.get(at + then.len()..).unwrap_or_default();
+        let body = body.get(..BODY).unwrap_or(body);
+        let mut runs = body.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte));
+        return match runs.any(|run| run.len() >= BODY_RUN) {
+            true => Verdict::Secret,
+            false => other(body.len() < BODY),
         };
     }
     let wanted = shape.length.saturating_sub(shape.begins.len());
@@ -469,12 +480,14 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         return Verdict::Other;
     }
     let is_random = token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
-    let Some(length) = shape.beside.filter(|_| is_random) else {
+    let Some(length) = shape.beside else {
         return if is_random { Verdict::Secret } else { Verdict::Other };
     };
     let near = after.get(..BESIDE + length).unwrap_or(after);
     let mut runs = near.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte));
-    match runs.any(|run| run.len() == length) {
+    // A digest has one case.
+    let is_mixed = |run: &[u8]| run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase);
+    match runs.any(|run| run.len() == length && is_mixed(run)) {
         true => Verdict::Secret,
         false => other(near.len() < BESIDE + length),
     }
