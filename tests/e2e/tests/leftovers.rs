@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lab::Lab;
+use lab::host::UID;
 use rustix::process::Signal;
 
 /// Returns the state of the host that a sandbox can leave behind.
@@ -272,7 +273,7 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     let path = folder.display();
     let tls = format!("{path}/tls");
     let signs = lab.folder("signs");
-    std::os::unix::fs::chown(&signs, Some(lab::host::UID), None).unwrap();
+    std::os::unix::fs::chown(&signs, Some(UID), None).unwrap();
     let signs = signs.display();
     let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared, {signs}]}}\n", super::policy("{}"));
     let begin = |name: &str| {
@@ -292,8 +293,46 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     let started = names.map(begin);
     for (name, started) in names.into_iter().zip(started) {
         std::fs::write(format!("{signs}/{name}-go"), "").unwrap();
-        std::os::unix::fs::chown(format!("{signs}/{name}-go"), Some(lab::host::UID), None).unwrap();
+        std::os::unix::fs::chown(format!("{signs}/{name}-go"), Some(UID), None).unwrap();
         assert_eq!(started.wait().ok(), "used");
+    }
+}
+
+/// Forges the record of what the sandbox with the run directories `runs` has made: in it, and in one that takes its place.
+const FORGER: &str = r"
+import os, sys
+runs, victim = sys.argv[1:3]
+data = os.stat(victim + '/kept')
+entry = '%d:%d:%d:%d.%d:%s/kept' % (data.st_dev, data.st_ino, data.st_size, data.st_mtime_ns // 10**9, data.st_mtime_ns % 10**9, victim)
+record = entry.encode() + b'\0'
+[name] = [name for name in os.listdir(runs) if name.startswith('openshell-')]
+open(f'{runs}/{name}/made', 'ab').write(record)
+if len(sys.argv) > 3:
+    os.rename(runs, runs + '.old')
+    os.makedirs(f'{runs}/{name}')
+    open(f'{runs}/{name}/lock', 'w')
+    open(f'{runs}/{name}/made', 'wb').write(record + f'{victim}/empty'.encode() + b'\0')
+    os.symlink(victim, f'{runs}/{name}/link')
+";
+
+#[test]
+fn a_forged_record_of_what_was_made_removes_no_file() {
+    for (replaced, and_then) in [("", "--workdir . -- true"), ("replaced", "--version > /dev/null")] {
+        let lab = Lab::with_web();
+        let (folder, caller) = (lab.folder("place").display().to_string(), lab::host::caller());
+        let rest = format!("filesystem_policy: {{read_write: [{folder}/made], hidden: [{folder}/made/missing]}}\n");
+        let policy = lab.file("policy.yaml", format!("{}{rest}", super::policy("{}"))).display().to_string();
+        let forger = lab.file("forger.py", FORGER).display().to_string();
+        let printed = lab.shell(&format!(
+            "cd {folder}; mkdir -p runs victim/empty made; echo kept > victim/kept; chown -R {caller} runs victim; chown {UID} made; \
+             chmod 755 runs; mkfifo in; \
+             {binary} -p {policy} --run-dir {folder}/runs --workdir {folder}/made -- sh -c 'read line' < in & exec 3> in; \
+             until [ -S runs/openshell-*/control ]; do sleep 0.05; done; python3 {forger} {folder}/runs {folder}/victim {replaced}; \
+             echo > in; wait; cd made; {binary} -p {policy} --run-dir {folder}/runs {and_then}; cd ..; \
+             cat victim/kept; ls victim made; ls runs.old 2>/dev/null",
+            binary = lab.binary()
+        ));
+        assert_eq!(printed, "kept\nmade:\n\nvictim:\nempty\nkept\n", "{replaced}");
     }
 }
 

@@ -40,7 +40,10 @@ pub const HELD_MODE: u32 = 0o700;
 /// Directories created by one sandbox. Those that are empty are removed on drop.
 #[derive(Debug)]
 pub struct CreatedDirs {
+    /// The run directory, by the descriptor of its parent.
     run_dir: PathBuf,
+    /// What was created, as the list in the run directory has it, which a workload of the same user might change.
+    made: Vec<PathBuf>,
     /// Locked directories, which no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
     /// True if nothing was added since [`Self::remove`].
@@ -54,12 +57,12 @@ impl CreatedDirs {
     /// # Errors
     /// The run directory cannot be written.
     pub fn new<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
-        let run_dir = run_dir.path().to_owned();
+        let run_dir = run_dir.reached().to_owned();
         // Without the lock a directory may be removed at any moment, which is no reason not to start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         std::fs::write(run_dir.join(USES), list)?;
-        Ok(Self { run_dir, held: Vec::new(), is_removed: false })
+        Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), is_removed: false })
     }
 
     /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must therefore be hidden
@@ -89,6 +92,7 @@ impl CreatedDirs {
     /// The run directory cannot be written.
     pub fn add(&mut self, folder: &Path) -> io::Result<()> {
         self.is_removed = false;
+        self.made.push(folder.to_owned());
         record(&self.run_dir, folder)
     }
 
@@ -99,14 +103,19 @@ impl CreatedDirs {
     pub fn add_file(&mut self, file: &Path, data: &Metadata) -> io::Result<()> {
         self.is_removed = false;
         let entry = [identity(data).as_bytes(), file.as_os_str().as_bytes()].concat();
-        record(&self.run_dir, Path::new(OsStr::from_bytes(&entry)))
+        let entry = Path::new(OsStr::from_bytes(&entry));
+        self.made.push(entry.to_owned());
+        record(&self.run_dir, entry)
     }
 
     /// Removes the created directories and returns those that remain because they are not empty. A directory that
     /// another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
-        if std::mem::replace(&mut self.is_removed, true) { Vec::new() } else { remove_recorded(&self.run_dir) }
+        match std::mem::replace(&mut self.is_removed, true) {
+            true => Vec::new(),
+            false => remove_created(&self.run_dir, std::mem::take(&mut self.made)),
+        }
     }
 }
 
@@ -117,11 +126,23 @@ impl Drop for CreatedDirs {
     }
 }
 
-/// Removes the directories recorded in `run_dir`, and the record; returns the directories that remain.
+/// Removes the directories recorded in `run_dir`, whose sandbox was killed, and the record; returns the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
+    remove_created(run_dir, Vec::new())
+}
+
+/// Removes what the sandbox of `run_dir` has `made`, what other sandboxes have handed over to it, and the record; returns the
+/// directories that remain. Of files in the record alone, which a workload of the same user might have written, only placeholders
+/// are removed.
+fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>) -> Vec<PathBuf> {
     let Some(parent) = run_dir.parent() else { return Vec::new() };
     let lock = lock(parent);
-    let mut made = paths(&run_dir.join(MADE));
+    let recorded = paths(&run_dir.join(MADE));
+    // In a shared place nothing is handed over.
+    let handed_over = recorded.into_iter().filter(|entry| !is_shared(parent) && !made.contains(entry));
+    let handed_over: Vec<_> =
+        handed_over.filter(|entry| file_of(entry).is_none_or(|(_, file)| is_placeholder(file))).collect();
+    made.extend(handed_over);
     // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
     // with the run directory anyway.
     for name in [USES, MADE] {
@@ -150,6 +171,19 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
         }
     });
     made
+}
+
+/// Contents of placeholders, the longest of which has this many bytes.
+const PLACEHOLDERS: [&[u8]; 3] = [b"", b"{}\n", b".\n"];
+const PLACEHOLDER_BYTES: u64 = 3;
+
+/// Returns true if the file has the content of a placeholder.
+fn is_placeholder(file: &Path) -> bool {
+    let mut content = Vec::new();
+    let read = trusted_symlinks::open(file, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
+        .map_err(io::Error::from)
+        .and_then(|opened| File::from(opened).take(PLACEHOLDER_BYTES + 1).read_to_end(&mut content));
+    read.is_ok() && PLACEHOLDERS.contains(&content.as_slice())
 }
 
 /// What tells a file from another one at its path, and from itself with another content.

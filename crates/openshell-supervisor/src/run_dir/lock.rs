@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 
+use crate::mounts::by_descriptor;
 use crate::privilege::is_caller_root;
 
 /// Prefix of every run directory's name; 16 hexadecimal digits follow.
@@ -15,10 +17,42 @@ pub(super) const PREFIX: &str = "openshell-";
 /// File in each run directory that its owner holds a lock on.
 pub(super) const LOCK: &str = "lock";
 
+/// A parent of run directories. It is reached by a descriptor, as its own path may lie in a folder that a workload may change.
+#[derive(Debug)]
+pub(super) struct Parent {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl Parent {
+    /// Opens the folder at `path`.
+    ///
+    /// # Errors
+    /// There is no folder, or a symlink leads to it.
+    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+        let folder = open_folder(&path)?;
+        Ok(Self { path, folder })
+    }
+
+    /// Returns the path by which its entries are reached, whatever becomes of its own.
+    pub(super) fn reached(&self) -> PathBuf {
+        by_descriptor(&self.folder).into()
+    }
+}
+
+/// Opens a folder, through no symlink at its own place.
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
 /// A directory that is removed when this value is dropped. Its owner holds a lock on a file inside; an orphan's lock is free.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// Path of the directory by the descriptor of its parent.
+    reached: PathBuf,
+    _parent: OwnedFd,
     /// The name of the sandbox, if it has one.
     pub(super) name: Option<NameClaim>,
     _lock: File,
@@ -29,17 +63,19 @@ impl RunDir {
     ///
     /// # Errors
     /// `NotFound` or `WouldBlock` if another start took it for an orphan meanwhile; any other error is the file system's.
-    pub(super) fn make(parent: &Path) -> io::Result<Self> {
+    pub(super) fn make(parent: &Parent) -> io::Result<Self> {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
-        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique)));
+        let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique));
+        let held = parent.folder.try_clone()?;
+        let reached = Path::new(&by_descriptor(&held)).join(&name);
         // Users may enter it, but not list it.
-        std::fs::DirBuilder::new().mode(0o711).create(&path)?;
-        let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
+        std::fs::DirBuilder::new().mode(0o711).create(&reached)?;
+        let lock = File::options().write(true).create_new(true).mode(0o600).open(reached.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         // Another start may have removed the file before the lock was taken.
-        std::fs::metadata(path.join(LOCK))?;
-        Ok(Self { path, name: None, _lock: lock })
+        std::fs::metadata(reached.join(LOCK))?;
+        Ok(Self { path: parent.path.join(name), reached, _parent: held, name: None, _lock: lock })
     }
 
     /// Returns the folder to protect from a workload: beside other run directories the caller's own could put a false one,
@@ -49,10 +85,10 @@ impl RunDir {
         self.path.parent().filter(|parent| is_callers && !is_shared(parent)).unwrap_or(&self.path)
     }
 
-    /// Path of the socket at which the supervisor takes requests.
+    /// Path by which the supervisor makes the socket at which it takes requests.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
-        control_socket(&self.path)
+        control_socket(&self.reached)
     }
 
     /// Path of the directory.
@@ -60,13 +96,18 @@ impl RunDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Path by which this process reaches it for as long as this value lives, whatever becomes of the folders above.
+    pub(super) fn reached(&self) -> &Path {
+        &self.reached
+    }
 }
 
 impl Drop for RunDir {
     fn drop(&mut self) {
         drop(self.name.take());
         // The next start removes what is left.
-        let _ = remove(&self.path);
+        let _ = remove(&self.reached);
     }
 }
 
@@ -122,7 +163,10 @@ pub(crate) fn is_ours(path: &Path) -> bool {
 
 /// Removes the directory, its lock file last: a process killed half-way leaves one that the next start recognizes.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(path)? {
+    // A symlink that takes its place meanwhile leads nowhere.
+    let folder = open_folder(path)?;
+    let held = PathBuf::from(by_descriptor(&folder));
+    for entry in std::fs::read_dir(&held)? {
         let entry = entry?;
         match entry.file_type()? {
             _ if entry.file_name() == LOCK => {}
@@ -130,6 +174,6 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
             _ => std::fs::remove_file(entry.path())?,
         }
     }
-    std::fs::remove_file(path.join(LOCK))?;
+    std::fs::remove_file(held.join(LOCK))?;
     std::fs::remove_dir(path)
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use lock::{LOCK, is_ours, is_shared, open_regular, remove};
+use lock::{LOCK, Parent, is_ours, is_shared, open_regular, remove};
 pub use lock::{RunDir, control_socket};
 
 /// Default parent of run directories.
@@ -63,7 +63,10 @@ impl RunDir {
             }
         }
         for parent in FALLBACKS.map(PathBuf::from) {
-            match Self::create_in(&std::fs::canonicalize(&parent).unwrap_or(parent)) {
+            let path = std::fs::canonicalize(&parent).unwrap_or(parent);
+            let opened = Parent::open(path.clone());
+            let opened = opened.map_err(|source| RunDirError::Make { path: path.clone(), source });
+            match opened.and_then(|parent| Self::create_in(&parent, &path)) {
                 Err(error) if error.has_alternative() => {}
                 result => return result,
             }
@@ -74,27 +77,29 @@ impl RunDir {
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
-        let parent = std::fs::canonicalize(parent).map_err(failed)?;
-        let data = std::fs::metadata(&parent).map_err(failed)?;
+        let path = std::fs::canonicalize(parent).map_err(failed)?;
+        let parent = Parent::open(path.clone()).map_err(failed)?;
+        let data = std::fs::metadata(parent.reached()).map_err(failed)?;
         // Other users may create files in a sticky folder, but not replace those of this one.
         let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
-            return Err(RunDirError::NotPrivate(parent));
+            return Err(RunDirError::NotPrivate(path));
         }
-        Self::create_in(&parent)
+        Self::create_in(&parent, &path)
     }
 
-    fn create_in(parent: &Path) -> Result<Self, RunDirError> {
-        let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
-        if !is_shared(parent) {
-            remove_orphans(parent).map_err(failed)?;
+    fn create_in(parent: &Parent, path: &Path) -> Result<Self, RunDirError> {
+        let failed = |source| RunDirError::Make { path: path.to_owned(), source };
+        let reached = parent.reached();
+        if !is_shared(&reached) {
+            remove_orphans(&reached).map_err(failed)?;
         }
         loop {
             // Another start may take a directory for an orphan until it is locked; then the next attempt creates
             // another.
             match Self::make(parent) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {
-                    std::fs::metadata(parent).map_err(failed)?;
+                    std::fs::metadata(&reached).map_err(failed)?;
                 }
                 made => return made.map_err(failed),
             }

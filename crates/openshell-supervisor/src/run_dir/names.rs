@@ -28,13 +28,13 @@ impl RunDir {
     /// # Errors
     /// Another sandbox has it, or its file cannot be written.
     pub fn claim(&mut self, name: &str) -> Result<(), NameError> {
-        let (parent, own) = (self.path().parent(), self.path().file_name());
+        let (parent, own) = (self.reached().parent(), self.reached().file_name());
         let (Some(parent), Some(own)) = (parent, own) else { return Ok(()) };
         let path = path_of(parent, name);
         let claimed = lock(&path, own.as_encoded_bytes());
         let lock = claimed.map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => NameError::Taken(name.to_owned()),
-            _ => NameError::File { name: name.to_owned(), path: parent.to_owned(), source },
+            _ => NameError::File { name: name.to_owned(), path: self.path().with_file_name(""), source },
         })?;
         self.name = Some(NameClaim::new(path, lock));
         Ok(())
