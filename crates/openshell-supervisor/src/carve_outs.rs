@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags};
@@ -107,6 +107,12 @@ pub enum CarveOutError {
 }
 
 impl CarveOut {
+    /// Takes executing out of `path` in a folder of the sandbox's own, whatever is there outside.
+    #[must_use]
+    pub fn without_execution(path: &Path) -> Self {
+        Self { path: path.components().collect(), restriction: Restriction::NoExec, links: Places::default() }
+    }
+
     /// Describes the carve-out of `path`; `None` if there is no such file or folder, or none that this process can reach.
     ///
     /// # Errors
@@ -196,6 +202,8 @@ fn table() -> Result<Vec<TableEntry>, CarveOutError> {
 struct Grants {
     writing: BTreeSet<PathBuf>,
     reading: BTreeSet<PathBuf>,
+    /// Paths that the policy itself lists.
+    listed: BTreeSet<PathBuf>,
     /// Folders that are the sandbox's own.
     private: BTreeSet<PathBuf>,
     /// Folders and symlinks that are mount points already.
@@ -214,6 +222,7 @@ impl Grants {
         Self {
             writing: of(&|grant| grant.grants_writing()),
             reading: of(&|grant| grant.grants_reading()),
+            listed: of(&|grant| grant.is_listed() && grant.grants_reading()),
             private: private.iter().cloned().collect(),
             mounted: BTreeSet::new(),
             hidden: BTreeSet::new(),
@@ -232,13 +241,12 @@ impl Grants {
             if is_granted(&place) {
                 found.push((place, is_alias));
             } else if *restriction == Restriction::NoExec {
-                // What is written in the writable folders there.
-                found.extend(
-                    self.writing
-                        .iter()
-                        .filter(|grant| grant.starts_with(&place))
-                        .map(|grant| (grant.clone(), is_alias)),
-                );
+                // What is written in the writable folders there, and what the policy lists there; at the root that would be all
+                // programs.
+                let listed = self.listed.iter().filter(|_| place.parent().is_some());
+                let within = self.writing.iter().chain(listed).filter(|grant| grant.starts_with(&place));
+                let within: BTreeSet<_> = within.cloned().collect();
+                found.extend(within.into_iter().map(|grant| (grant, is_alias)));
             }
         }
         let clash = found.iter().find(|(place, is_alias)| {
@@ -289,7 +297,16 @@ impl Grants {
             Restriction::Hidden | Restriction::NoExec => true,
         };
         let failed = |source| CarveOutError::Mount(restriction, path.to_owned(), source);
+        let is_private = |path: &Path| path.ancestors().skip(1).any(|above| self.private.contains(above));
         let before = match std::fs::symlink_metadata(path) {
+            // The command could make it.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && restriction == Restriction::NoExec
+                    && is_private(path) =>
+            {
+                make_shared_folder(path).and_then(|()| std::fs::symlink_metadata(path)).map_err(failed)?
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             data => data.map_err(failed)?,
         };
@@ -383,6 +400,13 @@ impl Grants {
         }
         Ok(())
     }
+}
+
+/// Makes a folder in a private one, and those above it, in which every user may write.
+fn make_shared_folder(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).create(path)?;
+    // Independent of the umask.
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o1777))
 }
 
 /// Attempts what the carve-out forbids, as init, whom file modes do not stop; returns true if the attempt fails. What is executed is

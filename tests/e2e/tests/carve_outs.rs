@@ -216,6 +216,35 @@ fn nothing_is_executed_nor_mapped_as_code_where_that_is_taken_out() {
 }
 
 #[test]
+fn nothing_is_executed_in_folders_of_the_sandboxs_own_nor_in_what_is_granted_within_the_part() {
+    let lab = Lab::with_web();
+    let place = tempfile::Builder::new().prefix("lab-noexec-").tempdir_in("/tmp").unwrap();
+    let below_tmp = place.path().display().to_string();
+    let project = Project::new(&lab, "mkdir -p tools/bin; cp /bin/true tools/bin/program");
+    assert_eq!(lab.shell(&format!("mkdir {below_tmp}/write; chown -R {UID}:{UID} {below_tmp}")), "");
+    let tools = project.path("tools");
+    let run = |grants: &str, noexec: &str, attempts: &[(&str, &str)]| {
+        let rest = format!("filesystem_policy: {{{grants} noexec: [{noexec}]}}\n");
+        assert_attempts(lab.sandbox(&format!("{}{rest}", super::policy("{}"))), attempts);
+    };
+    let copied = |folder: &str, end: &'static str| (format!("cp /bin/true {folder}/t && {folder}/t"), end);
+    for folder in ["/tmp", "/dev/shm", "/tmp/later"] {
+        let (line, end) = copied(folder, "EACCES");
+        run("", folder, &[(&line, end)]);
+    }
+    let (line, end) = copied("/tmp", "ok");
+    run("", "/tmp/later", &[(&line, end)]);
+    let write = format!("{below_tmp}/write");
+    for part in ["/tmp", &below_tmp] {
+        let (line, end) = copied(&write, "EACCES");
+        run(&format!("read_write: [{write}],"), part, &[(&line, end)]);
+    }
+    let program = format!("{tools}/bin/program");
+    run(&format!("read_only: [{tools}/bin],"), &tools, &[(&program, "EACCES")]);
+    run(&format!("read_only: [{tools}/bin],"), "/", &[(&program, "ok")]);
+}
+
+#[test]
 fn a_symlink_in_a_read_only_part_leads_to_a_part_without_executables() {
     let lab = Lab::with_web();
     let project = Project::new(&lab, "mkdir read code; ln -s ../code read/tools; cp /bin/true code/program");

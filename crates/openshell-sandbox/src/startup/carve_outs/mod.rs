@@ -124,6 +124,10 @@ impl CarveOuts {
         self.incomplete.iter().try_for_each(|line| self.give_up(line))?;
         for wanted in &self.wanted {
             let Wanted { path, restriction, is_default, .. } = wanted;
+            if *restriction == Restriction::NoExec && !landlock.shows(path) {
+                found.push(CarveOut::without_execution(path));
+                continue;
+            }
             let place = Place::of(path);
             let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
             // What may only be read anyway needs no mount.
