@@ -96,6 +96,12 @@ pub enum ProtectError {
 }
 
 impl ProtectedPath {
+    /// Describes a file or folder that the workload must not change, at a path that exists inside.
+    #[must_use]
+    pub fn new(what: &str, path: &Path) -> Self {
+        Self { what: what.to_owned(), path: path.to_owned(), holds_secret: false }
+    }
+
     /// Describes the file or folder at `path`; `None` if there is none, or another kind of file such as a pipe.
     ///
     /// # Errors

@@ -282,6 +282,25 @@ while not os.path.exists(folder + '/done'):
 }
 
 #[test]
+fn a_command_cannot_put_certificates_of_its_own_before_another() {
+    let lab = Lab::with_web();
+    // In the sandbox's own /tmp the folders above are the command's.
+    let place = tempfile::Builder::new().prefix("lab-run-").tempdir_in("/tmp").unwrap();
+    let run_dir = place.path().display().to_string();
+    assert_eq!(lab.shell(&format!("chown {} {run_dir}", lab::host::caller())), "");
+    let forge = "T=$(dirname $SSL_CERT_FILE); mv $(dirname $T) $(dirname $T).old; mkdir -p $T; echo false > $SSL_CERT_FILE; chmod 0 $T; \
+                 touch forged; exec sleep 600";
+    let sandbox =
+        Named::of(&lab, lab.sandbox(&super::policy("{}")).args(&["--run-dir", &run_dir]), &["sh", "-c", forge]);
+    let seen = sandbox.shell(&format!(
+        "until [ -e forged ]; do sleep 0.05; done; sandbox exec --run-dir {run_dir} box sh -c 'grep -c BEGIN $SSL_CERT_FILE' | grep -c '[1-9]'"
+    ));
+    assert_eq!(seen, "1\n");
+    sandbox.end();
+    assert_eq!(lab.shell(&format!("ls {run_dir}")), "");
+}
+
+#[test]
 fn copies_go_in_and_out_and_bring_out_nothing_that_leaves_them_or_runs_by_itself() {
     let lab = Lab::with_web();
     let sandbox = Named::start(&lab);

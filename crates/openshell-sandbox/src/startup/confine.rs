@@ -193,7 +193,11 @@ pub(super) fn protected(
     let find = |(what, path, holds_secret): (&str, &Path, bool)| {
         Ok(ProtectedPath::find(what, path, holds_secret, &host.landlock)?)
     };
-    changes.chain(secrets).filter_map(|path| find(path).transpose()).collect()
+    // Outside there may be none.
+    let what = "folder of the sandbox's certificates";
+    let certificates = Some(&host.tls.folder).filter(|folder| folder.starts_with(host.run_dir.path()));
+    let certificates = certificates.map(|folder| Ok(ProtectedPath::new(what, folder)));
+    changes.chain(secrets).filter_map(|path| find(path).transpose()).chain(certificates).collect()
 }
 
 /// Entries of /etc that are looked at.
