@@ -63,6 +63,9 @@ pub(crate) struct Started {
 /// The log, once it has started.
 static LOG: OnceLock<Log> = OnceLock::new();
 
+/// Longest wait for standard error before the command starts.
+const BEFORE_OUTPUT: Duration = Duration::from_millis(50);
+
 /// Longest wait for a sink at the end.
 const FINISH: Duration = Duration::from_secs(1);
 
@@ -156,6 +159,13 @@ pub(crate) fn print_line(line: &str) {
 pub(crate) fn hold() {
     if let Some(log) = LOG.get() {
         log.stderr.hold(FINISH);
+    }
+}
+
+/// Waits until earlier lines are on standard error, as the output of the command follows.
+pub(crate) fn before_output() {
+    if let Some(log) = LOG.get() {
+        log.stderr.flush(BEFORE_OUTPUT);
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn left_out() -> u64 {
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Time for which a line waits for others, as they come in groups: the thread wakes once for all of them. Denials and
+/// Time for which a line of a file waits for others, as they come in groups: the thread wakes once for all of them. Denials and
 /// findings do not wait.
 const GROUP: Duration = Duration::from_millis(10);
 
@@ -44,6 +44,11 @@ pub(super) trait Output: Send + 'static {
 
     /// Writes the lines that were taken and are not written yet. No line follows at once.
     fn flush(&mut self) {}
+
+    /// Time for which a line waits for others.
+    fn group(&self) -> Duration {
+        GROUP
+    }
 }
 
 /// A line, and the time of its event.
@@ -113,7 +118,7 @@ fn write_all(
         let is_urgent = message.is_urgent();
         write(&mut output, message);
         if !is_urgent {
-            std::thread::park_timeout(GROUP);
+            std::thread::park_timeout(output.group());
         }
         while let Ok(message) = receiver.try_recv() {
             write(&mut output, message);

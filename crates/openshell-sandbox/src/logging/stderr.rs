@@ -121,6 +121,11 @@ struct Writer {
 }
 
 impl Output for Writer {
+    /// The command writes to the same terminal.
+    fn group(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+
     fn write(&mut self, mut line: Line, left_out: u64) {
         if left_out > 0 {
             let missing = format!("{} left out", counted(left_out, "line", "lines"));

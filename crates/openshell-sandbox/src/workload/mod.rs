@@ -197,6 +197,7 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> 
     let events = Arc::new(EventQueue::default());
     let sender = Arc::clone(&events);
     let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
+    logging::before_output();
     sandbox.launcher.start(&command, streams.as_fds(), Box::new(move |event| sender.push(event)))?;
     Ok(events)
 }
