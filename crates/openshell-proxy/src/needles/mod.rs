@@ -439,6 +439,11 @@ fn is_in_colour(before: &[u8]) -> bool {
     before.get(..before.len() - number).is_some_and(|before| before.ends_with(b"["))
 }
 
+/// Returns the runs of characters of Base64 in a text.
+fn base64_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte))
+}
+
 /// Compares a text with a shape; what `is_cut` may go on.
 fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     let other = |is_short: bool| if is_short && is_cut { Verdict::Undecided } else { Verdict::Other };
@@ -452,14 +457,13 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         // A form has `+` for a space.
         let near: Vec<u8> =
             rest.iter().take(NEAR + then.len()).map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
-        let Some(at) = memchr::memmem::find(&near, then.as_bytes()) else {
+        let found = memchr::memmem::find(&near, then.as_bytes());
+        let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
             return other(near.len() < NEAR + then.len());
         };
         // Source code and documentation have the beginning alone.
-        let body = rest.get(at + then.len()..).unwrap_or_default();
         let body = body.get(..BODY).unwrap_or(body);
-        let mut runs = body.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte));
-        return match runs.any(|run| run.len() >= BODY_RUN) {
+        return match base64_runs(body).any(|run| run.len() >= BODY_RUN) {
             true => Verdict::Secret,
             false => other(body.len() < BODY),
         };
@@ -484,10 +488,9 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         return if is_random { Verdict::Secret } else { Verdict::Other };
     };
     let near = after.get(..BESIDE + length).unwrap_or(after);
-    let mut runs = near.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte));
     // A digest has one case.
     let is_mixed = |run: &[u8]| run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase);
-    match runs.any(|run| run.len() == length && is_mixed(run)) {
+    match base64_runs(near).any(|run| run.len() == length && is_mixed(run)) {
         true => Verdict::Secret,
         false => other(near.len() < BESIDE + length),
     }
