@@ -137,12 +137,10 @@ pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
 fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>) -> Vec<PathBuf> {
     let Some(parent) = run_dir.parent() else { return Vec::new() };
     let lock = lock(parent);
-    let recorded = paths(&run_dir.join(MADE));
     // In a shared place nothing is handed over.
-    let handed_over = recorded.into_iter().filter(|entry| !is_shared(parent) && !made.contains(entry));
-    let handed_over: Vec<_> =
-        handed_over.filter(|entry| file_of(entry).is_none_or(|(_, file)| is_placeholder(file))).collect();
-    made.extend(handed_over);
+    let mut recorded = if is_shared(parent) { Vec::new() } else { paths(&run_dir.join(MADE)) };
+    recorded.retain(|entry| !made.contains(entry) && file_of(entry).is_none_or(|(_, file)| is_placeholder(file)));
+    made.extend(recorded);
     // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
     // with the run directory anyway.
     for name in [USES, MADE] {
@@ -179,6 +177,11 @@ const PLACEHOLDER_BYTES: u64 = 3;
 
 /// Returns true if the file has the content of a placeholder.
 fn is_placeholder(file: &Path) -> bool {
+    // Opening a device may have effects.
+    let is_small = |data: Metadata| data.is_file() && data.len() <= PLACEHOLDER_BYTES;
+    if !std::fs::symlink_metadata(file).is_ok_and(is_small) {
+        return false;
+    }
     let mut content = Vec::new();
     let read = trusted_symlinks::open(file, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
         .map_err(io::Error::from)
