@@ -297,13 +297,13 @@ impl Grants {
             Restriction::Hidden | Restriction::NoExec => true,
         };
         let failed = |source| CarveOutError::Mount(restriction, path.to_owned(), source);
-        let is_private = |path: &Path| path.ancestors().skip(1).any(|above| self.private.contains(above));
+        let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
+        let is_private =
+            || self.private.iter().any(|folder| path.starts_with(folder)) && !self.reading.iter().any(is_hosts);
         let before = match std::fs::symlink_metadata(path) {
             // The command could make it.
             Err(error)
-                if error.kind() == io::ErrorKind::NotFound
-                    && restriction == Restriction::NoExec
-                    && is_private(path) =>
+                if error.kind() == io::ErrorKind::NotFound && restriction == Restriction::NoExec && is_private() =>
             {
                 make_shared_folder(path).and_then(|()| std::fs::symlink_metadata(path)).map_err(failed)?
             }
@@ -314,7 +314,6 @@ impl Grants {
             return Ok(Vec::new());
         }
         // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
-        let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
         let reached = if restriction == Restriction::ReadOnly { &self.writing } else { &self.reading };
         if is_linked(&before) && reached.iter().any(is_hosts) {
             return Err(CarveOutError::Linked(restriction, path.to_owned()));
