@@ -141,7 +141,10 @@ pub enum ApplyError {
     NoNetwork { source: io::Error },
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
-    #[error("cannot show the sandbox its files: move_mount(2) of a tmpfs to {path} failed")]
+    #[error(
+        "cannot show the sandbox its files: move_mount(2) of a tmpfs to {path} failed; let the container's profile permit that, or refuse \
+         fsopen(2) too"
+    )]
     Files { path: PathBuf, source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
     Run { source: io::Error },
