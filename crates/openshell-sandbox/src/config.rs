@@ -26,6 +26,7 @@ use crate::sources::policy_file::{self, Policy, PolicyFiles, RunFolders};
 use crate::sources::route_file::{self, RouteSet};
 use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
+use crate::terminal::Keyboard;
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -294,10 +295,9 @@ fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> 
 /// Terminal of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandTerminal {
-    None,
-    /// The caller's, whose job control includes the command.
-    Callers,
-    /// One of its own, which clients attach to.
+    /// One that shows what it writes on the caller's, if one of its outputs is one, with this much of what is typed there.
+    Callers(Keyboard),
+    /// One that clients attach to.
     Own,
 }
 
@@ -307,7 +307,15 @@ const DEFAULT_TERM: &str = "xterm-256color";
 impl Config {
     /// Returns true if the command is part of the job control of the caller's terminal.
     pub(crate) fn is_interactive(&self) -> bool {
-        self.terminal == CommandTerminal::Callers
+        self.keyboard() != Keyboard::None
+    }
+
+    /// What the command gets of what is typed on the caller's terminal.
+    pub(crate) fn keyboard(&self) -> Keyboard {
+        match self.terminal {
+            CommandTerminal::Callers(keyboard) => keyboard,
+            CommandTerminal::Own => Keyboard::None,
+        }
     }
 
     /// Reads the environment and merges it with `args`; a flag wins over its variable.
@@ -360,8 +368,10 @@ impl Config {
         let main_process = launched.as_mut().and_then(|launched| launched.main_process.take());
         let (command, wants_terminal) =
             command(args.command, main_process, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
-        // In the background the command gets the caller's terminal only on request.
-        let interactive = args.interactive || (crate::terminal::has_foreground() && !args.no_interactive);
+        let keyboard = if args.no_interactive { Keyboard::None } else { Keyboard::of_caller(args.interactive) };
+        if args.interactive && keyboard == Keyboard::None {
+            bail!("--interactive needs a terminal as standard input, by which this process is controlled");
+        }
         let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
@@ -419,10 +429,9 @@ impl Config {
             grace: args.grace,
             leaks: args.leaks.into(),
             drain: args.drain,
-            terminal: match interactive {
-                true => CommandTerminal::Callers,
-                false if wants_terminal => CommandTerminal::Own,
-                false => CommandTerminal::None,
+            terminal: match keyboard {
+                Keyboard::None if wants_terminal => CommandTerminal::Own,
+                keyboard => CommandTerminal::Callers(keyboard),
             },
             is_launched: place.is_some(),
             keep: args.keep,

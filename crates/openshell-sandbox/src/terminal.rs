@@ -1,46 +1,149 @@
-//! The command's terminal in interactive mode: lent, given to the caller's shell at a stop, and taken back.
+//! The caller's terminal: what the command has of it, and the job control of the caller's shell.
+//!
+//! The command never has the caller's terminal itself, as whoever has it can read what is typed there for others. It has one of the
+//! sandbox's, and a relay copies between the two: what the command writes always, and what is typed while this process is in the
+//! foreground and the command has a use for it.
 
 use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use openshell_supervisor::job::Job;
-use openshell_supervisor::launch::Running;
+use openshell_supervisor::job::{self, Job};
 use openshell_supervisor::signals;
+use openshell_supervisor::streams::TerminalRelay;
 use rustix::process::{Pid, Signal};
-use rustix::termios::{Action, OptionalActions, Termios};
+use rustix::termios::isatty;
 
 use crate::logging;
-use crate::signals::forward;
 
-/// Handles a stop of the command: from its terminal, or for using it in the background. By the time that the supervisor hears
-/// of the latter, the caller's shell may have brought both to the foreground.
-///
-/// # Errors
-/// The terminal cannot be handed over.
-pub(crate) fn stopped(running: &Running, signal: i32) -> anyhow::Result<()> {
-    let wanted_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal);
-    let has_terminal = foreground().is_some_and(|group| Some(group) == own_group() || Some(group) == group_of(running));
-    if wanted_terminal && has_terminal { resume(running) } else { suspend(running) }
+/// What is typed on the caller's terminal, as the command gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keyboard {
+    /// Nothing.
+    None,
+    /// From the first time on that the command reads its terminal, or changes its modes.
+    OnDemand,
+    /// From the start.
+    FromStart,
 }
 
-/// Takes back the terminal, if the command had it, and stops the supervisor too, with the rest of its job as a terminal
-/// would, so that the caller's shell takes over.
-fn suspend(running: &Running) -> anyhow::Result<()> {
-    if !has_shell() {
-        return resume(running);
+impl Keyboard {
+    /// Returns what the command gets: nothing unless standard input is this process's controlling terminal; at once if that and
+    /// standard output are the whole job's, or if it `is_wanted`.
+    pub(crate) fn of_caller(is_wanted: bool) -> Self {
+        let input = io::stdin();
+        if !isatty(&input) || !job::is_controlling(input.as_fd()) {
+            return Self::None;
+        }
+        let is_first = is_wanted || isatty(io::stdout()) && !has_companions();
+        match is_first && job::is_in_foreground(input.as_fd()) {
+            true => Self::FromStart,
+            false => Self::OnDemand,
+        }
     }
-    if foreground().is_some_and(|group| Some(group) == group_of(running)) {
-        take_foreground()?;
+}
+
+/// Returns true if other processes of the job may use the terminal too: the parent, such as a script or `make`, or a reader of
+/// standard error.
+fn has_companions() -> bool {
+    let is_parents = match (rustix::process::getppid(), Job::own()) {
+        (Some(parent), Ok(own)) => Job::of(parent).is_ok_and(|job| job == own),
+        _ => false,
+    };
+    is_parents || !isatty(io::stderr()) && rustix::fs::fstat(io::stderr()).is_ok_and(|data| is_pipe(data.st_mode))
+}
+
+fn is_pipe(mode: u32) -> bool {
+    rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo
+}
+
+/// The caller's terminal, as the relay of a command uses it. Dropping it gives the terminal back, as it was.
+pub(crate) struct Console {
+    relay: Arc<TerminalRelay>,
+    /// True once the command has a use for the keyboard.
+    is_wanted: bool,
+    /// True while lines of the supervisor are held back.
+    is_attached: bool,
+}
+
+impl Console {
+    /// Takes the caller's terminal for `relay`, whose other side gets its modes and size.
+    ///
+    /// # Errors
+    /// None is known.
+    pub(crate) fn new(relay: Arc<TerminalRelay>, keyboard: Keyboard) -> io::Result<Self> {
+        signals::ignore_terminal_stops()?;
+        relay.imitate(io::stdin().as_fd());
+        Ok(Self { relay, is_wanted: keyboard == Keyboard::FromStart, is_attached: false })
     }
-    // The caller's SIGCONT ends the stop; it arrives as a signal too and resumes the command, once.
-    rustix::process::kill_current_process_group(Signal::STOP)?;
-    Ok(())
+
+    /// Notes that the command was stopped for its use of the terminal.
+    pub(crate) fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Lets the command have what is typed, if it has a use for it and this process is in the foreground; returns true if it does.
+    ///
+    /// # Errors
+    /// The terminal is gone, or threads or descriptors are exhausted.
+    pub(crate) fn attach(&mut self) -> io::Result<bool> {
+        let input = io::stdin();
+        if !self.is_wanted || !job::is_in_foreground(input.as_fd()) {
+            return Ok(false);
+        }
+        if !self.is_attached {
+            logging::hold();
+            self.is_attached = true;
+        }
+        self.relay.resize();
+        self.relay.attach(input.as_fd())?;
+        Ok(true)
+    }
+
+    /// Gives the terminal back.
+    pub(crate) fn detach(&mut self) {
+        self.relay.detach(io::stdin().as_fd());
+        if std::mem::take(&mut self.is_attached) {
+            logging::release();
+        }
+    }
+
+    /// Gives the command's terminal the size of the caller's.
+    pub(crate) fn resize(&self) {
+        self.relay.resize();
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Returns true if `signal` stopped a command for its use of the terminal in the background.
+pub(crate) fn is_for_use(signal: i32) -> bool {
+    [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal)
+}
+
+/// Returns true if this process is in the foreground of its terminal.
+pub(crate) fn is_in_foreground() -> bool {
+    job::is_in_foreground(io::stdin().as_fd())
+}
+
+/// Stops this process, with the rest of its job as a terminal would, so that the caller's shell takes over. Returns once that continues
+/// it.
+///
+/// # Errors
+/// None is known.
+pub(crate) fn stop_job() -> io::Result<()> {
+    Ok(rustix::process::kill_current_process_group(Signal::STOP)?)
 }
 
 /// Returns true if a shell could continue the supervisor: its process group is not an orphaned one (POSIX.1-2024, XBD
 /// 3.241), which a terminal never stops, and which must not stop itself. That shell is the first ancestor in another group;
 /// a shell without job control keeps its commands in its own. A group from outside of this PID namespace is not known to
 /// have one.
-fn has_shell() -> bool {
+pub(crate) fn has_shell() -> bool {
     let Ok(Job { group: Some(group), session }) = Job::own() else { return false };
     let ancestors = std::iter::successors(rustix::process::getppid(), |pid| parent_of(*pid));
     let mut others = ancestors.map_while(|pid| Job::of(pid).ok());
@@ -48,84 +151,9 @@ fn has_shell() -> bool {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // proc_pid_stat(5): the name, in parentheses, holds anything.
-    Pid::from_raw(stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()?)
-}
-
-/// Gives the command the terminal again, if the caller's shell has given it to the supervisor, and continues it.
-///
-/// # Errors
-/// The terminal cannot be handed over.
-pub(crate) fn resume(running: &Running) -> anyhow::Result<()> {
-    if let Some(group) = group_of(running).filter(|_| has_foreground()) {
-        set_foreground(group)?;
-    }
-    forward(running, Signal::CONT.as_raw());
-    Ok(())
-}
-
-/// The terminal while the command has it; lines of the supervisor are held back. Dropping it takes the terminal back, with the
-/// modes of before.
-pub(crate) struct Terminal {
-    modes: Option<Termios>,
-}
-
-impl Terminal {
-    pub(crate) fn lend() -> anyhow::Result<Self> {
-        signals::ignore_terminal_output_stop()?;
-        logging::hold();
-        Ok(Self { modes: rustix::termios::tcgetattr(io::stdin()).ok() })
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // The command's group is gone by now. If another group has the foreground, the caller's shell has given it away.
-        let is_free = foreground().is_some_and(|group| rustix::process::test_kill_process_group(group).is_err());
-        if is_free && let Err(error) = take_foreground() {
-            tracing::warn!("the terminal could not be taken back: {error}");
-        }
-        // The command may have left output stopped, and echo and line editing off. The terminal of another job is left alone.
-        if has_foreground() {
-            let _ = rustix::termios::tcflow(io::stdin(), Action::OOn);
-            if let Some(modes) = &self.modes {
-                let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, modes);
-            }
-        }
-        logging::release();
-    }
-}
-
-/// Returns true if standard input is a terminal and this process in its foreground.
-pub(crate) fn has_foreground() -> bool {
-    foreground().is_some() && foreground() == own_group()
-}
-
-/// Returns the group of this process, if it has a number in this PID namespace.
-fn own_group() -> Option<Pid> {
-    Job::own().ok()?.group
-}
-
-/// Returns the group in the terminal's foreground.
-fn foreground() -> Option<Pid> {
-    rustix::termios::tcgetpgrp(io::stdin()).ok()
-}
-
-/// Returns the command's process group in the supervisor's PID namespace; `None` once it has ended.
-fn group_of(running: &Running) -> Option<Pid> {
-    running.outer_pid().ok().and_then(Pid::from_raw)
-}
-
-/// Takes the foreground. A group without a number in this PID namespace gets it from the caller's shell, when its job has ended.
-fn take_foreground() -> anyhow::Result<()> {
-    own_group().map_or(Ok(()), set_foreground)
-}
-
-fn set_foreground(group: Pid) -> anyhow::Result<()> {
-    match rustix::termios::tcsetpgrp(io::stdin(), group) {
-        // The terminal or the group is gone, so nothing is left to hand over.
-        Ok(()) | Err(rustix::io::Errno::NOTTY | rustix::io::Errno::PERM | rustix::io::Errno::IO) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+    // proc_pid_stat(5): the name, in parentheses, holds any bytes.
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields = std::str::from_utf8(stat.get(after_name..)?).ok()?;
+    Pid::from_raw(fields.split_ascii_whitespace().nth(1)?.parse().ok()?)
 }

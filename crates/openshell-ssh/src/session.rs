@@ -227,8 +227,8 @@ impl Session {
                 event = events.recv(), if outcome.is_none() => {
                     outcome = match event {
                         Some(Event::Ended(status)) => Some(Outcome::Ended(status)),
-                        Some(Event::Started(_) | Event::NotStarted(_) | Event::Stopped(_)) => None,
-                        Some(Event::OutOfTime | Event::SandboxGone(_)) | None => Some(Outcome::Gone),
+                        Some(Event::Started(_) | Event::NotStarted(_) | Event::Stopped(_) | Event::AllStopped) => None,
+                        Some(Event::OutOfTime | Event::SandboxGone(_) | Event::Lost(_)) | None => Some(Outcome::Gone),
                     };
                     // Other processes may hold a terminal for good; a pipe ends when the last of them closes it.
                     deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);

@@ -5,7 +5,7 @@
 //! grant and the part, and every symlink that leads to it, is mounted on itself too.
 
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -448,50 +448,6 @@ fn aliases(path: &Path, table: &[TableEntry]) -> Vec<PathBuf> {
     let places: BTreeSet<PathBuf> = table.iter().filter_map(alias).collect();
     // A part of it that is mounted in itself is in it anyway.
     places.into_iter().filter(|place| !place.starts_with(path)).collect()
-}
-
-/// The carve-outs in force.
-#[derive(Clone, Debug)]
-pub struct Enforced {
-    /// PID of init in the supervisor's namespace.
-    pub(crate) init: i32,
-    /// Each with the paths that have to stay mount points.
-    pub(crate) all: Vec<(CarveOut, Places)>,
-}
-
-impl Enforced {
-    /// Returns true if nothing has to be kept.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.all.iter().all(|(_, places)| places.0.is_empty())
-    }
-
-    /// Opens the table of the sandbox's mounts. The file has an exceptional condition after each change (proc_pid_mounts(5)); a mount
-    /// whose file is renamed outside stays, at another path, without one.
-    ///
-    /// # Errors
-    /// The table cannot be opened.
-    pub fn mounts(&self) -> io::Result<File> {
-        File::open(self.table())
-    }
-
-    /// Takes out, and returns, those that are no longer kept: the kernel removes a mount whose file is replaced outside of the sandbox,
-    /// and moves one whose file is renamed.
-    ///
-    /// # Errors
-    /// The mounts cannot be listed.
-    pub fn take_lost(&mut self) -> io::Result<Vec<CarveOut>> {
-        let places: BTreeSet<_> = mount_table(&self.table())?.into_iter().map(|mount| mount.place).collect();
-        let is_kept = |(_, all): &(CarveOut, Places)| all.0.iter().all(|place| places.contains(place));
-        let (kept, lost) = std::mem::take(&mut self.all).into_iter().partition(is_kept);
-        self.all = kept;
-        let lost: Vec<_> = lost;
-        Ok(lost.into_iter().map(|(carve_out, _)| carve_out).collect())
-    }
-
-    fn table(&self) -> String {
-        format!("/proc/{}/mountinfo", self.init)
-    }
 }
 
 #[cfg(test)]

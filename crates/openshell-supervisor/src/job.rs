@@ -1,7 +1,9 @@
 //! Process group and session of a process (credentials(7)).
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, RawPid};
 
 /// Job of a process, in the sense of a shell's job control. `None` stands for a group or session whose leader is
@@ -35,4 +37,22 @@ impl Job {
         let [group, session] = [crate::sys::process_group(pid)?, crate::sys::session(pid)?].map(Pid::from_raw);
         Ok(Self { group, session })
     }
+}
+
+/// Returns true if `terminal` is the calling process's controlling one, and the process in its foreground.
+#[must_use]
+pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
+    let Ok(Job { group, .. }) = Job::own() else { return false };
+    match rustix::termios::tcgetpgrp(terminal) {
+        Ok(foreground) => group == Some(foreground),
+        // Both are groups from outside of this PID namespace.
+        Err(Errno::OPNOTSUPP) => group.is_none(),
+        Err(_) => false,
+    }
+}
+
+/// Returns true if `terminal` is the calling process's controlling one.
+#[must_use]
+pub fn is_controlling(terminal: BorrowedFd<'_>) -> bool {
+    matches!(rustix::termios::tcgetpgrp(terminal), Ok(_) | Err(Errno::OPNOTSUPP))
 }

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::carve_outs::{self, CarveOut};
 use crate::confine::{Confinement, Enforced, Step};
-use crate::init::Init;
 use crate::init::ipc::{Command, NotStarted, Reply, Request, Status};
+use crate::init::{Init, Loss};
 use crate::landlock;
 use crate::packets;
 use crate::protected::Protection;
@@ -57,13 +56,21 @@ pub enum Event {
     NotStarted(LaunchError),
     /// The command was stopped by this signal, SIGTSTP for example.
     Stopped(i32),
+    /// Everything in the sandbox is stopped, as [`Launcher::stop_all`] asked for.
+    AllStopped,
     /// The command ended.
     Ended(Status),
     /// Init ended the sandbox at the time set by [`Launcher::end_after`].
     OutOfTime,
     /// Init is gone, and every process of the sandbox with it; the reason, if init could still report one.
     SandboxGone(Option<String>),
+    /// Init ended the sandbox because a path is no longer kept from the workload; the message of the [`LossListener`].
+    Lost(String),
 }
+
+/// Callback for paths that are no longer kept from the workload; returns a message. It runs on the launcher's thread and must not
+/// block.
+pub type LossListener = Box<dyn Fn(&Loss) -> String + Send>;
 
 /// Callback for a command's events. It runs on the launcher's thread and must not block.
 pub type Listener = Box<dyn Fn(Event) + Send>;
@@ -96,6 +103,7 @@ struct Registry {
     terminals: HashMap<u32, (Size, TerminalListener)>,
     /// Name of each command for messages, and its listener.
     listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
+    on_loss: Option<LossListener>,
     /// True once init is gone; no command can be started then.
     is_gone: bool,
 }
@@ -190,6 +198,29 @@ impl Launcher {
         streams: [BorrowedFd<'_>; 3],
         listener: Listener,
     ) -> Result<(), LaunchError> {
+        self.start_with(command, &streams, listener)
+    }
+
+    /// Starts `command` as [`Self::start`] does; `terminal` is that of its [`crate::init::Session::Job`].
+    ///
+    /// # Errors
+    /// Init cannot be asked.
+    pub fn start_job(
+        &self,
+        command: &Command,
+        [input, output, errors]: [BorrowedFd<'_>; 3],
+        terminal: BorrowedFd<'_>,
+        listener: Listener,
+    ) -> Result<(), LaunchError> {
+        self.start_with(command, &[input, output, errors, terminal], listener)
+    }
+
+    fn start_with(
+        &self,
+        command: &Command,
+        descriptors: &[BorrowedFd<'_>],
+        listener: Listener,
+    ) -> Result<(), LaunchError> {
         let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
         let id = {
             let mut registry = lock(&self.registry);
@@ -198,7 +229,7 @@ impl Launcher {
             id
         };
         let request = Request::Start { id, command: command.clone() };
-        packets::send(self.init.socket.as_fd(), &request, &streams).map_err(|source| {
+        packets::send(self.init.socket.as_fd(), &request, descriptors).map_err(|source| {
             lock(&self.registry).listeners.remove(&id);
             LaunchError::Ipc { source }
         })
@@ -215,7 +246,28 @@ impl Launcher {
         Ok(())
     }
 
-    /// Opens a terminal of `size` in the sandbox, for a command with [`crate::init::Session::Terminal`].
+    /// Has `listener` hear of paths that are no longer kept from the workload.
+    pub fn on_loss(&self, listener: LossListener) {
+        lock(&self.registry).on_loss = Some(listener);
+    }
+
+    /// Makes init stop every process of the sandbox. The listener of `running` hears [`Event::AllStopped`].
+    ///
+    /// # Errors
+    /// Init is gone.
+    pub fn stop_all(&self, running: &Running) -> io::Result<()> {
+        packets::send(self.init.socket.as_fd(), &Request::StopAll { id: running.id }, &[])
+    }
+
+    /// Makes init continue what it stopped.
+    ///
+    /// # Errors
+    /// Init is gone.
+    pub fn continue_all(&self) -> io::Result<()> {
+        packets::send(self.init.socket.as_fd(), &Request::ContinueAll, &[])
+    }
+
+    /// Opens a terminal of `size` in the sandbox.
     ///
     /// # Errors
     /// Init cannot be asked.
@@ -249,13 +301,6 @@ impl Launcher {
         let secrets = secrets.iter().filter(|path| mounted.contains(path)).cloned().collect();
         let program = std::env::current_exe().ok();
         Protection { init: self.init.pid(), mounted, secrets, program, landlock }
-    }
-
-    /// Returns `carve_outs` as init has enforced them.
-    #[must_use]
-    pub fn carve_outs(&self, enforced: &Enforced, carve_outs: Vec<CarveOut>) -> carve_outs::Enforced {
-        let all = carve_outs.into_iter().zip(enforced.carve_outs.iter().cloned()).collect();
-        carve_outs::Enforced { init: self.init.pid(), all }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
@@ -294,6 +339,14 @@ impl Running {
         pid.filter(|pid| *pid > 0).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Continues the command's process group; one with [`crate::init::Session::Job`] gets or loses its terminal's foreground before.
+    ///
+    /// # Errors
+    /// Init is gone.
+    pub fn continue_in(&self, is_foreground: bool) -> io::Result<()> {
+        packets::send(self.init.socket.as_fd(), &Request::Continue { id: self.id, is_foreground }, &[])
+    }
+
     /// Sends `signal` to the command's process group.
     ///
     /// # Errors
@@ -308,6 +361,8 @@ struct EndNotice<'w> {
     init: &'w Init,
     registry: &'w Mutex<Registry>,
     failure: Option<String>,
+    /// Message about a loss for which init ends the sandbox.
+    loss: Option<String>,
     is_out_of_time: bool,
 }
 
@@ -324,9 +379,10 @@ impl Drop for EndNotice<'_> {
             listener(Err(LaunchError::Gone));
         }
         for (_, listener) in listeners.into_values() {
-            lock(&listener)(match self.is_out_of_time {
-                true => Event::OutOfTime,
-                false => Event::SandboxGone(self.failure.clone()),
+            lock(&listener)(match &self.loss {
+                Some(message) => Event::Lost(message.clone()),
+                None if self.is_out_of_time => Event::OutOfTime,
+                None => Event::SandboxGone(self.failure.clone()),
             });
         }
     }
@@ -334,7 +390,7 @@ impl Drop for EndNotice<'_> {
 
 /// Dispatches init's replies to the listeners until init ends.
 fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
-    let mut notice = EndNotice { init, registry, failure: None, is_out_of_time: false };
+    let mut notice = EndNotice { init, registry, failure: None, loss: None, is_out_of_time: false };
     while let Ok(Some((reply, descriptors))) = packets::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
@@ -355,6 +411,13 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
             Reply::Exited { id, status } => {
                 notify(registry, id, |_| Event::Ended(status));
                 lock(registry).listeners.remove(&id);
+            }
+            Reply::AllStopped { id } => notify(registry, id, |_| Event::AllStopped),
+            Reply::Lost(loss) => {
+                let message = lock(registry).on_loss.as_ref().map(|on_loss| on_loss(&loss));
+                if loss.is_end {
+                    notice.loss = Some(message.unwrap_or_else(|| "a path was replaced outside".to_owned()));
+                }
             }
             Reply::Failed(why) => notice.failure = Some(why),
             Reply::OutOfTime => notice.is_out_of_time = true,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -134,8 +134,17 @@ const TABLE_BYTES: usize = 16 * 1024;
 /// The table cannot be read.
 pub(crate) fn mount_table(path: &str) -> io::Result<Vec<TableEntry>> {
     // The kernel gives a page at a time, and takes some 2 µs a mount.
+    read_mount_table(&mut File::open(path)?)
+}
+
+/// Reads a table of mounts that is open, from its beginning.
+///
+/// # Errors
+/// The table cannot be read.
+pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
     let mut table = Vec::with_capacity(TABLE_BYTES);
-    File::open(path)?.read_to_end(&mut table)?;
+    file.rewind()?;
+    file.read_to_end(&mut table)?;
     let entry = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let (device, root, place) = (fields.next()?.to_owned(), fields.next()?, fields.next()?);

@@ -5,7 +5,7 @@
 //! a writable grant and a protected path is a mount point too, as no mount point can be renamed or removed (rename(2), EBUSY).
 
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -328,23 +328,6 @@ impl Protection {
     /// The first path that is no longer protected; or the mounts cannot be listed.
     pub fn verify(&self) -> io::Result<()> {
         self.verify_mounts(&self.mounted)
-    }
-
-    /// Verifies that the mounts over files with secrets are still there, as [`Self::verify`] does all.
-    ///
-    /// # Errors
-    /// The first secret that the workload may read; or the mounts cannot be listed.
-    pub fn verify_secrets(&self) -> io::Result<()> {
-        self.verify_mounts(&self.secrets)
-    }
-
-    /// Opens the table of the sandbox's mounts if it has a mount over a secret. The file has an exceptional condition after
-    /// each change (proc_pid_mounts(5)).
-    ///
-    /// # Errors
-    /// The table cannot be opened.
-    pub fn mounts_of_secrets(&self) -> io::Result<Option<File>> {
-        (!self.secrets.is_empty()).then(|| File::open(self.table())).transpose()
     }
 
     fn table(&self) -> String {

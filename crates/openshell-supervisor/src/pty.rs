@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Uid;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
@@ -34,23 +35,40 @@ impl Size {
     pub const DEFAULT: Self = Self { columns: 80, rows: 24 };
 }
 
-/// Opens a master. To be called by init.
-pub(crate) fn open_master() -> io::Result<OwnedFd> {
+/// Opens a master whose slave is `owner`'s. To be called by init.
+pub(crate) fn open_master(owner: Option<Uid>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    Ok(rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?)
+    let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
+    rustix::pty::unlockpt(&master)?;
+    if owner.is_some() {
+        rustix::fs::fchown(slave(&master, OpenptFlags::RDWR)?, owner, None)?;
+    }
+    Ok(master)
+}
+
+/// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system (ioctl_tty(2), TIOCGPTPEER).
+fn slave(master: &OwnedFd, access: OpenptFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::pty::ioctl_tiocgptpeer(master, access | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?)
 }
 
 impl Terminal {
-    /// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system (ioctl_tty(2), TIOCGPTPEER).
+    /// Returns the terminal of `master`.
     ///
     /// # Errors
     /// `master` is no master, or descriptors are exhausted.
     pub(crate) fn of_master(master: OwnedFd, size: Size) -> io::Result<Self> {
-        rustix::pty::unlockpt(&master)?;
-        let slave =
-            rustix::pty::ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        let slave = slave(&master, OpenptFlags::RDWR)?;
         resize(master.as_fd(), size)?;
         Ok(Self { master, slave })
+    }
+
+    /// Opens the slave for writing only: nobody types on it.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted.
+    pub(crate) fn output(&self) -> io::Result<OwnedFd> {
+        // The kernel takes the access mode as open(2) does.
+        slave(&self.master, OpenptFlags::from_bits_retain(libc::O_WRONLY.cast_unsigned()))
     }
 
     /// The slave, as the command's three standard streams.

@@ -63,10 +63,12 @@ pub fn action(signal: Received, interactive: bool) -> SignalAction {
     }
 }
 
-/// Ignores SIGTTOU, which would stop the supervisor when it hands over or takes back the terminal from the background.
+/// Ignores SIGTTIN and SIGTTOU, which would stop this process where it uses its terminal from the background. A read fails there
+/// instead (EIO).
 ///
 /// # Errors
 /// None is known.
-pub fn ignore_terminal_output_stop() -> io::Result<()> {
+pub fn ignore_terminal_stops() -> io::Result<()> {
+    crate::sys::ignore_signal(libc::SIGTTIN)?;
     crate::sys::ignore_signal(libc::SIGTTOU)
 }

@@ -98,6 +98,8 @@ fn a_terminal_whose_job_began_outside_of_the_pid_namespace_serves_the_command() 
         r"send:one\n",
         "expect:GOTone",
         "expect:went",
+        // What is typed before the command has ended is the command's.
+        "expect:$ ",
         r"send:echo RC=$((0+$?))\n",
         "expect:RC=0",
     ]);

@@ -1,8 +1,9 @@
 //! Commands of clients: started as the main command is, with the client's streams or on a terminal of their own.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use openshell_policy::event::{Event as AuditEvent, Ssh};
@@ -14,14 +15,14 @@ use openshell_supervisor::environment::Environment;
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_supervisor::launch::{Event, LaunchError, Running};
 use openshell_supervisor::netns;
-use openshell_supervisor::pty::{Size, Terminal};
-use openshell_supervisor::streams::{self, Streams};
+use openshell_supervisor::pty::Size;
+use openshell_supervisor::streams::{self, Purpose, Streams};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::server::Control;
-use super::wire::{Exec, Reply, Request, TerminalSpec};
+use super::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
 use crate::exit::{code_of_killed, code_of_status, exit_code};
 use crate::signals::forward;
 
@@ -30,6 +31,9 @@ const HANG_UP: Duration = Duration::from_secs(5);
 
 /// Longest wait for relayed outputs after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// Events of a command that wait for its client.
+const EVENTS: usize = 8;
 
 /// Type of a terminal whose client names none.
 const DEFAULT_TERM: &str = "xterm-256color";
@@ -48,21 +52,6 @@ impl Refused {
     fn of(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         Self { code: exit_code(&error), reason: format!("{error:#}") }
-    }
-}
-
-/// The streams of a command.
-enum Given {
-    Streams(Streams),
-    Terminal(OwnedFd),
-}
-
-impl Given {
-    fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
-        match self {
-            Self::Streams(streams) => streams.as_fds(),
-            Self::Terminal(slave) => [slave.as_fd(); 3],
-        }
     }
 }
 
@@ -95,7 +84,7 @@ impl Control {
                 reason,
             }));
         };
-        let (running, events, given) = match self.start(client, exec, streams).await {
+        let (running, events, streams) = match self.start(client, exec, streams).await {
             Ok(started) => started,
             Err(Refused { code, reason }) => {
                 report(SshActivity::Exec, None, &reason);
@@ -107,9 +96,7 @@ impl Control {
             Ok(()) => supervise(client, &running, events).await,
             Err(_) => hang_up(&running, events).await,
         };
-        if let Given::Streams(streams) = given
-            && streams.has_relays()
-        {
+        if streams.has_relays() {
             // Descendants may hold the streams for good.
             let _ = tokio::task::spawn_blocking(|| streams.finish(FLUSH)).await;
         }
@@ -122,7 +109,7 @@ impl Control {
         client: &PacketSocket,
         exec: Exec,
         streams: Vec<OwnedFd>,
-    ) -> Result<(Running, mpsc::Receiver<Event>, Given), Refused> {
+    ) -> Result<(Running, mpsc::Receiver<Event>, Streams), Refused> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             return Err(Refused::new("too many commands run in this sandbox already"));
         };
@@ -131,54 +118,70 @@ impl Control {
                 "{name} may not be set: it would have programs run other code, or leave the sandbox's proxy or certificates"
             )));
         }
-        let given = match &exec.terminal {
-            Some(terminal) => Given::Terminal(self.open_terminal(client, terminal).await?),
-            None => Given::Streams(self.take_streams(streams)?),
-        };
+        let which = exec.terminal.as_ref().map_or([false; 3], |terminal| terminal.streams);
+        let mut streams = self.take_streams(streams, which)?;
+        if let Some(terminal) = &exec.terminal {
+            self.open_terminal(client, terminal, &mut streams).await?;
+        }
         let command = self.assemble(exec);
-        let (listener, mut events) = mpsc::channel(4);
-        let hear = move |event: Event| {
+        let (listener, mut events) = mpsc::channel(EVENTS);
+        let hear = Box::new(move |event: Event| {
             // Held until the end of the command.
             let _slot = &slot;
-            // Stops are the business of shells; of the others a command has two at most.
-            if !matches!(event, Event::Stopped(_)) {
+            // A stop that repeats those that are not heard yet tells nothing new; of the others a command has two at most.
+            if !matches!(event, Event::Stopped(_)) || listener.capacity() > 2 {
                 let _ = listener.try_send(event);
             }
+        });
+        let descriptors = streams.as_fds().map_err(Refused::of)?;
+        let started = match (command.session, streams.terminal()) {
+            (Session::Job { .. }, Some(terminal)) => self.launcher.start_job(&command, descriptors, terminal, hear),
+            _ => self.launcher.start(&command, descriptors, hear),
         };
-        let started = self.launcher.start(&command, given.as_fds(), Box::new(hear));
         started.map_err(Refused::of)?;
         match events.recv().await {
-            Some(Event::Started(running)) => Ok((running, events, given)),
+            Some(Event::Started(running)) => Ok((running, events, streams)),
             Some(Event::NotStarted(error)) => Err(Refused::of(error)),
             Some(_) | None => Err(Refused::new("the sandbox has ended")),
         }
     }
 
-    /// Opens a terminal inside, and hands its master to the client; returns the slave.
-    async fn open_terminal(&self, client: &PacketSocket, spec: &TerminalSpec) -> Result<OwnedFd, Refused> {
+    /// Opens a terminal inside for `streams`, and hands its master to the client.
+    async fn open_terminal(
+        &self,
+        client: &PacketSocket,
+        spec: &TerminalSpec,
+        streams: &mut Streams,
+    ) -> Result<(), Refused> {
         let (opened, terminal) = oneshot::channel();
         let size = Size { columns: spec.columns, rows: spec.rows };
         let listener = Box::new(move |terminal| drop(opened.send(terminal)));
         let asked = self.launcher.open_terminal(size, listener);
         asked.map_err(Refused::of)?;
         let terminal = terminal.await.unwrap_or(Err(LaunchError::Gone)).map_err(Refused::of)?;
-        let (master, slave) = Terminal::into_parts(terminal);
+        let has_keyboard = spec.keyboard != TerminalKeyboard::None;
+        let master = streams.set_terminal(terminal, has_keyboard, spec.streams).map_err(Refused::of)?;
         let sent = client.send(&Reply::Terminal, &[master.as_fd()]).await;
-        sent.map_err(|_| Refused::new("the client has gone"))?;
-        Ok(slave)
+        sent.map_err(|_| Refused::new("the client has gone"))
     }
 
-    /// Returns the client's streams, of which some are relayed.
-    fn take_streams(&self, given: Vec<OwnedFd>) -> Result<Streams, Refused> {
-        let [input, output, errors] = &given[..] else {
-            return Err(Refused::new("three standard streams are needed"));
-        };
-        let inspected = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()]);
-        let inspected = inspected.map_err(Refused::of)?;
+    /// Returns the client's streams, of which some are relayed; those `on_terminal` are left to be opened.
+    fn take_streams(&self, given: Vec<OwnedFd>, on_terminal: [bool; 3]) -> Result<Streams, Refused> {
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(Refused::of)?;
+        let mut given = given.iter().map(AsFd::as_fd);
+        let mut streams = [null.as_fd(); 3];
+        for (stream, is_on_terminal) in streams.iter_mut().zip(on_terminal) {
+            if !is_on_terminal {
+                *stream = given.next().ok_or_else(|| Refused::new("three standard streams are needed"))?;
+            }
+        }
+        let inspected = streams::inspect(streams).map_err(Refused::of)?;
         // New sockets must belong to the network of the command.
-        let opened = match self.netns.as_ref().filter(|_| inspected.has_relays()) {
-            Some(netns) => netns::run_in(netns.as_fd(), || Ok(inspected.open(None))).map_err(Refused::of)?,
-            None => inspected.open(None),
+        let opened = match self.netns.as_ref().filter(|_| inspected.has_sockets()) {
+            Some(netns) => {
+                netns::run_in(netns.as_fd(), || Ok(inspected.open(Purpose::default()))).map_err(Refused::of)?
+            }
+            None => inspected.open(Purpose::default()),
         };
         opened.map_err(Refused::of)
     }
@@ -190,7 +193,11 @@ impl Control {
         let session = match terminal {
             Some(terminal) => {
                 environment.set("TERM", terminal.kind.unwrap_or_else(|| DEFAULT_TERM.into()));
-                Session::Terminal
+                match terminal.keyboard {
+                    TerminalKeyboard::None => Session::New,
+                    TerminalKeyboard::Later => Session::Job { is_foreground: false },
+                    TerminalKeyboard::Now => Session::Job { is_foreground: true },
+                }
             }
             None => Session::New,
         };
@@ -205,9 +212,15 @@ impl Control {
 async fn supervise(client: &PacketSocket, running: &Running, mut events: mpsc::Receiver<Event>) -> u8 {
     loop {
         tokio::select! {
-            event = events.recv() => return code_of(event),
+            event = events.recv() => match event {
+                // A client that is gone tells it itself.
+                Some(Event::Stopped(signal)) => drop(client.send(&Reply::Stopped(signal), &[]).await),
+                event => return code_of(event),
+            },
             message = client.receive::<Request>() => match message {
                 Ok(Some((Request::Signal(number), _))) => forward(running, number),
+                // A command that has just ended needs none.
+                Ok(Some((Request::Continue { is_foreground }, _))) => drop(running.continue_in(is_foreground)),
                 Ok(Some((Request::Describe | Request::Exec(_), _))) => {}
                 Ok(None) | Err(_) => return hang_up(running, events).await,
             },
@@ -220,11 +233,21 @@ async fn hang_up(running: &Running, mut events: mpsc::Receiver<Event>) -> u8 {
     for signal in [Signal::HUP, Signal::CONT] {
         forward(running, signal.as_raw());
     }
-    if let Ok(event) = timeout(HANG_UP, events.recv()).await {
+    if let Ok(event) = timeout(HANG_UP, last(&mut events)).await {
         return code_of(event);
     }
     forward(running, Signal::KILL.as_raw());
-    code_of(events.recv().await)
+    code_of(last(&mut events).await)
+}
+
+/// Waits for the event with which a command ends.
+async fn last(events: &mut mpsc::Receiver<Event>) -> Option<Event> {
+    loop {
+        let event = events.recv().await;
+        if !matches!(event, Some(Event::Stopped(_))) {
+            return event;
+        }
+    }
 }
 
 /// Returns the exit code of a command whose last event is `event`.

@@ -102,7 +102,7 @@ impl Control {
         match timeout(FIRST_MESSAGE, client.receive::<Request>()).await?? {
             Some((Request::Describe, _)) => client.send(&Reply::Described(self.describe()), &[]).await,
             Some((Request::Exec(exec), streams)) => self.exec(&client, pid, exec, streams).await,
-            Some((Request::Signal(_), _)) | None => Ok(()),
+            Some((Request::Signal(_) | Request::Continue { .. }, _)) | None => Ok(()),
         }
     }
 

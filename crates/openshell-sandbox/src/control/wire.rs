@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Request {
     /// Describe the sandbox.
     Describe,
-    /// Start a command; carries its three standard streams, unless it wants a terminal.
+    /// Start a command; carries its standard streams, apart from those on its terminal.
     Exec(Exec),
+    /// Continue the command, in the foreground of its terminal or in its background.
+    Continue { is_foreground: bool },
     /// Send this signal to the process group of the command.
     Signal(i32),
 }
@@ -34,6 +36,21 @@ pub(crate) struct TerminalSpec {
     pub(crate) kind: Option<OsString>,
     pub(crate) columns: u16,
     pub(crate) rows: u16,
+    /// The standard streams that are on it: input, output, error.
+    pub(crate) streams: [bool; 3],
+    /// Its keyboard.
+    pub(crate) keyboard: TerminalKeyboard,
+}
+
+/// What a client types on the terminal of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TerminalKeyboard {
+    /// Nothing.
+    None,
+    /// Something, once the command has read it or was continued in its foreground.
+    Later,
+    /// Something from the start.
+    Now,
 }
 
 /// A message of the supervisor.
@@ -49,6 +66,8 @@ pub(crate) enum Reply {
         code: u8,
         reason: String,
     },
+    /// The command was stopped by this signal.
+    Stopped(i32),
     /// The command ended, with its exit code.
     Ended {
         code: u8,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::carve_outs::{self, CarveOut, Restriction};
+use openshell_supervisor::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::confine::{Confinement, Enforced};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::file_calls::FileRights;
@@ -31,6 +31,7 @@ use crate::logging;
 use crate::run_reports::RunReports;
 use crate::sources::credential_file::CredentialSet;
 use crate::startup::ca_files;
+use crate::startup::carve_outs::ends_when_lost;
 use crate::startup::host::Host;
 use crate::startup::network::{self, Network};
 use crate::startup::plan::Plan;
@@ -83,6 +84,7 @@ impl Confined {
             covers: has_hidden.then(|| host.covers.clone()),
             protected,
             carve_outs: carve_outs.clone(),
+            ends_when_lost: ends_when_lost(config.carve_outs.carve_out_lost),
             keep_visible: config.workdir.clone(),
             identity: plan.user.identity.clone(),
             sockets: network::sockets(config),
@@ -108,9 +110,9 @@ impl Confined {
         (FileRights::new(&self.granted, &self.carve_outs), FileRights::new(&self.granted.without_learning(), &[]))
     }
 
-    /// Returns the carve-outs in force.
-    pub(super) fn carve_outs(&mut self) -> carve_outs::Enforced {
-        self.launcher.carve_outs(&self.enforced, std::mem::take(&mut self.carve_outs))
+    /// Takes the carve-outs, as init numbers them.
+    pub(super) fn take_carve_outs(&mut self) -> Vec<CarveOut> {
+        std::mem::take(&mut self.carve_outs)
     }
 
     /// Logs the restrictions in force, and those that are not.

@@ -1,16 +1,19 @@
 //! The output of a gateway's main process: kept for clients that come later.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::launch::{LaunchError, Launcher};
-use openshell_supervisor::pty::Size;
+use openshell_supervisor::pty::{Size, Terminal};
 use openshell_supervisor::streams::Streams;
 use openshell_supervisor::streams::retained::{Output, Tap};
+use rustix::termios::isatty;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::terminal::{Console, Keyboard};
 
 /// Returns the main process as clients see it, if the caller's terminal does not show its output.
 pub(super) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {
@@ -32,10 +35,37 @@ pub(super) async fn on_own_terminal(
     output: BorrowedFd<'_>,
     process: &Arc<MainProcess>,
 ) -> anyhow::Result<Streams> {
-    let (opened, terminal) = oneshot::channel();
-    let listener = Box::new(move |terminal| drop(opened.send(terminal)));
-    launcher.open_terminal(Size::DEFAULT, listener)?;
-    let terminal = terminal.await.map_err(|_| LaunchError::Gone)??;
+    let terminal = open_terminal(launcher).await?;
     process.set_terminal(terminal.master()?);
-    Ok(Streams::on_terminal(terminal, output, tap(process))?)
+    let mut streams = Streams::of_terminal();
+    streams.relay_terminal(terminal, true, output, Some(tap(process)))?;
+    Ok(streams)
+}
+
+/// Opens the terminal that `streams` need, which is shown on that of the caller's streams that is one.
+///
+/// # Errors
+/// The sandbox has no terminals, or its init is gone.
+pub(super) async fn on_callers_terminal(
+    launcher: &Launcher,
+    streams: &mut Streams,
+    keyboard: Keyboard,
+    tap: Option<Tap>,
+) -> anyhow::Result<Option<Console>> {
+    let terminal = open_terminal(launcher).await?;
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let shown_on = [output.as_fd(), errors.as_fd(), input.as_fd()].into_iter().find(|fd| isatty(fd));
+    let shown_on = shown_on.unwrap_or(output.as_fd());
+    let relay = streams.relay_terminal(terminal, keyboard != Keyboard::None, shown_on, tap)?;
+    relay.imitate(shown_on);
+    Ok(match keyboard {
+        Keyboard::None => None,
+        keyboard => Some(Console::new(relay, keyboard)?),
+    })
+}
+
+async fn open_terminal(launcher: &Launcher) -> anyhow::Result<Terminal> {
+    let (opened, terminal) = oneshot::channel();
+    launcher.open_terminal(Size::DEFAULT, Box::new(move |terminal| drop(opened.send(terminal))))?;
+    Ok(terminal.await.map_err(|_| LaunchError::Gone)??)
 }

@@ -39,7 +39,7 @@ use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_dir::RunDir;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::signals::{Received, SignalAction, action};
-use openshell_supervisor::streams::{self, Streams};
+use openshell_supervisor::streams::{self, Purpose, Streams};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::audit;
@@ -56,6 +56,7 @@ use crate::sources::activation::InForce;
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::watch::Watch;
 use crate::tasks::Tasks;
+use crate::terminal::Console;
 use confine::Confined;
 use file_log::FileLog;
 use host::Host;
@@ -80,6 +81,8 @@ pub(crate) struct Sandbox {
     pub(crate) environment: Environment,
     /// The command's standard streams; taken at its end.
     pub(crate) streams: Option<Streams>,
+    /// The caller's terminal, if the command may read it.
+    pub(crate) console: Option<Console>,
     /// The file rules, for messages about a command that cannot run.
     pub(crate) granted: Request,
     /// Directories where the command may start, in order of preference.
@@ -193,7 +196,8 @@ pub(crate) async fn start(
     host.tls.write_java_store();
     let main_process = main_output::main_process(config);
     let tap = main_process.as_ref().map(main_output::tap);
-    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, tap.as_ref(), &host.proof)?;
+    let purpose = Purpose { tap: tap.as_ref(), is_log: config.logs_to_stderr, has_keyboard: config.is_interactive() };
+    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, purpose, &host.proof)?;
     confinement.enter(&network);
     let refusals: Arc<Refusals> = Arc::default();
     let metrics = monitoring.as_ref().map(|monitoring| &monitoring.metrics);
@@ -233,8 +237,8 @@ pub(crate) async fn start(
     let file_log = FileLog::create(config, &confined, &plan.user, &environment, observed, &audit);
     let file_refusals = file_log.as_ref().map(|log| Arc::clone(log.refusals()));
     let protection = confined.protection();
-    serve::watch(protection.clone(), &mut tasks)?;
-    carve_outs::watch(confined.carve_outs(), config.carve_outs.carve_out_lost, &mut tasks)?;
+    let kept = confined.take_carve_outs();
+    carve_outs::watch(&confined.launcher, kept, config.carve_outs.carve_out_lost);
     sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network);
     routes.iter().for_each(|routes| routes.log());
@@ -277,12 +281,17 @@ pub(crate) async fn start(
     let calls = Calls { waiting: confined.waiting_calls.take(), files: file_log };
     services.serve(in_force, tls, resolver_files.local, calls, &network, &mut tasks)?;
     // Init opens files from here on, as calls about them are answered.
-    let streams = match &main_process {
+    let (mut streams, mut console) = (streams, None);
+    match &main_process {
         Some(process) if config.terminal == CommandTerminal::Own => {
-            main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?
+            streams = main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?;
         }
-        _ => streams,
-    };
+        _ if streams.need_terminal() => {
+            console =
+                main_output::on_callers_terminal(&confined.launcher, &mut streams, config.keyboard(), tap).await?;
+        }
+        _ => {}
+    }
     Ok(Sandbox {
         ssh,
         main_process,
@@ -291,6 +300,7 @@ pub(crate) async fn start(
         signals,
         environment,
         streams: Some(streams),
+        console,
         granted: confined.granted,
         directories,
         reporters: services.reporters,

@@ -14,8 +14,7 @@ use openshell_supervisor::netns::{
     self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending, WORKLOAD,
 };
 use openshell_supervisor::seccomp::rules::Sockets;
-use openshell_supervisor::streams::retained::Tap;
-use openshell_supervisor::streams::{Inspected, Streams};
+use openshell_supervisor::streams::{Inspected, Purpose, Streams};
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
@@ -157,18 +156,18 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Waits for `network`, and opens the relays of the standard streams, with `tap` on the outputs, and the socket of the Landlock self-test in it.
+    /// Waits for `network`, and opens the standard streams for `purpose`, and the socket of the Landlock self-test in it.
     ///
     /// # Errors
     /// The kernel refuses a part of it.
     pub(super) fn open(
         network: PendingNetwork,
         streams: Inspected<'_>,
-        tap: Option<&Tap>,
+        purpose: Purpose<'_>,
         proof: &LandlockProof,
     ) -> anyhow::Result<Self> {
         let (network, sockets) = network.finish()?;
-        let makes_sockets = streams.has_relays() || matches!(proof, LandlockProof::AbstractSocket(_));
+        let makes_sockets = streams.has_sockets() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
             // Abstract sockets are a network namespace's, so this one must be in the workload's to be in reach at all.
             let bind = |name: &[u8]| UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?);
@@ -178,7 +177,7 @@ impl Attached {
                 }
                 LandlockProof::File(_) => None,
             };
-            anyhow::Ok((proof, streams.open(tap)?))
+            anyhow::Ok((proof, streams.open(purpose)?))
         };
         let (proof, streams) = match network.netns.as_ref().filter(|_| makes_sockets) {
             Some(netns) => {

@@ -32,11 +32,7 @@ use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{Doors, NameServerSockets, firewall};
-use openshell_supervisor::protected::Protection;
 use openshell_supervisor::waiting_calls::{Handlers, WaitingCalls};
-use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 use crate::background_reporter::BackgroundReporter;
@@ -255,43 +251,6 @@ pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Re
     let (requests, updates) = mpsc::channel(1);
     tasks.spawn("policy reload", in_force.clone().run(updates));
     requests
-}
-
-/// Watches the mounts over files with secrets. When one is gone, as its file was replaced outside, the sandbox ends: the workload
-/// could read what is there now.
-///
-/// # Errors
-/// The mounts cannot be watched.
-pub(super) fn watch(protection: Protection, tasks: &mut Tasks) -> anyhow::Result<()> {
-    let Some(table) = protection.mounts_of_secrets()? else { return Ok(()) };
-    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which a File's does not")]
-    let changes = AsyncFd::with_interest(table, Interest::PRIORITY)?;
-    tasks.spawn_watch("watch over files with secrets", async move {
-        loop {
-            match protection.verify_secrets() {
-                // Init has ended.
-                Err(error)
-                    if [Errno::NOENT, Errno::SRCH]
-                        .map(Errno::raw_os_error)
-                        .map(Some)
-                        .contains(&error.raw_os_error()) =>
-                {
-                    return pending().await;
-                }
-                Err(error) => {
-                    let message = format!("a secret is no longer hidden: {error}");
-                    logging::config_event(ConfigState::Failed, Severity::High, &message);
-                    return message;
-                }
-                Ok(()) => {}
-            }
-            match changes.ready(Interest::PRIORITY).await {
-                Ok(mut ready) => ready.clear_ready(),
-                Err(error) => return format!("the mounts of the sandbox cannot be watched: {error}"),
-            }
-        }
-    });
-    Ok(())
 }
 
 /// Listens outside for a server inside.

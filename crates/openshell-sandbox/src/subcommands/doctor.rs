@@ -189,10 +189,10 @@ fn run_command(sandbox: &Sandbox, command: &Command) -> anyhow::Result<()> {
     sandbox.launcher.start(command, [null.as_fd(), null.as_fd(), null.as_fd()], listener)?;
     loop {
         match events.recv_timeout(PATIENCE).context("the command of the trial did not end")? {
-            Event::Started(_) | Event::Stopped(_) => {}
+            Event::Started(_) | Event::Stopped(_) | Event::AllStopped => {}
             Event::Ended(Status::Exited(0)) => return Ok(()),
             Event::NotStarted(error) => return Err(error.into()),
-            Event::SandboxGone(Some(why)) => bail!(why),
+            Event::SandboxGone(Some(why)) | Event::Lost(why) => bail!(why),
             Event::Ended(_) | Event::OutOfTime | Event::SandboxGone(None) => bail!("the command of the trial failed"),
         }
     }

@@ -17,7 +17,7 @@ use crate::config::CommandTerminal;
 use crate::exit::{self, EndCause};
 use crate::logging;
 use crate::signals::forward;
-use crate::terminal;
+use crate::workload::job_control::JobControl;
 use crate::workload::start_failure::StartContext;
 
 /// Reason in the log lines of a command that ran too long.
@@ -38,6 +38,8 @@ pub(super) struct CommandSupervisor<'c> {
     reload: Arc<Notify>,
     /// `None` until the command is known to run.
     running: Option<Arc<Running>>,
+    /// Its stops, with the caller's job.
+    job: JobControl<'c>,
     /// Hears of it, for clients that attach to it.
     main_process: Option<Arc<MainProcess>>,
     /// Signals that came before that, each once.
@@ -51,9 +53,24 @@ pub(super) struct CommandSupervisor<'c> {
 
 impl<'c> CommandSupervisor<'c> {
     /// Supervises a command that was asked for just now.
-    pub(super) fn new(context: StartContext<'c>, reload: Arc<Notify>, main_process: Option<Arc<MainProcess>>) -> Self {
+    pub(super) fn new(
+        context: StartContext<'c>,
+        job: JobControl<'c>,
+        reload: Arc<Notify>,
+        main_process: Option<Arc<MainProcess>>,
+    ) -> Self {
         let deadline = context.config.timeout.map(|limit| Instant::now() + limit);
-        Self { context, reload, running: None, main_process, early: Vec::new(), deadline, draining: None, cause: None }
+        Self {
+            context,
+            reload,
+            running: None,
+            job,
+            main_process,
+            early: Vec::new(),
+            deadline,
+            draining: None,
+            cause: None,
+        }
     }
 
     /// Returns the cause for which the command was asked to end.
@@ -86,11 +103,9 @@ impl<'c> CommandSupervisor<'c> {
             Event::Started(running) => self.started(running),
             Event::NotStarted(error) => return Err(self.context.explain(error)),
             Event::Ended(status) => return Ok(Some(exit::code_of_status(status, self.cause))),
-            Event::Stopped(signal) => {
-                if let Some(running) = self.running.as_ref().filter(|_| self.context.config.is_interactive()) {
-                    terminal::stopped(running, signal)?;
-                }
-            }
+            Event::Stopped(signal) => self.stopped(signal)?,
+            Event::AllStopped => self.job.everything_stopped()?,
+            Event::Lost(message) => return Err(anyhow!("{message}; the sandbox ends")),
             Event::OutOfTime => {
                 self.ask_to_end(EndCause::TimeOut);
                 self.log_end(Severity::Critical, None);
@@ -118,25 +133,31 @@ impl<'c> CommandSupervisor<'c> {
             command: Some(&cmd),
             reason: None,
         });
-        self.early.drain(..).for_each(|number| forward(&running, number));
+        for number in self.early.drain(..) {
+            forward(&running, number);
+        }
         let running = Arc::new(running);
+        self.job.started(Arc::clone(&running));
         if let Some(process) = &self.main_process {
             process.set_running(Arc::clone(&running));
         }
         self.running = Some(running);
     }
 
+    /// Handles a stop of the command.
+    fn stopped(&mut self, signal: i32) -> anyhow::Result<()> {
+        // A command that is told to end must be able to.
+        if self.is_ending() { Ok(self.job.resume()?) } else { Ok(self.job.command_stopped(signal)?) }
+    }
+
     /// Takes a signal to the supervisor.
     ///
     /// # Errors
-    /// The terminal cannot be handed over.
+    /// The terminal is gone, or init is.
     pub(super) fn signal(&mut self, signal: Received) -> anyhow::Result<()> {
         let number = signal.number;
         match signals::action(signal, self.context.config.is_interactive()) {
-            // Continued by the caller's shell, in its foreground or not.
-            SignalAction::Forward if number == Signal::CONT.as_raw() && self.context.config.is_interactive() => {
-                self.running.as_ref().map_or(Ok(()), |running| terminal::resume(running))?;
-            }
+            SignalAction::Forward if self.job.takes(number) => self.job.signal(number)?,
             SignalAction::Forward => self.forward(number),
             // Only the first one waits.
             SignalAction::Terminate if !self.is_ending() && !self.context.config.drain.is_zero() => {

@@ -2,6 +2,7 @@
 
 mod command_supervisor;
 mod event_queue;
+mod job_control;
 mod start_failure;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +22,10 @@ use crate::config::{CommandTerminal, Config};
 use crate::exit::Ended;
 use crate::logging;
 use crate::startup::Sandbox;
-use crate::terminal::Terminal;
+use crate::terminal::Console;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
+use job_control::JobControl;
 use start_failure::StartContext;
 
 /// Time by which init ends everything later than the supervisor at a time-out.
@@ -34,18 +36,18 @@ const SLACK: Duration = Duration::from_secs(1);
 /// # Errors
 /// The command did not start, or init or a task of the supervisor ended.
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
-    let terminal = config.is_interactive().then(Terminal::lend).transpose()?;
-    let ended = supervise(config, &mut sandbox).await;
+    let mut console = sandbox.console.take();
+    let ended = supervise(config, &mut sandbox, console.as_mut()).await;
     sandbox.enter(if ended.is_ok() { Phase::Draining } else { Phase::Failed });
     sandbox.launcher.kill();
     // They need no process any more; meanwhile the kernel removes those.
     for reporter in std::mem::take(&mut sandbox.reporters) {
         reporter.finish().await;
     }
-    // Every process ends before the terminal is taken back, and before anything made for them is removed.
+    // Every process ends before the terminal is given back, and before anything made for them is removed.
     sandbox.launcher.end();
-    drop(terminal);
     flush(&mut sandbox).await;
+    drop(console);
     if let Some(process) = sandbox.main_process.take() {
         process.end(ended.as_ref().map_or(1, |ended| ended.code), CLIENTS).await;
     }
@@ -107,14 +109,16 @@ async fn flush(sandbox: &mut Sandbox) {
 }
 
 /// Supervises the command from its start to its end.
-async fn supervise(config: &Config, sandbox: &mut Sandbox) -> anyhow::Result<Ended> {
-    let events = start(config, sandbox)?;
+async fn supervise(config: &Config, sandbox: &mut Sandbox, mut console: Option<&mut Console>) -> anyhow::Result<Ended> {
+    let events = start(config, sandbox, console.as_deref_mut())?;
     if let Some(sessions) = sandbox.sessions.take() {
         sandbox.tasks.spawn("session with the gateway", sessions.run());
     }
     let (environment, granted) = (&sandbox.environment, &sandbox.granted);
     let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
-    let mut command = CommandSupervisor::new(context, Arc::clone(&sandbox.reload), sandbox.main_process.clone());
+    let launcher = Arc::clone(&sandbox.launcher);
+    let job = JobControl::new(&launcher, console);
+    let mut command = CommandSupervisor::new(context, job, Arc::clone(&sandbox.reload), sandbox.main_process.clone());
     let code = loop {
         let code = tokio::select! {
             event = events.next() => command.event(event)?,
@@ -177,16 +181,20 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
 }
 
 /// Asks init for the command. Its events arrive in the queue.
-fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> {
+fn start(config: &Config, sandbox: &Sandbox, console: Option<&mut Console>) -> anyhow::Result<Arc<EventQueue>> {
+    let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
+    let has_keyboard = console.is_some();
+    logging::before_output();
+    let is_foreground = console.map_or(Ok(false), Console::attach)?;
     let variables = sandbox.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
     let command = Command {
         arguments: config.command.clone(),
         environment: variables.collect(),
         directories: sandbox.directories.clone(),
         session: match config.terminal {
-            CommandTerminal::None => Session::New,
-            CommandTerminal::Callers => Session::Foreground,
             CommandTerminal::Own => Session::Terminal,
+            CommandTerminal::Callers(_) if has_keyboard => Session::Job { is_foreground },
+            CommandTerminal::Callers(_) => Session::New,
         },
         ignored: IgnoredSignals::Kept,
     };
@@ -196,8 +204,10 @@ fn start(config: &Config, sandbox: &Sandbox) -> anyhow::Result<Arc<EventQueue>> 
     }
     let events = Arc::new(EventQueue::default());
     let sender = Arc::clone(&events);
-    let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
-    logging::before_output();
-    sandbox.launcher.start(&command, streams.as_fds(), Box::new(move |event| sender.push(event)))?;
+    let (descriptors, listener) = (streams.as_fds()?, Box::new(move |event| sender.push(event)));
+    match streams.terminal().filter(|_| has_keyboard) {
+        Some(terminal) => sandbox.launcher.start_job(&command, descriptors, terminal, listener)?,
+        None => sandbox.launcher.start(&command, descriptors, listener)?,
+    }
     Ok(events)
 }

@@ -14,6 +14,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
 use crate::carve_outs::{self, CarveOut, CarveOutError, Places, Restriction};
+use crate::init::KeptPath;
+use crate::init::watch::Kept;
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind, cover};
@@ -44,6 +46,8 @@ pub struct Confinement {
     pub protected: Vec<ProtectedPath>,
     /// Parts of granted folders to take out.
     pub carve_outs: Vec<CarveOut>,
+    /// Kinds of carve-outs whose loss ends the sandbox.
+    pub ends_when_lost: Vec<Restriction>,
     /// Mounted on protected paths that hold secrets, and on hidden ones.
     pub covers: Option<Covers>,
     /// A path that is not masked although it is not granted.
@@ -410,6 +414,24 @@ impl Confinement {
         }
     }
 
+    /// Returns what is kept from the workload by mounts, as they were `enforced`.
+    pub(crate) fn kept(&self, enforced: &Enforced) -> Vec<Kept> {
+        let numbered = self.carve_outs.iter().zip(&enforced.carve_outs).enumerate();
+        let carve_outs = numbered.map(|(number, (carve_out, places))| Kept {
+            path: KeptPath::CarveOut(number),
+            places: places.clone(),
+            is_end: self.ends_when_lost.contains(&carve_out.restriction),
+        });
+        let secrets = self.protected.iter().filter(|protected| protected.holds_secret);
+        let secrets = secrets.map(|secret| &secret.path).filter(|path| enforced.protected.contains(path));
+        let secrets = secrets.map(|path| Kept {
+            path: KeptPath::Secret(path.clone()),
+            places: Places(vec![path.clone()]),
+            is_end: true,
+        });
+        carve_outs.chain(secrets).collect()
+    }
+
     /// The user that commands run as.
     pub(crate) fn user(&self) -> Uid {
         Uid::from_raw(self.identity.uid)
@@ -509,7 +531,8 @@ fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
 /// Longest wait for the refusal of the probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-trait AtStep<T> {
+/// Names the step that failed.
+pub(crate) trait AtStep<T> {
     fn at(self, step: Step) -> Result<T, StepFailed>;
 }
 

@@ -26,6 +26,7 @@ fn confinement() -> Confinement {
         files: None,
         mounts: Vec::new(),
         protected: Vec::new(),
+        ends_when_lost: Vec::new(),
         carve_outs: Vec::new(),
         tmp_bytes: 1024 * 1024,
         covers: None,

@@ -2,16 +2,18 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
-use crate::confine::{Confinement, Step, StepFailed};
+use crate::confine::{AtStep as _, Confinement, Step, StepFailed};
 use crate::init::ipc::{Command, IgnoredSignals, NotStarted, Session};
+use crate::init::leader::{self, Notice};
+use crate::packets;
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
@@ -24,10 +26,32 @@ const FAILURE_BYTES: usize = 4096;
 pub(super) struct Starting {
     /// The supervisor's number for the command.
     pub(super) id: u32,
-    pub(super) pid: Pid,
+    /// Init's own child: the command, or its leader.
+    pub(super) child: Pid,
     pidfd: OwnedFd,
     /// Pipe that receives the failure; exec closes it empty.
     pub(super) failure: OwnedFd,
+    /// True if init's child leads the command's session.
+    is_led: bool,
+    /// The command as its leader starts it; `None` once the leader is gone.
+    leader: Option<Led>,
+}
+
+/// A command that its leader starts.
+#[derive(Debug)]
+struct Led {
+    /// To the leader.
+    socket: OwnedFd,
+    /// The command's process, once the leader has told it.
+    command: Option<(Pid, OwnedFd)>,
+}
+
+/// A command that was executed.
+pub(super) struct Started {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+    /// To the leader of its session, if it has one.
+    pub(super) leader: Option<OwnedFd>,
 }
 
 impl Starting {
@@ -38,17 +62,57 @@ impl Starting {
         Ok(rustix::event::poll(&mut said, Some(&now))? > 0)
     }
 
-    /// Returns the outcome. To be called once `failure` is readable; a failure is written at once.
-    pub(super) fn outcome(self) -> io::Result<Result<(Pid, OwnedFd), NotStarted>> {
-        let mut why = [0; FAILURE_BYTES];
-        match File::from(self.failure).read(&mut why)? {
-            0 => Ok(Ok((self.pid, self.pidfd))),
-            filled => Ok(Err(serde_json::from_slice(why.get(..filled).unwrap_or_default())?)),
+    /// The socket to its leader, if it has one.
+    pub(super) fn leader(&self) -> Option<&OwnedFd> {
+        self.leader.as_ref().map(|leader| &leader.socket)
+    }
+
+    /// Hears one notice of its leader.
+    pub(super) fn hear(&mut self) -> io::Result<()> {
+        let Some(leader) = &mut self.leader else { return Ok(()) };
+        match packets::receive(leader.socket.as_fd()) {
+            Ok(Some((Notice::Forked { pid }, descriptors))) => {
+                leader.command = Pid::from_raw(pid).zip(descriptors.into_iter().next());
+            }
+            // Before exec, by the terminal or the workload; only the command itself may stay stopped.
+            Ok(Some((Notice::Stopped { .. }, _))) => {
+                if let Some((pid, _)) = &leader.command {
+                    let _ = rustix::process::kill_process(*pid, Signal::CONT);
+                }
+            }
+            // Its failure is in the pipe.
+            Ok(Some((Notice::Ended(_), _))) => {}
+            // It was killed.
+            Ok(None) => self.leader = None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
+        Ok(())
+    }
+
+    /// Returns the outcome. To be called once `failure` is readable; a failure is written at once.
+    pub(super) fn outcome(mut self) -> io::Result<Result<Started, NotStarted>> {
+        let mut why = [0; FAILURE_BYTES];
+        let filled = rustix::io::read(&self.failure, &mut why)?;
+        if filled > 0 {
+            return Ok(Err(serde_json::from_slice(why.get(..filled).unwrap_or_default())?));
+        }
+        if self.leader.is_none() && !self.is_led {
+            return Ok(Ok(Started { pid: self.child, pidfd: self.pidfd, leader: None }));
+        }
+        // The leader tells of the command before it closes its end of the pipe.
+        if self.leader.as_ref().is_some_and(|leader| leader.command.is_none()) {
+            self.hear()?;
+        }
+        Ok(match self.leader {
+            Some(Led { socket, command: Some((pid, pidfd)) }) => Ok(Started { pid, pidfd, leader: Some(socket) }),
+            _ => Err(NotStarted::Init { what: "the leader of its session was killed".to_owned() }),
+        })
     }
 }
 
-/// Starts `command` under `confined`, with `streams` as its standard input, output and error.
+/// Starts `command` under `confined`, with `streams` as its standard input, output and error, and its terminal if it has a
+/// [`Session::Job`].
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
     id: u32,
@@ -57,74 +121,121 @@ pub(super) fn start(
 ) -> Result<Starting, NotStarted> {
     let wrong = |what: &str| NotStarted::Init { what: what.to_owned() };
     let (confinement, filter) = confined.ok_or_else(|| wrong("init is not confined yet"))?;
-    let streams: &[OwnedFd; 3] = streams.try_into().map_err(|_| wrong("a command has three standard streams"))?;
+    let (streams, terminal) = match (streams, command.session) {
+        ([input, output, errors], Session::New | Session::Terminal) => ([input, output, errors], None),
+        ([input, output, errors, terminal], Session::Job { is_foreground }) => {
+            ([input, output, errors], Some((terminal, is_foreground)))
+        }
+        _ => return Err(wrong("a command has three standard streams, and a job a terminal")),
+    };
     let program = Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
     let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
     let (failure, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
-    match sys::clone_process(0).map_err(system)? {
-        Cloned::Child => {
-            let why = become_command(confinement, filter, command, &program, streams);
-            // Only init reads the pipe; without init there is no one to report to.
-            let text = serde_json::to_vec(&why).unwrap_or_default();
-            let _ = File::from(writer).write_all(&text);
-            sys::exit_now(127)
+    let prepared = Prepared { confinement, filter, command, program, streams };
+    match terminal {
+        None => {
+            let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
+                end_with(writer, &prepared.start_session().map_or_else(NotStarted::Step, |()| prepared.execute()))
+            };
+            Ok(Starting { id, child: pid, pidfd, failure, is_led: false, leader: None })
         }
-        Cloned::Parent { pid, pidfd } => Ok(Starting { id, pid, pidfd, failure }),
+        Some((terminal, is_foreground)) => {
+            let (ours, theirs) = leader::sockets().map_err(system)?;
+            let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
+                end_with(writer, &prepared.lead(theirs, terminal, is_foreground))
+            };
+            let leader = Some(Led { socket: ours, command: None });
+            Ok(Starting { id, child: pid, pidfd, failure, is_led: true, leader })
+        }
     }
+}
+
+/// Ends a child that did not become the command, and says why.
+fn end_with(writer: OwnedFd, why: &NotStarted) -> ! {
+    // Only init reads the pipe; without init there is no one to report to.
+    let text = serde_json::to_vec(why).unwrap_or_default();
+    let _ = File::from(writer).write_all(&text);
+    sys::exit_now(127)
 }
 
 /// The last of the signals with names (signal(7)).
 const LAST_SIGNAL: i32 = 31;
 
-/// Confines the calling process and executes the command; returns only on failure.
-fn become_command(
-    confinement: &Confinement,
-    filter: &Filter,
-    command: &Command,
-    program: &Program,
-    streams: &[OwnedFd; 3],
-) -> NotStarted {
-    if command.ignored == IgnoredSignals::Reset {
-        // Those whose action cannot be changed have their default one.
-        (1..=LAST_SIGNAL).for_each(|signal| drop(sys::default_signal(signal)));
+/// A command as a child of init starts it.
+struct Prepared<'c> {
+    confinement: &'c Confinement,
+    filter: &'c Filter,
+    command: &'c Command,
+    program: Program,
+    streams: [&'c OwnedFd; 3],
+}
+
+impl Prepared<'_> {
+    /// Starts a session that the command leads.
+    fn start_session(&self) -> Result<(), StepFailed> {
+        rustix::process::setsid().at(Step::Session)?;
+        match self.command.session {
+            Session::Terminal => take_terminal(self.streams[0]),
+            Session::New | Session::Job { .. } => Ok(()),
+        }
     }
-    let steps = set_up_session_and_stdio(command.session, confinement, streams)
-        .and_then(|()| confinement.apply_to_child(filter, &command.directories));
-    match steps {
-        Ok(()) => program.exec(),
-        Err(failed) => NotStarted::Step(failed),
+
+    /// Starts the command in a session with `terminal`, and leads that to its end; returns only on failure.
+    fn lead(&self, socket: OwnedFd, terminal: &OwnedFd, is_foreground: bool) -> NotStarted {
+        let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
+        let begun = rustix::process::setsid().at(Step::Session).and_then(|_| take_terminal(terminal));
+        if let Err(failed) = begun {
+            return NotStarted::Step(failed);
+        }
+        let (command, pidfd) = match sys::clone_process(0) {
+            Ok(Cloned::Parent { pid, pidfd }) => (pid, pidfd),
+            Ok(Cloned::Child) => {
+                return start_group(terminal, is_foreground).map_or_else(NotStarted::Step, |()| self.execute());
+            }
+            Err(error) => return system(error),
+        };
+        leader::run(socket, terminal, command, &pidfd)
+    }
+
+    /// Confines the calling process and executes the command; returns only on failure.
+    fn execute(&self) -> NotStarted {
+        if self.command.ignored == IgnoredSignals::Reset {
+            // Those whose action cannot be changed have their default one.
+            for signal in 1..=LAST_SIGNAL {
+                let _ = sys::default_signal(signal);
+            }
+        }
+        let steps =
+            self.take_streams().and_then(|()| self.confinement.apply_to_child(self.filter, &self.command.directories));
+        match steps {
+            Ok(()) => self.program.exec(),
+            Err(failed) => NotStarted::Step(failed),
+        }
+    }
+
+    /// Takes the standard streams, and marks all other descriptors close-on-exec.
+    fn take_streams(&self) -> Result<(), StepFailed> {
+        let [input, output, errors] = self.streams;
+        rustix::stdio::dup2_stdin(input).at(Step::StandardStreams)?;
+        rustix::stdio::dup2_stdout(output).at(Step::StandardStreams)?;
+        rustix::stdio::dup2_stderr(errors).at(Step::StandardStreams)?;
+        sys::close_on_exec_from(3).at(Step::Descriptors)
     }
 }
 
-/// Sets up session, terminal and standard streams, and marks all other descriptors close-on-exec.
-fn set_up_session_and_stdio(
-    session: Session,
-    confinement: &Confinement,
-    [input, output, errors]: &[OwnedFd; 3],
-) -> Result<(), StepFailed> {
-    let failed = |step| move |errno: rustix::io::Errno| StepFailed { step, errno: errno.raw_os_error() };
-    match session {
-        Session::New => {
-            rustix::process::setsid().map_err(failed(Step::Session))?;
-        }
-        Session::Terminal => {
-            rustix::process::setsid().map_err(failed(Step::Session))?;
-            // The workload may open its own terminal by name, as tmux does.
-            let owner = confinement.user();
-            rustix::fs::fchown(input, Some(owner), None).map_err(failed(Step::Terminal))?;
-            rustix::process::ioctl_tiocsctty(input).map_err(failed(Step::Terminal))?;
-        }
-        Session::Foreground => {
-            rustix::process::setpgid(None, None).map_err(failed(Step::Session))?;
-            // Signals are still blocked, so taking the terminal from the background stops no process.
-            rustix::termios::tcsetpgrp(input.as_fd(), rustix::process::getpid()).map_err(failed(Step::Terminal))?;
-        }
+/// Makes `terminal` the controlling one of the session that the calling process leads.
+fn take_terminal(terminal: &OwnedFd) -> Result<(), StepFailed> {
+    rustix::process::ioctl_tiocsctty(terminal).at(Step::Terminal)
+}
+
+/// Starts a process group, in the foreground of `terminal` if it is meant to be.
+fn start_group(terminal: &OwnedFd, is_foreground: bool) -> Result<(), StepFailed> {
+    rustix::process::setpgid(None, None).at(Step::Session)?;
+    if is_foreground {
+        // Signals are still blocked, so taking the terminal from the background stops no process.
+        rustix::termios::tcsetpgrp(terminal, rustix::process::getpid()).at(Step::Terminal)?;
     }
-    rustix::stdio::dup2_stdin(input).map_err(failed(Step::StandardStreams))?;
-    rustix::stdio::dup2_stdout(output).map_err(failed(Step::StandardStreams))?;
-    rustix::stdio::dup2_stderr(errors).map_err(failed(Step::StandardStreams))?;
-    sys::close_on_exec_from(3)
-        .map_err(|error| StepFailed { step: Step::Descriptors, errno: error.raw_os_error().unwrap_or(0) })
+    Ok(())
 }
 
 /// Arguments of execve(2), prepared.

@@ -18,8 +18,14 @@ pub(crate) enum Request {
     Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
     /// Open a terminal.
     OpenTerminal { id: u32 },
-    /// Start a command; carries its three standard streams.
+    /// Start a command; carries its three standard streams, and for [`Session::Job`] its terminal.
     Start { id: u32, command: Command },
+    /// Continue the process group of a running command, in the foreground of its terminal or in its background.
+    Continue { id: u32, is_foreground: bool },
+    /// Stop every process of the sandbox but init.
+    StopAll { id: u32 },
+    /// Continue those that were stopped for that, if the carve-outs are still kept.
+    ContinueAll,
     /// Send a signal to the process group of a running command.
     Signal { id: u32, signal: i32 },
     /// End the sandbox after this time.
@@ -47,10 +53,32 @@ pub(crate) enum Reply {
     NotStarted { id: u32, why: NotStarted },
     /// The command was stopped by a signal.
     Stopped { id: u32, signal: i32 },
+    /// Every process of the sandbox but init is stopped.
+    AllStopped { id: u32 },
+    /// Paths are no longer kept from the workload.
+    Lost(Loss),
     /// The command ended.
     Exited { id: u32, status: Status },
     /// The time set by [`Request::EndAfter`] has passed.
     OutOfTime,
+}
+
+/// Paths that are no longer kept from the workload, as they were replaced outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The paths.
+    pub paths: Vec<KeptPath>,
+    /// True if init ends the sandbox for it.
+    pub is_end: bool,
+}
+
+/// A path that is kept from the workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeptPath {
+    /// The carve-out with this number.
+    CarveOut(usize),
+    /// A file or folder that holds secrets.
+    Secret(PathBuf),
 }
 
 /// A command to start.
@@ -82,10 +110,13 @@ pub enum IgnoredSignals {
 pub enum Session {
     /// A new session without a terminal.
     New,
-    /// The supervisor's session, as foreground process group of its terminal.
-    Foreground,
-    /// A new session with the standard input as its terminal.
+    /// A new session, which the command leads, with the standard input as its terminal.
     Terminal,
+    /// A new session that another process leads, with a terminal that can stop the command.
+    Job {
+        /// True if the command is in the foreground of the terminal from the start.
+        is_foreground: bool,
+    },
 }
 
 /// Exit status of a command.

@@ -5,7 +5,10 @@
 
 mod child;
 pub(crate) mod ipc;
+mod leader;
 mod serve;
+mod suspend;
+pub(crate) mod watch;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +21,7 @@ use crate::privilege::is_root_mapped;
 use crate::switches;
 use crate::sys::{self, Cloned};
 use ipc::Reply;
-pub use ipc::{Command, IgnoredSignals, NotStarted, Session, Status};
+pub use ipc::{Command, IgnoredSignals, KeptPath, Loss, NotStarted, Session, Status};
 
 /// Failure to start init.
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -13,8 +13,11 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
-use crate::init::child::{self, Starting};
+use crate::init::child::{self, Started, Starting};
 use crate::init::ipc::{Reply, Request, Status};
+use crate::init::leader::{Notice, Order};
+use crate::init::suspend::{self, Suspended};
+use crate::init::watch::Watch;
 use crate::packets;
 use crate::pty;
 use crate::sandbox_files;
@@ -58,8 +61,16 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     if !is_up {
         return;
     }
-    let mut server =
-        Server { socket, files, confined: None, starting: Vec::new(), running: HashMap::new(), deadline: None };
+    let mut server = Server {
+        socket,
+        files,
+        confined: None,
+        watch: None,
+        starting: Vec::new(),
+        running: HashMap::new(),
+        suspended: Suspended::default(),
+        deadline: None,
+    };
     if let Err(error) = server.serve() {
         // The supervisor reports it as the cause of the end, if it still runs.
         let _ = packets::send(socket.as_fd(), &Reply::Failed(error.to_string()), &[]);
@@ -94,8 +105,8 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError>
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
     }
-    // Job control of the caller's shell must not stop init, which ends the sandbox in time.
-    rustix::process::setpgid(None, None).map_err(at("leave the caller's job"))?;
+    // Job control of the caller's shell must not stop init, which ends the sandbox in time, and its terminal is nobody's inside.
+    rustix::process::setsid().map_err(at("leave the caller's session"))?;
     harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     // If a caller left SIGCHLD ignored, the kernel would reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
@@ -105,7 +116,7 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError>
         .map_err(at("make its mounts private (a container's AppArmor or seccomp profile may forbid mounts)"))?;
     mount_terminals().map_err(at("mount pseudo-terminals of its own on /dev/pts"))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
-    sys::close_all_but(socket).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
+    sys::close_all_but(&[socket]).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     match isolation {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -121,21 +132,15 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError>
     rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))
 }
 
-/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx
-/// opens terminals of the instance beside it. The caller's terminal stays where ttyname(3) finds it.
+/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx opens
+/// terminals of the instance beside it, of which there are as many as a busy desktop has: the kernel's are counted for all.
 fn mount_terminals() -> rustix::io::Result<()> {
-    if rustix::fs::stat("/dev/pts").is_err() {
-        return Ok(());
-    }
-    let terminal = rustix::termios::ttyname(rustix::stdio::stdin(), Vec::new());
-    let terminal = terminal.and_then(|name| rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()));
+    match rustix::fs::stat("/dev/pts") {
+        Err(Errno::NOENT) => return Ok(()),
+        data => data?,
+    };
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, Some(c"newinstance,ptmxmode=0666,mode=0600"))?;
-    // Neither exists if standard input is no terminal or the host lacks the device.
-    if let Ok(terminal) = terminal {
-        let _ = rustix::mount::mount_bind(format!("/proc/self/fd/{}", terminal.as_raw_fd()), "/dev/console");
-    }
-    Ok(())
+    rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, Some(c"newinstance,ptmxmode=0666,mode=0600,max=256"))
 }
 
 /// Detaches from the supervisor's standard input and output, so that their other ends see the end when the supervisor
@@ -156,6 +161,8 @@ struct Running {
     id: u32,
     /// Stops since the supervisor last sent it a signal.
     stops: u32,
+    /// To the leader of its session, if it has one.
+    leader: Option<OwnedFd>,
 }
 
 struct Server<'s> {
@@ -163,41 +170,112 @@ struct Server<'s> {
     /// The file system of the sandbox's files, until it is mounted.
     files: Option<OwnedFd>,
     confined: Option<(Confinement, Filter)>,
+    /// What is kept from the workload by mounts.
+    watch: Option<Watch>,
     /// Children that have not executed their commands yet.
     starting: Vec<Starting>,
     /// Running commands.
     running: HashMap<Pid, Running>,
+    /// What is stopped with the caller's job.
+    suspended: Suspended,
     /// End of the sandbox, enforced by init even if the supervisor is stopped.
     deadline: Option<Instant>,
+}
+
+/// A source of work that is ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Request,
+    Children,
+    Mounts,
+    /// The leader of the command with this process.
+    Leader(Pid),
+    /// The leader of the command that starts with this number.
+    LeaderOfStarting(u32),
+    /// The outcome of the command that starts with this number.
+    Outcome(u32),
 }
 
 impl Server<'_> {
     fn serve(&mut self) -> io::Result<()> {
         let children = sys::child_signals()?;
+        let mut has_mount_changes = false;
         loop {
-            let sources = [self.socket, &children].into_iter().chain(self.starting.iter().map(|start| &start.failure));
-            let mut ready: Vec<_> = sources.map(|source| PollFd::new(source, PollFlags::IN)).collect();
-            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return self.reply(&Reply::OutOfTime);
             }
-            // Deadlines are at most a year away, which fits every clock.
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match rustix::event::poll(&mut ready, left.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+            if self.watch.as_ref().is_some_and(|watch| watch.due_in(has_mount_changes).is_zero()) {
+                has_mount_changes = false;
+                if self.look_for_losses()? {
+                    return Ok(());
+                }
             }
-            let ready: Vec<_> = ready.iter().map(|source| !source.revents().is_empty()).collect();
+            let ready = self.wait(&children, has_mount_changes)?;
+            has_mount_changes |= ready.contains(&Ready::Mounts);
             // A command starts before it ends, so its start is reported first.
-            self.collect_started(&ready[2..])?;
-            if ready[1] {
+            for source in &ready {
+                match source {
+                    Ready::Outcome(id) => self.collect_started(*id)?,
+                    Ready::LeaderOfStarting(id) => self.hear_starting(*id)?,
+                    _ => {}
+                }
+            }
+            for source in &ready {
+                if let Ready::Leader(pid) = source {
+                    self.hear(*pid)?;
+                }
+            }
+            if ready.contains(&Ready::Children) {
                 drain(&children)?;
                 self.reap()?;
             }
-            if ready[0] && !self.serve_one()? {
+            if ready.contains(&Ready::Request) && !self.serve_one()? {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits for work, or for the next time to do some.
+    fn wait(&self, children: &OwnedFd, has_mount_changes: bool) -> io::Result<Vec<Ready>> {
+        let mut sources = vec![
+            (Ready::Request, PollFd::new(self.socket, PollFlags::IN)),
+            (Ready::Children, PollFd::new(children, PollFlags::IN)),
+        ];
+        // A change that is known already is looked at in a moment.
+        if let Some(watch) = self.watch.as_ref().filter(|_| !has_mount_changes) {
+            sources.push((Ready::Mounts, PollFd::new(watch.table(), PollFlags::PRI)));
+        }
+        for starting in &self.starting {
+            sources.push((Ready::Outcome(starting.id), PollFd::new(&starting.failure, PollFlags::IN)));
+            let leader = starting.leader().map(|leader| PollFd::new(leader, PollFlags::IN));
+            sources.extend(leader.map(|leader| (Ready::LeaderOfStarting(starting.id), leader)));
+        }
+        for (pid, running) in &self.running {
+            let leader = running.leader.as_ref().map(|leader| PollFd::new(leader, PollFlags::IN));
+            sources.extend(leader.map(|leader| (Ready::Leader(*pid), leader)));
+        }
+        let (names, mut polled): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
+        let deadline = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let look = self.watch.as_ref().map(|watch| watch.due_in(has_mount_changes));
+        // Deadlines are at most a year away, which fits every clock.
+        let left = deadline.into_iter().chain(look).min().and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut polled, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let is_ready = polled.iter().map(|source| !source.revents().is_empty());
+        Ok(names.into_iter().zip(is_ready).filter(|(_, is_ready)| *is_ready).map(|(name, _)| name).collect())
+    }
+
+    /// Looks for paths that are no longer kept; returns true if the sandbox ends for it.
+    fn look_for_losses(&mut self) -> io::Result<bool> {
+        let Some(watch) = &mut self.watch else { return Ok(false) };
+        let loss = watch.look()?;
+        let is_end = loss.is_end;
+        if !loss.paths.is_empty() {
+            self.reply(&Reply::Lost(loss))?;
+        }
+        Ok(is_end)
     }
 
     /// Serves one request; returns false at the end of the socket.
@@ -207,6 +285,7 @@ impl Server<'_> {
             Request::Confine(mut confinement) => {
                 match confinement.apply_to_init(self.files.take(), || receive_network(self.socket)) {
                     Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
+                        self.watch = Watch::new(confinement.kept(&enforced))?;
                         self.confined = Some((*confinement, filter));
                         let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
                         packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;
@@ -223,7 +302,7 @@ impl Server<'_> {
                 Ok(starting) => self.starting.push(starting),
                 Err(why) => self.reply(&Reply::NotStarted { id, why })?,
             },
-            Request::OpenTerminal { id } => match pty::open_master() {
+            Request::OpenTerminal { id } => match self.open_terminal() {
                 Ok(master) => packets::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -232,40 +311,80 @@ impl Server<'_> {
             },
             Request::EndAfter(time) => self.deadline = Instant::now().checked_add(time),
             Request::Signal { id, signal } => {
-                let known = self.running.iter_mut().find(|(_, known)| known.id == id);
-                let pid = known.map(|(pid, running)| {
-                    running.stops = 0;
-                    *pid
-                });
                 // A command that has just ended needs no signal.
-                if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+                if let (Some((pid, _)), Some(signal)) = (self.running(id), Signal::from_named_raw(signal)) {
                     let _ = rustix::process::kill_process_group(pid, signal);
                 }
+            }
+            Request::Continue { id, is_foreground } => {
+                if let Some((pid, running)) = self.running(id) {
+                    let order = Order::Continue { is_foreground };
+                    let ordered = running.leader.as_ref().map(|leader| packets::send(leader.as_fd(), &order, &[]));
+                    if !matches!(ordered, Some(Ok(()))) {
+                        let _ = rustix::process::kill_process_group(pid, Signal::CONT);
+                    }
+                }
+            }
+            Request::StopAll { id } => {
+                self.suspended.stop_all();
+                self.reply(&Reply::AllStopped { id })?;
+            }
+            Request::ContinueAll => {
+                // What was replaced while nobody could read it must not be read now.
+                if self.look_for_losses()? {
+                    return Ok(false);
+                }
+                self.suspended.continue_all();
             }
         }
         Ok(true)
     }
 
-    /// Collects the outcomes of starting children whose pipes are `ready`: a failure, or nothing if exec closed the
-    /// pipe.
-    fn collect_started(&mut self, ready: &[bool]) -> io::Result<()> {
-        let (heard, silent) = std::mem::take(&mut self.starting)
-            .into_iter()
-            .zip(ready.iter().copied().chain(std::iter::repeat(false)))
-            .partition::<Vec<_>, _>(|(_, ready)| *ready);
-        self.starting = silent.into_iter().map(|(starting, _)| starting).collect();
-        for (starting, _) in heard {
-            let id = starting.id;
-            match starting.outcome()? {
-                Ok((pid, pidfd)) => {
-                    self.running.insert(pid, Running { id, stops: 0 });
-                    let pid = pid.as_raw_nonzero().get();
-                    packets::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])?;
-                }
-                Err(why) => self.reply(&Reply::NotStarted { id, why })?,
+    /// Opens a terminal, which is the user's of commands: they may open it by name, as tmux does.
+    fn open_terminal(&self) -> io::Result<OwnedFd> {
+        let owner = self.confined.as_ref().map(|(confinement, _)| confinement.user());
+        pty::open_master(owner)
+    }
+
+    /// Returns a running command, which the supervisor has something to say of.
+    fn running(&mut self, id: u32) -> Option<(Pid, &mut Running)> {
+        let (pid, running) = self.running.iter_mut().find(|(_, running)| running.id == id)?;
+        running.stops = 0;
+        Some((*pid, running))
+    }
+
+    /// Collects the outcome of a starting child: a failure, or nothing if exec closed the pipe.
+    fn collect_started(&mut self, id: u32) -> io::Result<()> {
+        let Some(index) = self.starting.iter().position(|starting| starting.id == id) else { return Ok(()) };
+        match self.starting.remove(index).outcome()? {
+            Ok(Started { pid, pidfd, leader }) => {
+                self.running.insert(pid, Running { id, stops: 0, leader });
+                let pid = pid.as_raw_nonzero().get();
+                packets::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])
+            }
+            Err(why) => self.reply(&Reply::NotStarted { id, why }),
+        }
+    }
+
+    /// Hears the leader of a starting command.
+    fn hear_starting(&mut self, id: u32) -> io::Result<()> {
+        self.starting.iter_mut().find(|starting| starting.id == id).map_or(Ok(()), Starting::hear)
+    }
+
+    /// Hears the leader of a running command.
+    fn hear(&mut self, pid: Pid) -> io::Result<()> {
+        let Some(running) = self.running.get_mut(&pid) else { return Ok(()) };
+        let Some(leader) = &running.leader else { return Ok(()) };
+        match packets::receive(leader.as_fd())? {
+            Some((Notice::Stopped { signal }, _)) => self.report_stop(pid, signal),
+            Some((Notice::Ended(status), _)) => self.report_end(pid, status),
+            Some((Notice::Forked { .. }, _)) => Ok(()),
+            None => {
+                // It was killed, and the command is init's child now.
+                running.leader = None;
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Reaps every child that changed state, including orphans.
@@ -278,27 +397,37 @@ impl Server<'_> {
                 Err(errno) => return Err(errno.into()),
             };
             // It may have executed its command since the last poll.
-            if let Some(index) = self.starting.iter().position(|starting| starting.pid == pid) {
-                let mut ready = vec![false; self.starting.len()];
-                ready[index] = ended_status(status).is_some() || self.starting[index].is_decided()?;
-                self.collect_started(&ready)?;
-                // Stopped before exec, by the terminal or the workload; only the command itself may stay stopped.
-                if !ready[index] {
+            if let Some(starting) = self.starting.iter().find(|starting| starting.child == pid) {
+                if ended_status(status).is_some() || starting.is_decided()? {
+                    self.collect_started(starting.id)?;
+                } else {
+                    // Stopped before exec, by the terminal or the workload; only the command itself may stay stopped.
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
                 }
             }
-            let Some(running) = self.running.get_mut(&pid) else { continue };
-            let id = running.id;
-            if let Some(signal) = status.stopping_signal() {
-                running.stops += 1;
-                if running.stops <= MAX_STOP_REPORTS {
-                    self.reply(&Reply::Stopped { id, signal })?;
-                }
-            } else if let Some(status) = ended_status(status) {
-                self.running.remove(&pid);
-                self.reply(&Reply::Exited { id, status })?;
+            match (status.stopping_signal(), ended_status(status)) {
+                (Some(signal), _) => self.report_stop(pid, signal)?,
+                (None, Some(status)) => self.report_end(pid, status)?,
+                (None, None) => {}
             }
         }
+    }
+
+    /// Reports that a process was stopped, if it is a command.
+    fn report_stop(&mut self, pid: Pid, signal: i32) -> io::Result<()> {
+        let Some(running) = self.running.get_mut(&pid) else { return Ok(()) };
+        running.stops += 1;
+        let id = running.id;
+        if running.stops > MAX_STOP_REPORTS {
+            return Ok(());
+        }
+        self.reply(&Reply::Stopped { id, signal })
+    }
+
+    /// Reports that a process ended, if it is a command.
+    fn report_end(&mut self, pid: Pid, status: Status) -> io::Result<()> {
+        let Some(Running { id, .. }) = self.running.remove(&pid) else { return Ok(()) };
+        self.reply(&Reply::Exited { id, status })
     }
 
     fn reply(&self, reply: &Reply) -> io::Result<()> {
@@ -306,7 +435,7 @@ impl Server<'_> {
     }
 }
 
-fn ended_status(status: WaitStatus) -> Option<Status> {
+pub(super) fn ended_status(status: WaitStatus) -> Option<Status> {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Some(Status::Exited(code)),
         (None, Some(signal)) => Some(Status::Killed(signal)),
@@ -315,7 +444,7 @@ fn ended_status(status: WaitStatus) -> Option<Status> {
 }
 
 /// Empties a signalfd; waiting yields the details.
-fn drain(signals: &OwnedFd) -> io::Result<()> {
+pub(super) fn drain(signals: &OwnedFd) -> io::Result<()> {
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     loop {
         match rustix::io::read(signals, &mut record) {
@@ -357,14 +486,9 @@ fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
 }
 
 fn children_of(parent: Pid) -> Vec<Pid> {
-    let parent_of = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse::<i32>().ok()
-    };
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let children = numbers.filter(|pid| parent_of(*pid) == Some(parent.as_raw_nonzero().get()));
-    children.filter_map(Pid::from_raw).collect()
+    let own = parent.as_raw_nonzero().get();
+    let children = suspend::processes().into_iter().filter(|(_, parent, _)| *parent == own);
+    children.filter_map(|(pid, ..)| Pid::from_raw(pid)).collect()
 }
 
 /// Formats an error and its causes on one line.

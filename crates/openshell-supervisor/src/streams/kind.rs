@@ -24,6 +24,8 @@ pub(super) enum Treatment {
     RelaySocket,
     /// Pass one end of a pipe; a thread copies between the other end and the descriptor.
     RelayFile,
+    /// Pass a terminal of the sandbox's own.
+    OwnTerminal,
     /// Fail the start; the text describes what the command could do with the descriptor.
     Refuse(&'static str),
 }
@@ -120,9 +122,11 @@ impl Kind {
 
     /// Treatment of each kind.
     pub(super) fn treatment(self) -> Treatment {
-        use Treatment::{Pass, Refuse, RelayFile, RelaySocket};
+        use Treatment::{OwnTerminal, Pass, Refuse, RelayFile, RelaySocket};
         match self {
-            Self::Pipe | Self::RegularFile | Self::Terminal | Self::PlainDevice | Self::ConnectedUnix => Pass,
+            Self::Pipe | Self::RegularFile | Self::PlainDevice | Self::ConnectedUnix => Pass,
+            // Whoever has the caller's terminal can read what is typed there, also for others.
+            Self::Terminal => OwnTerminal,
             // An ended socket could be connected again. The relay copies what arrived before the end, then passes the
             // end on.
             Self::ConnectedStream | Self::EndedStream => RelaySocket,

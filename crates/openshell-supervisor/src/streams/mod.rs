@@ -3,13 +3,15 @@
 mod kind;
 mod relay;
 pub mod retained;
+mod terminal;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -18,6 +20,7 @@ use crate::pty::Terminal;
 use kind::{Kind, Treatment};
 use relay::{Direction, Relay, Tapped};
 use retained::{Output, Tap};
+pub use terminal::TerminalRelay;
 
 /// Names of the streams in messages.
 const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
@@ -39,7 +42,15 @@ pub enum StreamError {
 /// The caller's standard streams with their treatment.
 #[derive(Debug)]
 pub struct Inspected<'s> {
-    given: [(BorrowedFd<'s>, Treatment); 3],
+    given: [Given<'s>; 3],
+}
+
+/// A standard stream of the caller.
+#[derive(Clone, Copy, Debug)]
+struct Given<'s> {
+    fd: BorrowedFd<'s>,
+    kind: Kind,
+    treatment: Treatment,
 }
 
 /// Examines the caller's standard input, output and error.
@@ -47,12 +58,12 @@ pub struct Inspected<'s> {
 /// # Errors
 /// A stream cannot be examined, or is of a kind that no command may have.
 pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamError> {
-    let mut given = streams.map(|stream| (stream, Treatment::Pass));
-    for ((fd, treatment), stream) in given.iter_mut().zip(NAMES) {
-        let kind = kind::of(*fd).map_err(|source| StreamError::Inspect { stream, source })?;
-        *treatment = kind.treatment();
-        if let Treatment::Refuse(danger) = *treatment {
-            return Err(StreamError::Refused { stream, kind: Kind::as_str(kind), danger });
+    let mut given = streams.map(|fd| Given { fd, kind: Kind::Unknown, treatment: Treatment::Pass });
+    for (given, stream) in given.iter_mut().zip(NAMES) {
+        given.kind = kind::of(given.fd).map_err(|source| StreamError::Inspect { stream, source })?;
+        given.treatment = given.kind.treatment();
+        if let Treatment::Refuse(danger) = given.treatment {
+            return Err(StreamError::Refused { stream, kind: given.kind.as_str(), danger });
         }
     }
     Ok(Inspected { given })
@@ -61,10 +72,12 @@ pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamErro
 /// A standard stream of a command.
 #[derive(Debug)]
 enum Stream {
-    /// Descriptor of the caller.
+    /// Descriptor of the caller, or one that reads nothing.
     Passed(OwnedFd),
     /// Command's end of the relay with this index.
     Relayed(usize),
+    /// The command's terminal.
+    Terminal,
 }
 
 /// The standard streams of a command.
@@ -72,45 +85,83 @@ enum Stream {
 pub struct Streams {
     streams: [Stream; 3],
     relays: Vec<Relay>,
+    terminal: Option<CommandTerminal>,
+}
+
+/// The terminal of a command.
+#[derive(Debug)]
+struct CommandTerminal {
+    /// Held open until the command has ended, so that until then its other side has no end.
+    slave: OwnedFd,
+    /// The slave for outputs, if nothing can be typed there.
+    output: Option<OwnedFd>,
+    /// The other side, if this process has it.
+    relay: Option<Arc<TerminalRelay>>,
 }
 
 /// Key of a relay: device, inode and direction. Streams of one open file share a relay, so that writes to either keep
 /// their order.
 type Source = (u64, u64, Direction);
 
+/// What a command's streams are opened for.
+#[derive(Clone, Copy, Default)]
+pub struct Purpose<'p> {
+    /// Gets everything that the command writes to an output that is not a terminal.
+    pub tap: Option<&'p Tap>,
+    /// True if standard error is that of the supervisor's log, whose lines the command must not take out of it or overwrite.
+    pub is_log: bool,
+    /// True if the command may read the terminal at standard input; else it reads nothing there.
+    pub has_keyboard: bool,
+}
+
 impl Inspected<'_> {
-    /// Returns true if a stream needs a relay.
+    /// Returns true if a stream needs sockets.
     #[must_use]
-    pub fn has_relays(&self) -> bool {
-        self.given.iter().any(|(_, treatment)| matches!(treatment, Treatment::RelaySocket | Treatment::RelayFile))
+    pub fn has_sockets(&self) -> bool {
+        self.given.iter().any(|given| given.treatment == Treatment::RelaySocket)
     }
 
-    /// Opens the streams and starts their relays; a `tap` gets everything that the command writes to an output that is not a
-    /// terminal. To be called in the network namespace to which the new sockets shall belong.
+    /// Opens the streams and starts their relays. To be called in the network namespace to which the new sockets shall belong.
     ///
     /// # Errors
     /// A descriptor cannot be duplicated, or a socket pair, pipe or thread cannot be created.
-    pub fn open(self, tap: Option<&Tap>) -> Result<Streams, StreamError> {
+    pub fn open(self, purpose: Purpose<'_>) -> Result<Streams, StreamError> {
         let mut relays: Vec<(Source, Relay)> = Vec::new();
-        let mut open = |index: usize| {
-            let (fd, treatment) = self.given[index];
-            let output = if index == 2 { Output::Error } else { Output::Standard };
-            let tapped = tap.filter(|_| index > 0).map(|tap| Tapped { tap: Arc::clone(tap), output });
-            let relay = match treatment {
-                Treatment::RelaySocket => relay_of(&mut relays, fd, Direction::Both, tapped)?,
-                Treatment::RelayFile => relay_of(&mut relays, fd, direction_of(fd, index == 0)?, tapped)?,
-                Treatment::Pass if tapped.is_some() && !rustix::termios::isatty(fd) => {
-                    relay_of(&mut relays, fd, Direction::Outward, tapped)?
-                }
-                Treatment::Pass | Treatment::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
-            };
-            Ok(Stream::Relayed(relay))
-        };
+        let mut open = |index: usize| self.open_stream(index, purpose, &mut relays);
         let mut open = |index| open(index).map_err(|source| StreamError::Relay { stream: NAMES[index], source });
         // An output that is also the input shares the relay that is tapped.
         let [output, errors, input] = [open(1)?, open(2)?, open(0)?];
         let streams = [input, output, errors];
-        Ok(Streams { streams, relays: relays.into_iter().map(|(_, relay)| relay).collect() })
+        Ok(Streams { streams, relays: relays.into_iter().map(|(_, relay)| relay).collect(), terminal: None })
+    }
+
+    fn open_stream(&self, index: usize, purpose: Purpose<'_>, relays: &mut Vec<(Source, Relay)>) -> io::Result<Stream> {
+        let Given { fd, kind, treatment } = self.given[index];
+        let (is_input, output) = (index == 0, if index == 2 { Output::Error } else { Output::Standard });
+        let tapped = purpose.tap.filter(|_| !is_input).map(|tap| Tapped { tap: Arc::clone(tap), output });
+        let relay = match treatment {
+            Treatment::RelaySocket => relay_of(relays, fd, Direction::Both, tapped)?,
+            Treatment::RelayFile => relay_of(relays, fd, direction_of(fd, is_input)?, tapped)?,
+            Treatment::Pass if tapped.is_some() || !is_input && purpose.is_log && self.is_log(fd, kind)? => {
+                relay_of(relays, fd, Direction::Outward, tapped)?
+            }
+            Treatment::OwnTerminal if is_input && !purpose.has_keyboard => {
+                let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                return Ok(Stream::Passed(null));
+            }
+            Treatment::OwnTerminal => return Ok(Stream::Terminal),
+            Treatment::Pass | Treatment::Refuse(_) => return Ok(Stream::Passed(fd.try_clone_to_owned()?)),
+        };
+        Ok(Stream::Relayed(relay))
+    }
+
+    /// Returns true for an output that is the same pipe or file as standard error.
+    fn is_log(&self, fd: BorrowedFd<'_>, kind: Kind) -> io::Result<bool> {
+        if ![Kind::Pipe, Kind::RegularFile].contains(&kind) {
+            return Ok(false);
+        }
+        let [of_stream, of_log] = [rustix::fs::fstat(fd)?, rustix::fs::fstat(self.given[2].fd)?];
+        Ok((of_stream.st_dev, of_stream.st_ino) == (of_log.st_dev, of_log.st_ino))
     }
 }
 
@@ -161,32 +212,87 @@ fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
 }
 
 impl Streams {
-    /// Opens `terminal` as all three streams. What the command writes goes to `output`, for as long as that takes it, and to `tap`.
+    /// The streams of a command that has a terminal for all of them.
+    #[must_use]
+    pub fn of_terminal() -> Self {
+        Self { streams: [Stream::Terminal, Stream::Terminal, Stream::Terminal], relays: Vec::new(), terminal: None }
+    }
+
+    /// Returns true if one of them is a terminal, which has to be opened: [`Self::relay_terminal`], [`Self::set_terminal`].
+    #[must_use]
+    pub fn need_terminal(&self) -> bool {
+        self.terminal.is_none() && self.streams.iter().any(|stream| matches!(stream, Stream::Terminal))
+    }
+
+    /// Gives the command `terminal`, with or without a keyboard. What it writes there goes to `output`, and to `tap`.
     ///
     /// # Errors
     /// A descriptor cannot be duplicated, or the thread cannot be created.
-    pub fn on_terminal(terminal: Terminal, output: BorrowedFd<'_>, tap: Tap) -> Result<Self, StreamError> {
+    pub fn relay_terminal(
+        &mut self,
+        terminal: Terminal,
+        has_keyboard: bool,
+        output: BorrowedFd<'_>,
+        tap: Option<Tap>,
+    ) -> Result<Arc<TerminalRelay>, StreamError> {
+        let tapped = tap.map(|tap| Tapped { tap, output: Output::Standard });
+        let open = || {
+            let for_writing = if has_keyboard { None } else { Some(terminal.output()?) };
+            let (master, slave) = terminal.into_parts();
+            let relay = Arc::new(TerminalRelay::new(master, output.try_clone_to_owned()?, tapped)?);
+            let used = Some(Arc::clone(&relay));
+            self.terminal = Some(CommandTerminal { slave, output: for_writing, relay: used });
+            Ok(relay)
+        };
+        open().map_err(|source| StreamError::Relay { stream: "the terminal", source })
+    }
+
+    /// Gives the command `terminal`, with or without a keyboard, for the streams `which`, and returns its master, for another process.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted.
+    pub fn set_terminal(&mut self, terminal: Terminal, has_keyboard: bool, which: [bool; 3]) -> io::Result<OwnedFd> {
+        for (stream, is_terminal) in self.streams.iter_mut().zip(which) {
+            if is_terminal {
+                *stream = Stream::Terminal;
+            }
+        }
+        let output = if has_keyboard { None } else { Some(terminal.output()?) };
         let (master, slave) = terminal.into_parts();
-        let tapped = Some(Tapped { tap, output: Output::Standard });
-        let start = |outer| Relay::start(outer, master, slave, Direction::Outward, tapped);
-        let relay = output.try_clone_to_owned().and_then(start);
-        let relay = relay.map_err(|source| StreamError::Relay { stream: "the terminal", source })?;
-        Ok(Self { streams: [Stream::Relayed(0), Stream::Relayed(0), Stream::Relayed(0)], relays: vec![relay] })
+        self.terminal = Some(CommandTerminal { slave, output, relay: None });
+        Ok(master)
+    }
+
+    /// The command's terminal, once it has one.
+    #[must_use]
+    pub fn terminal(&self) -> Option<BorrowedFd<'_>> {
+        self.terminal.as_ref().map(|terminal| terminal.slave.as_fd())
     }
 
     /// Descriptors for a command: standard input, output, error.
-    #[must_use]
-    pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
-        [0, 1, 2].map(|index| match &self.streams[index] {
-            Stream::Passed(fd) => fd.as_fd(),
-            Stream::Relayed(relay) => self.relays[*relay].command_end(),
-        })
+    ///
+    /// # Errors
+    /// The terminal that they need has not been opened.
+    pub fn as_fds(&self) -> Result<[BorrowedFd<'_>; 3], StreamError> {
+        let [input, output, errors] = &self.streams;
+        Ok([self.as_fd(input)?, self.as_fd(output)?, self.as_fd(errors)?])
+    }
+
+    fn as_fd<'s>(&'s self, stream: &'s Stream) -> Result<BorrowedFd<'s>, StreamError> {
+        match stream {
+            Stream::Passed(fd) => Ok(fd.as_fd()),
+            Stream::Relayed(relay) => Ok(self.relays[*relay].command_end()),
+            Stream::Terminal => match &self.terminal {
+                Some(terminal) => Ok(terminal.output.as_ref().unwrap_or(&terminal.slave).as_fd()),
+                None => Err(StreamError::Relay { stream: "the terminal", source: io::ErrorKind::NotFound.into() }),
+            },
+        }
     }
 
     /// Returns true if [`Self::finish`] may have to wait.
     #[must_use]
     pub fn has_relays(&self) -> bool {
-        !self.relays.is_empty()
+        !self.relays.is_empty() || self.terminal.as_ref().is_some_and(|terminal| terminal.relay.is_some())
     }
 
     /// Waits up to `timeout` until everything that the sandbox wrote has been copied; returns false if something is
@@ -194,12 +300,13 @@ impl Streams {
     #[must_use]
     pub fn finish(self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
         let flushing: Vec<_> = self.relays.into_iter().map(Relay::end).collect();
+        let shown = self.terminal.and_then(|terminal| terminal.relay).is_none_or(|relay| relay.finish(left()));
         // Nothing is ever sent; the channel disconnects when the relay is done.
-        flushing.iter().all(|flushed| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            flushed.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
-        })
+        let flushed =
+            flushing.iter().all(|flushed| flushed.recv_timeout(left()) == Err(RecvTimeoutError::Disconnected));
+        shown && flushed
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::process::PidfdFlags;
 
 use super::kind::{Facts, Kind, Socket, Treatment, classify, of};
 use super::retained::{Output, Retained, Tap};
-use super::{inspect, relay::Direction};
+use super::{Purpose, inspect, relay::Direction};
 
 fn open(path: &str, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap()
@@ -37,8 +37,8 @@ fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
 fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (socket, null) = (reset(&listener, b"before"), open("/dev/null", OFlags::RDWR));
-    let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()]).unwrap().open(None).unwrap();
-    let [input, output, _] = streams.as_fds();
+    let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()]).unwrap().open(Purpose::default()).unwrap();
+    let [input, output, _] = streams.as_fds().unwrap();
     let mut text = [0; 16];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 0, "its end");
@@ -119,8 +119,8 @@ fn a_memory_file_is_copied_as_it_was_opened() {
         assert_eq!(super::direction_of(file.as_fd(), is_input).unwrap(), expected);
     }
     let null = open("/dev/null", OFlags::RDWR);
-    let streams = inspect([null.as_fd(), file.as_fd(), file.as_fd()]).unwrap().open(None).unwrap();
-    let [_, output, errors] = streams.as_fds();
+    let streams = inspect([null.as_fd(), file.as_fd(), file.as_fd()]).unwrap().open(Purpose::default()).unwrap();
+    let [_, output, errors] = streams.as_fds().unwrap();
     rustix::io::write(output, b"one ").unwrap();
     rustix::io::write(errors, b"two").unwrap();
     assert!(streams.finish(std::time::Duration::from_secs(60)));
@@ -132,8 +132,8 @@ fn a_memory_file_is_copied_as_it_was_opened() {
 #[test]
 fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
     let (null, version) = (open("/dev/null", OFlags::RDWR), open("/proc/version", OFlags::RDONLY));
-    let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()]).unwrap().open(None).unwrap();
-    let [input, ..] = streams.as_fds();
+    let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()]).unwrap().open(Purpose::default()).unwrap();
+    let [input, ..] = streams.as_fds().unwrap();
     assert_eq!(rustix::fs::seek(input, rustix::fs::SeekFrom::Start(0)), Err(rustix::io::Errno::SPIPE));
     let mut text = [0; 5];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 5);
@@ -213,9 +213,12 @@ fn a_tapped_command_writes_on_where_nobody_takes_its_output() {
         let retained = Arc::new(Mutex::new(Retained::default()));
         let kept = Arc::clone(&retained);
         let tap: Tap = Arc::new(move |output, bytes| kept.lock().unwrap().append(output, bytes));
-        let streams = inspect([null.as_fd(), outer.as_fd(), null.as_fd()]).unwrap().open(Some(&tap)).unwrap();
+        let streams = inspect([null.as_fd(), outer.as_fd(), null.as_fd()])
+            .unwrap()
+            .open(Purpose { tap: Some(&tap), ..Purpose::default() })
+            .unwrap();
         drop((outer, taken));
-        let [_, output, errors] = streams.as_fds();
+        let [_, output, errors] = streams.as_fds().unwrap();
         for _ in 0..100 {
             assert_eq!(rustix::io::write(output, &[b'o'; 4096]).unwrap(), 4096, "{kind}");
         }

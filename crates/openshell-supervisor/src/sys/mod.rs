@@ -89,20 +89,25 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just been cloned and owns no
-/// other descriptor: the rest was inherited from the supervisor's caller.
-pub(crate) fn close_all_but(kept: &OwnedFd) -> io::Result<()> {
-    let kept = libc::c_uint::try_from(kept.as_raw_fd()).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
-        if first > last {
-            continue;
+/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just been cloned and drops no owner of
+/// the others.
+pub(crate) fn close_all_but(kept: &[&OwnedFd]) -> io::Result<()> {
+    let mut numbers: Vec<_> = kept.iter().filter_map(|fd| libc::c_uint::try_from(fd.as_raw_fd()).ok()).collect();
+    numbers.sort_unstable();
+    let mut first = 3;
+    for number in numbers {
+        if first < number {
+            close_range(first, number - 1)?;
         }
-        // SAFETY: the call touches no memory, and by the caller's contract the descriptors that it closes have no owner.
-        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        first = number + 1;
     }
-    Ok(())
+    close_range(first, libc::c_uint::MAX)
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the call touches no memory, and by the contract of the caller the descriptors that it closes have no owner.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Blocks all signals in the calling thread (sigprocmask(2)).

@@ -20,7 +20,7 @@ use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use crate::cli::{CarveOutArgs, GitConfig};
 use crate::logging;
 
-pub(super) use watch::watch;
+pub(super) use watch::{ends_when_lost, watch};
 
 /// Paths that one pattern may match: each takes a mount or two.
 const MATCHES: usize = 1000;

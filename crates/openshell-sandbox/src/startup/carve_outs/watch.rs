@@ -1,79 +1,59 @@
-//! A watch over the carve-outs: what is replaced outside while the sandbox runs is no longer kept from the command.
+//! What is said when a path is no longer kept from the command, as it was replaced outside. Init watches, also while this process is
+//! stopped.
 
-use std::future::pending;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
-
-use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::carve_outs::{CarveOut, Enforced, Restriction};
-use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::time::{sleep, timeout};
+use openshell_supervisor::carve_outs::{CarveOut, Restriction};
+use openshell_supervisor::init::{KeptPath, Loss};
+use openshell_supervisor::launch::Launcher;
 
 use crate::cli::CarveOutLost;
 use crate::logging;
-use crate::tasks::Tasks;
 
-/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it does not; inotify would, and takes tens of
-/// milliseconds to close.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Least time between two looks, whatever changes.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Watches the mounts of `carve_outs`. When one is lost the sandbox ends, or a line says it.
-///
-/// # Errors
-/// The mounts cannot be watched.
-pub(crate) fn watch(mut carve_outs: Enforced, act: Option<CarveOutLost>, tasks: &mut Tasks) -> anyhow::Result<()> {
-    if carve_outs.is_empty() {
-        return Ok(());
+/// Returns the kinds of carve-outs whose loss ends the sandbox.
+pub(in crate::startup) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {
+    match act {
+        Some(CarveOutLost::End) => vec![Restriction::ReadOnly, Restriction::Hidden, Restriction::NoExec],
+        Some(CarveOutLost::Warn) => vec![],
+        None => vec![Restriction::Hidden],
     }
-    let failed = "cannot watch the paths that are taken out of what the policy grants";
-    let table = OwnedFd::from(carve_outs.mounts().context(failed)?);
-    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
-    let table = AsyncFd::with_interest(table, Interest::PRIORITY).context(failed)?;
-    tasks.spawn_watch("watch over carve-outs", async move {
-        loop {
-            match carve_outs.take_lost() {
-                // Init has ended.
-                Err(error)
-                    if [Errno::NOENT, Errno::SRCH].contains(&Errno::from_io_error(&error).unwrap_or(Errno::IO)) =>
-                {
-                    return pending().await;
-                }
-                Err(error) => return format!("the mounts of the sandbox cannot be looked at: {error}"),
-                Ok(lost) => {
-                    // Each is said, also beside one that ends the sandbox.
-                    let ends: Vec<_> = lost.iter().filter_map(|carve_out| report(carve_out, act)).collect();
-                    if let Some(reason) = ends.into_iter().next() {
-                        return reason;
-                    }
-                }
-            }
-            sleep(PAUSE).await;
-            if let Ok(Ok(mut ready)) = timeout(INTERVAL, table.ready(Interest::PRIORITY)).await {
-                ready.clear_ready();
-            }
-        }
-    });
-    Ok(())
 }
 
-/// Says that a carve-out is lost; returns the message if that ends the sandbox.
-fn report(carve_out: &CarveOut, act: Option<CarveOutLost>) -> Option<String> {
-    let is_end = match act {
-        Some(act) => act == CarveOutLost::End,
-        None => carve_out.restriction == Restriction::Hidden,
-    };
-    let (key, path) = (carve_out.restriction.as_str(), carve_out.path.display());
-    let message = format!(
+/// Says what of `carve_outs`, or of the files with secrets, is lost from now on.
+pub(in crate::startup) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<CarveOutLost>) {
+    let ends = ends_when_lost(act);
+    launcher.on_loss(Box::new(move |loss: &Loss| {
+        // Each is said, also beside one that ends the sandbox.
+        let said = loss.paths.iter().filter_map(|path| match path {
+            KeptPath::CarveOut(number) => {
+                let carve_out = carve_outs.get(*number)?;
+                Some(say(&message(carve_out), ends.contains(&carve_out.restriction)))
+            }
+            KeptPath::Secret(path) => {
+                let message = format!(
+                    "a secret is no longer hidden: {} was replaced outside, so the workload has access to what is there now; start \
+                     again, and keep it outside of what the policy grants",
+                    path.display()
+                );
+                Some(say(&message, true))
+            }
+        });
+        let said: Vec<_> = said.collect();
+        said.into_iter().flatten().next().unwrap_or_default()
+    }));
+}
+
+fn message(carve_out: &CarveOut) -> String {
+    format!(
         "filesystem_policy.{key}: {path}, or a folder above it, was replaced or renamed outside, so the command has access to what is \
-         there now (--carve-out-lost)"
-    );
+         there now (--carve-out-lost)",
+        key = carve_out.restriction.as_str(),
+        path = carve_out.path.display()
+    )
+}
+
+/// Logs the loss; returns the message if it ends the sandbox.
+fn say(message: &str, is_end: bool) -> Option<String> {
     let state = if is_end { ConfigState::Failed } else { ConfigState::Degraded };
-    logging::config_event(state, Severity::High, &message);
-    is_end.then_some(message)
+    logging::config_event(state, Severity::High, message);
+    is_end.then(|| message.to_owned())
 }

@@ -1,41 +1,24 @@
-//! The client's terminal while a command has one of its own in a sandbox: bytes go both ways, and sizes inwards.
+//! The client's terminal while a command has one of its own in a sandbox.
 
-use std::io::{self, PipeWriter, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use openshell_supervisor::pty::{self, Size};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::termios::{OptionalActions, Termios};
+use openshell_supervisor::streams::TerminalRelay;
+use rustix::termios::isatty;
 
-/// Silence of a terminal after the end of its command, while other processes hold it.
-const SILENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+use crate::control::wire::TerminalKeyboard;
+use crate::terminal::{self, Console, Keyboard};
 
-/// Bytes that are copied at once.
-const CHUNK: usize = 32 * 1024;
+/// Longest wait for output after the command's end.
+const FLUSH: Duration = Duration::from_secs(5);
 
-/// The end-of-file character (termios(3), VEOF) of a new terminal.
-const END_OF_FILE: u8 = 4;
-
-/// Returns the size of the terminal at standard output, or a default.
-pub(super) fn size() -> Size {
-    match rustix::termios::tcgetwinsize(io::stdout()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Size { columns: size.ws_col, rows: size.ws_row },
-        Ok(_) | Err(_) => Size::DEFAULT,
-    }
-}
-
-/// A command's terminal, connected to this process's standard input and output.
+/// A command's terminal, connected to this process's standard streams.
 pub(super) struct AttachedTerminal {
-    master: Arc<OwnedFd>,
-    /// Copies what the command writes.
-    output: JoinHandle<()>,
-    /// Closed at the end of the command.
-    end: PipeWriter,
-    /// Modes of the client's terminal, if it has one, restored on drop.
-    _raw: Option<RawMode>,
+    relay: Arc<TerminalRelay>,
+    /// This process's terminal, if the command may read it.
+    console: Option<Console>,
 }
 
 impl AttachedTerminal {
@@ -43,116 +26,71 @@ impl AttachedTerminal {
     ///
     /// # Errors
     /// Threads or descriptors are exhausted.
-    pub(super) fn start(master: OwnedFd) -> anyhow::Result<Self> {
-        let master = Arc::new(master);
-        let raw = RawMode::enter();
-        let (ended, end) = io::pipe()?;
-        let to = Arc::clone(&master);
-        // It ends with the process: nothing interrupts a read.
-        std::thread::Builder::new().name("input".to_owned()).spawn(move || copy_input(to.as_fd()))?;
-        let from = Arc::clone(&master);
-        let copy = move || copy_output(from.as_fd(), ended.as_fd());
-        let output = std::thread::Builder::new().name("output".to_owned()).spawn(copy)?;
-        let terminal = Self { master, output, end, _raw: raw };
-        // It may have changed while the command started.
-        terminal.resize();
+    pub(super) fn start(master: OwnedFd, keyboard: TerminalKeyboard) -> anyhow::Result<Self> {
+        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+        let (input, output, errors) = (input.as_fd(), output.as_fd(), errors.as_fd());
+        let shown_on = [output, errors, input].into_iter().find(|stream: &BorrowedFd<'_>| isatty(stream));
+        let relay = Arc::new(TerminalRelay::start(master, shown_on.unwrap_or(output))?);
+        relay.imitate(shown_on.unwrap_or(output));
+        let is_typed = isatty(input);
+        let keyboard = match keyboard {
+            TerminalKeyboard::Later if is_typed => Keyboard::OnDemand,
+            TerminalKeyboard::Now if is_typed => Keyboard::FromStart,
+            TerminalKeyboard::Now => {
+                relay.attach(input)?;
+                Keyboard::None
+            }
+            TerminalKeyboard::None | TerminalKeyboard::Later => Keyboard::None,
+        };
+        let console = match keyboard {
+            Keyboard::None => None,
+            keyboard => Some(Console::new(Arc::clone(&relay), keyboard)?),
+        };
+        let mut terminal = Self { relay, console };
+        terminal.attach()?;
         Ok(terminal)
+    }
+
+    /// Returns true if the client's shell stops and continues the command.
+    pub(super) fn has_job_control(&self) -> bool {
+        self.console.is_some()
+    }
+
+    /// Lets the command have what is typed, if it has a use for it and this process is in the foreground; returns true if it does.
+    ///
+    /// # Errors
+    /// The terminal is gone, or threads or descriptors are exhausted.
+    pub(super) fn attach(&mut self) -> io::Result<bool> {
+        self.console.as_mut().map_or(Ok(false), Console::attach)
+    }
+
+    /// Handles a stop of the command. Returns how it goes on, if it does at once: where it was stopped for its use of the terminal and
+    /// may have that, or where no shell would continue it. Else this process stops too, with its job.
+    ///
+    /// # Errors
+    /// The terminal is gone, or threads or descriptors are exhausted.
+    pub(super) fn stopped(&mut self, signal: i32) -> io::Result<Option<bool>> {
+        let Some(console) = &mut self.console else { return Ok(None) };
+        let is_for_use = terminal::is_for_use(signal);
+        if is_for_use {
+            console.want();
+        }
+        if is_for_use && terminal::is_in_foreground() || !terminal::has_shell() {
+            return console.attach().map(Some);
+        }
+        console.detach();
+        terminal::stop_job()?;
+        Ok(None)
     }
 
     /// Gives the command's terminal the size of the client's.
     pub(super) fn resize(&self) {
-        // Without a terminal there is no size to give.
-        let _ = pty::resize(self.master.as_fd(), size());
+        self.relay.resize();
     }
 
-    /// Copies what the command has written, after its end.
+    /// Copies what the command has written, after its end, and gives the terminal back.
     pub(super) fn finish(self) {
-        drop(self.end);
-        // A panic has been printed.
-        let _ = self.output.join();
-    }
-}
-
-fn copy_input(master: BorrowedFd<'_>) {
-    let mut buffer = vec![0; CHUNK];
-    let mut input = io::stdin().lock();
-    loop {
-        match input.read(&mut buffer) {
-            Ok(0) => {
-                let _ = write_all(master, &[END_OF_FILE]);
-                return;
-            }
-            Ok(count) => {
-                if write_all(master, buffer.get(..count).unwrap_or_default()).is_err() {
-                    return;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
-        }
-    }
-}
-
-/// Writes to a master, which does not block.
-fn write_all(master: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(master, bytes) {
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(Errno::AGAIN) => drop(rustix::event::poll(&mut [PollFd::new(&master, PollFlags::OUT)], None)?),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-/// Copies from `master` until its last process has ended, or, once the other end of `ended` is closed, until it is silent.
-fn copy_output(master: BorrowedFd<'_>, ended: BorrowedFd<'_>) {
-    let mut buffer = vec![0; CHUNK];
-    let mut output = io::stdout().lock();
-    let mut has_ended = false;
-    loop {
-        let mut ready = vec![PollFd::new(&master, PollFlags::IN)];
-        if !has_ended {
-            ready.push(PollFd::new(&ended, PollFlags::IN));
-        }
-        match rustix::event::poll(&mut ready, has_ended.then_some(&SILENCE)) {
-            Ok(0) => return,
-            Ok(_) => has_ended |= ready.get(1).is_some_and(|ended| !ended.revents().is_empty()),
-            Err(Errno::INTR) => continue,
-            Err(_) => return,
-        }
-        match rustix::io::read(master, &mut buffer) {
-            Ok(0) => return,
-            Ok(count) => {
-                let taken = output.write_all(buffer.get(..count).unwrap_or_default()).and_then(|()| output.flush());
-                if taken.is_err() {
-                    return;
-                }
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            // EIO: no process has the slave any more.
-            Err(_) => return,
-        }
-    }
-}
-
-/// Modes of the client's terminal before it passed everything on unread.
-struct RawMode(Termios);
-
-impl RawMode {
-    /// Puts the terminal at standard input, if there is one, into raw mode.
-    fn enter() -> Option<Self> {
-        let before = rustix::termios::tcgetattr(io::stdin()).ok()?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        rustix::termios::tcsetattr(io::stdin(), OptionalActions::Drain, &raw).ok()?;
-        Some(Self(before))
-    }
-}
-
-impl Drop for RawMode {
-    fn drop(&mut self) {
-        let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
+        // What is left is lost with this process.
+        let _ = self.relay.finish(FLUSH);
     }
 }

@@ -1,22 +1,26 @@
 //! `openshell-sandbox exec`: a further command in a running sandbox.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_ssh::packet_socket::PacketSocket;
-use openshell_supervisor::signals::ignore_terminal_output_stop;
+use openshell_supervisor::pty::Size;
+use openshell_supervisor::signals::ignore_terminal_stops;
 use rustix::process::Signal;
+use rustix::termios::isatty;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::cli::subcommands::ExecArgs;
 use crate::config;
 use crate::control::client::Places;
-use crate::control::wire::{Exec, Reply, Request, TerminalSpec};
+use crate::control::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
 use crate::logging::print_stderr;
+use crate::terminal::{Keyboard, stop_job};
 use attached::AttachedTerminal;
 
 mod attached;
@@ -32,11 +36,7 @@ const PASSED_ON: &[Signal] =
 pub(crate) fn exec(sandbox: &OsStr, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let variables = args.variables.iter().map(|text| variable(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let socket = Places::new(args.run_dir.as_deref())?.connect(sandbox.to_str().unwrap_or_default())?;
-    let wants_terminal = args.terminal || (io::stdin().is_terminal() && io::stdout().is_terminal());
-    let terminal = wants_terminal.then(|| {
-        let size = attached::size();
-        TerminalSpec { kind: terminal_type(), columns: size.columns, rows: size.rows }
-    });
+    let terminal = terminal(args.terminal);
     let exec = Exec { arguments: args.words, variables, directory: args.workdir, terminal };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(run_with(socket, exec, None));
@@ -57,8 +57,25 @@ fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
     ))
 }
 
-fn terminal_type() -> Option<OsString> {
-    config::variable_of_client("TERM").filter(|kind| !kind.is_empty())
+/// Describes the terminal of the command: for the streams that are one here, or for all if it `is_wanted`.
+fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
+    let streams = [isatty(io::stdin()), isatty(io::stdout()), isatty(io::stderr())];
+    if !is_wanted && streams == [false; 3] {
+        return None;
+    }
+    let keyboard = match Keyboard::of_caller(is_wanted) {
+        // What is not typed waits for nobody.
+        Keyboard::None if is_wanted && !streams[0] => TerminalKeyboard::Now,
+        Keyboard::None => TerminalKeyboard::None,
+        Keyboard::OnDemand => TerminalKeyboard::Later,
+        Keyboard::FromStart => TerminalKeyboard::Now,
+    };
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    let size = size.map_or(Size::DEFAULT, |size| Size { columns: size.ws_col, rows: size.ws_row });
+    let kind = config::variable_of_client("TERM").filter(|kind| !kind.is_empty());
+    let mut streams = if is_wanted { [true; 3] } else { streams };
+    streams[0] &= keyboard != TerminalKeyboard::None;
+    Some(TerminalSpec { kind, columns: size.columns, rows: size.rows, streams, keyboard })
 }
 
 /// Runs a command by the control socket `socket`, with `streams` or this process's own, until its end; returns its exit code.
@@ -71,12 +88,17 @@ pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[Owned
     // Nothing that arrives from here on is lost.
     let mut signals = receive_signals()?;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    let has_terminal = exec.terminal.is_some();
+    let null = File::open("/dev/null")?;
+    let keyboard = exec.terminal.as_ref().map(|terminal| terminal.keyboard);
+    let on_terminal = exec.terminal.as_ref().map_or([false; 3], |terminal| terminal.streams);
     let given = match &streams {
         Some(streams) => streams.each_ref().map(AsFd::as_fd),
         None => [input.as_fd(), output.as_fd(), errors.as_fd()],
     };
-    connection.send(&Request::Exec(exec), if has_terminal { &[] } else { &given }).await?;
+    let passed = given.into_iter().zip(on_terminal).filter(|(_, is_on_terminal)| !is_on_terminal);
+    // A terminal that may not be read stays here.
+    let passed: Vec<_> = passed.map(|(fd, _)| if isatty(fd) { null.as_fd() } else { fd }).collect();
+    connection.send(&Request::Exec(exec), &passed).await?;
     // Held on here, they would never end for their other ends.
     drop(streams);
     let mut master = None;
@@ -92,12 +114,12 @@ pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[Owned
             None => bail!("the sandbox does not let this process in, or has ended"),
         }
     }
-    let terminal = match (has_terminal, master) {
-        (false, _) => None,
-        (true, Some(master)) => Some(AttachedTerminal::start(master)?),
-        (true, None) => bail!("the terminal did not arrive: no descriptor is free"),
+    let mut terminal = match (keyboard, master) {
+        (None, _) => None,
+        (Some(keyboard), Some(master)) => Some(AttachedTerminal::start(master, keyboard)?),
+        (Some(_), None) => bail!("the terminal did not arrive: no descriptor is free"),
     };
-    let ended = wait(&connection, &mut signals, terminal.as_ref()).await;
+    let ended = wait(&connection, &mut signals, terminal.as_mut()).await;
     if let Some(terminal) = terminal {
         terminal.finish();
     }
@@ -108,22 +130,37 @@ pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[Owned
 async fn wait(
     connection: &PacketSocket,
     signals: &mut mpsc::Receiver<Signal>,
-    terminal: Option<&AttachedTerminal>,
+    mut terminal: Option<&mut AttachedTerminal>,
 ) -> anyhow::Result<u8> {
     loop {
         tokio::select! {
             reply = connection.receive::<Reply>() => match reply? {
                 Some((Reply::Ended { code }, _)) => return Ok(code),
+                Some((Reply::Stopped(signal), _)) => {
+                    if let Some(terminal) = &mut terminal
+                        && let Some(is_foreground) = terminal.stopped(signal)?
+                    {
+                        connection.send(&Request::Continue { is_foreground }, &[]).await?;
+                    }
+                }
                 Some((reply, _)) => bail!("unexpected answer of the sandbox: {reply:?}"),
                 None => return Err(anyhow!("the sandbox has ended, and the command with it")),
             },
-            Some(signal) = signals.recv() => match (signal, terminal) {
+            Some(signal) = signals.recv() => match (signal, &mut terminal) {
                 (Signal::WINCH, Some(terminal)) => terminal.resize(),
                 (Signal::WINCH, None) => {}
+                (Signal::CONT, Some(terminal)) if terminal.has_job_control() => {
+                    let is_foreground = terminal.attach()?;
+                    connection.send(&Request::Continue { is_foreground }, &[]).await?;
+                }
+                // The command's terminal stops it, and its stop this process.
+                (Signal::TSTP, Some(terminal)) if terminal.has_job_control() => {
+                    connection.send(&Request::Signal(Signal::TSTP.as_raw()), &[]).await?;
+                }
                 (Signal::TSTP, _) => {
                     // Its process group has no shell that would continue it: only STOP stops it.
                     connection.send(&Request::Signal(Signal::STOP.as_raw()), &[]).await?;
-                    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+                    stop_job()?;
                 }
                 (signal, _) => connection.send(&Request::Signal(signal.as_raw()), &[]).await?,
             },
@@ -138,6 +175,6 @@ fn receive_signals() -> anyhow::Result<mpsc::Receiver<Signal>> {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(number.as_raw()))?);
         tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
     }
-    ignore_terminal_output_stop()?;
+    ignore_terminal_stops()?;
     Ok(receiver)
 }

@@ -1,0 +1,140 @@
+//! The leader of a terminal's session: a process between init and one command, so that the terminal can stop the command.
+//!
+//! A terminal stops no process group that is orphaned (POSIX.1-2024, XBD 3.241), as that of a command would be whose parent,
+//! init, is in another session. The leader has the terminal as its controlling one, is the command's parent, tells init what
+//! becomes of the command, and gives the terminal's foreground to it and back. If the leader is killed, the command is init's.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
+
+use super::ipc::Status;
+use super::serve::{drain, ended_status};
+use crate::packets;
+use crate::sys;
+
+/// Message of a leader to init.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Notice {
+    /// The command's process, which has not executed the command yet; carries its pidfd.
+    Forked { pid: i32 },
+    /// The command was stopped by this signal.
+    Stopped { signal: i32 },
+    /// The command ended, and the leader with it.
+    Ended(Status),
+}
+
+/// Order of init to a leader.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Continue the command's process group, in the foreground of its terminal or in its background.
+    Continue { is_foreground: bool },
+}
+
+/// Makes the socket between init and a leader; returns init's end, which does not block, and the leader's.
+pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&pair.0, true)?;
+    Ok(pair)
+}
+
+/// Leads the calling process's session, with `terminal`, until `command` or init has ended.
+pub(super) fn run(socket: OwnedFd, terminal: &OwnedFd, command: Pid, pidfd: &OwnedFd) -> ! {
+    let leader = Leader { socket, terminal, command };
+    // A failure means that init is gone, and with it everything else.
+    let _ = leader
+        .announce(pidfd)
+        .and_then(|()| sys::close_all_but(&[&leader.socket, terminal]))
+        .and_then(|()| leader.serve());
+    sys::exit_now(0)
+}
+
+struct Leader<'t> {
+    /// To init.
+    socket: OwnedFd,
+    /// The session's terminal.
+    terminal: &'t OwnedFd,
+    /// The command, which leads a process group.
+    command: Pid,
+}
+
+impl Leader<'_> {
+    /// Tells init of the command.
+    fn announce(&self, pidfd: &OwnedFd) -> io::Result<()> {
+        let pid = self.command.as_raw_nonzero().get();
+        packets::send(self.socket.as_fd(), &Notice::Forked { pid }, &[pidfd.as_fd()])
+    }
+
+    /// Serves until the command has ended, or init has.
+    ///
+    /// # Errors
+    /// Init is gone, or descriptors are exhausted.
+    fn serve(&self) -> io::Result<()> {
+        let children = sys::child_signals()?;
+        // The group that had the foreground before the command went into the background.
+        let mut previous = self.command;
+        loop {
+            let mut ready = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+            match rustix::event::poll(&mut ready, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            let [is_ordered, is_changed] = ready.map(|source| !source.revents().is_empty());
+            if is_changed {
+                drain(&children)?;
+                if self.report()? {
+                    return Ok(());
+                }
+            }
+            if is_ordered {
+                let Some((Order::Continue { is_foreground }, _)) = packets::receive(self.socket.as_fd())? else {
+                    return Ok(());
+                };
+                self.continue_command(is_foreground, &mut previous);
+            }
+        }
+    }
+
+    /// Tells init what became of the command; returns true at its end.
+    fn report(&self) -> io::Result<bool> {
+        loop {
+            let status = match rustix::process::waitpid(Some(self.command), WaitOptions::NOHANG | WaitOptions::UNTRACED)
+            {
+                Ok(Some((_, status))) => status,
+                Ok(None) => return Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            let notice = match (status.stopping_signal(), ended_status(status)) {
+                (Some(signal), _) => Notice::Stopped { signal },
+                (None, Some(status)) => Notice::Ended(status),
+                (None, None) => continue,
+            };
+            packets::send(self.socket.as_fd(), &notice, &[])?;
+            if matches!(notice, Notice::Ended(_)) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Changes the foreground, and continues the command. A group that has ended cannot have it, and needs nothing.
+    fn continue_command(&self, is_foreground: bool, previous: &mut Pid) {
+        let own = rustix::process::getpgrp();
+        let current = rustix::termios::tcgetpgrp(self.terminal).ok();
+        if is_foreground && current == Some(own) {
+            if rustix::termios::tcsetpgrp(self.terminal, *previous).is_err() {
+                let _ = rustix::termios::tcsetpgrp(self.terminal, self.command);
+            }
+        } else if !is_foreground && current != Some(own) {
+            *previous = current.unwrap_or(self.command);
+            let _ = rustix::termios::tcsetpgrp(self.terminal, own);
+        }
+        let _ = rustix::process::kill_process_group(self.command, Signal::CONT);
+    }
+}

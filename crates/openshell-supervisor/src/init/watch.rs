@@ -1,0 +1,83 @@
+//! Init's watch over what is kept from the workload by mounts, which goes on while the supervisor is stopped.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::ipc::{KeptPath, Loss};
+use crate::carve_outs::Places;
+use crate::mounts::read_mount_table;
+
+/// The table of init's own mounts.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it does not.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Least time between two looks, whatever changes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is kept by mounts: the kernel removes a mount whose file is replaced outside, and moves one whose file is renamed.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Opened before calls about files wait for the supervisor.
+    table: File,
+    kept: Vec<Kept>,
+    last: Instant,
+}
+
+/// Mount points that keep one path.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) path: KeptPath,
+    pub(crate) places: Places,
+    /// True if the sandbox ends when they are lost.
+    pub(crate) is_end: bool,
+}
+
+impl Watch {
+    /// Watches `kept`; `None` if there is nothing to watch.
+    ///
+    /// # Errors
+    /// The mounts cannot be listed.
+    pub(super) fn new(mut kept: Vec<Kept>) -> io::Result<Option<Self>> {
+        kept.retain(|kept| !kept.places.0.is_empty());
+        if kept.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self { table: File::open(TABLE)?, kept, last: Instant::now() }))
+    }
+
+    /// The table of mounts, which has an exceptional condition after each change (proc_pid_mounts(5)).
+    pub(super) fn table(&self) -> &File {
+        &self.table
+    }
+
+    /// Time until the next look; `is_changed` if the table has changed since the last one.
+    pub(super) fn due_in(&self, is_changed: bool) -> Duration {
+        let wait = if is_changed { PAUSE } else { INTERVAL };
+        (self.last + wait).saturating_duration_since(Instant::now())
+    }
+
+    /// Takes out, and returns, what is lost.
+    ///
+    /// # Errors
+    /// The mounts cannot be listed.
+    pub(super) fn look(&mut self) -> io::Result<Loss> {
+        self.last = Instant::now();
+        let places: BTreeSet<PathBuf> =
+            read_mount_table(&mut self.table)?.into_iter().map(|mount| mount.place).collect();
+        let mut loss = Loss::default();
+        self.kept.retain(|kept| {
+            let is_kept = kept.places.0.iter().all(|place| places.contains(place));
+            if !is_kept {
+                loss.paths.push(kept.path.clone());
+                loss.is_end |= kept.is_end;
+            }
+            is_kept
+        });
+        Ok(loss)
+    }
+}
