@@ -13,6 +13,8 @@ use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_proxy::leaks::detector::LeakMode;
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::signals;
+use rustix::process::Signal;
 use tracing::Level;
 
 use crate::ca_dir;
@@ -60,6 +62,8 @@ pub(crate) struct Config {
     /// Time between a signal to end and passing it on.
     pub(crate) drain: Duration,
     pub(crate) terminal: CommandTerminal,
+    /// True if the caller ignores the stops of its terminal (SIGTSTP).
+    pub(crate) ignores_stops: bool,
     /// True if a gateway's launcher started the supervisor.
     pub(crate) is_launched: bool,
     /// User and group ids of the user who called sudo.
@@ -433,6 +437,7 @@ impl Config {
                 Keyboard::None if wants_terminal => CommandTerminal::Own,
                 keyboard => CommandTerminal::Callers(keyboard),
             },
+            ignores_stops: signals::is_ignored(Signal::TSTP.as_raw()),
             is_launched: place.is_some(),
             keep: args.keep,
             is_named,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use openshell_supervisor::job::{self, Job};
 use openshell_supervisor::signals;
 use openshell_supervisor::streams::TerminalRelay;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::termios::isatty;
 
@@ -100,12 +101,30 @@ impl Console {
         Ok(true)
     }
 
+    /// Returns true while the command has what is typed.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
     /// Gives the terminal back.
     pub(crate) fn detach(&mut self) {
         self.relay.detach(io::stdin().as_fd());
         if std::mem::take(&mut self.is_attached) {
             logging::release();
         }
+    }
+
+    /// Hangs up the command's terminal if the caller's is hung up; returns true if it is.
+    pub(crate) fn hang_up(&self) -> bool {
+        let input = io::stdin();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut state = [PollFd::new(&input, PollFlags::empty())];
+        let is_polled = rustix::event::poll(&mut state, Some(&now)).is_ok();
+        let is_hung_up = is_polled && state.iter().any(|input| input.revents().contains(PollFlags::HUP));
+        if is_hung_up {
+            self.relay.hang_up();
+        }
+        is_hung_up
     }
 
     /// Gives the command's terminal the size of the caller's.

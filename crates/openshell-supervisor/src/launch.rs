@@ -251,20 +251,15 @@ impl Launcher {
         lock(&self.registry).on_loss = Some(listener);
     }
 
-    /// Makes init stop every process of the sandbox. The listener of `running` hears [`Event::AllStopped`].
-    ///
-    /// # Errors
-    /// Init is gone.
-    pub fn stop_all(&self, running: &Running) -> io::Result<()> {
-        packets::send(self.init.socket.as_fd(), &Request::StopAll { id: running.id }, &[])
+    /// Makes init stop every process of the sandbox. The listener of `running` hears [`Event::AllStopped`]. The end of init is an
+    /// event of its own.
+    pub fn stop_all(&self, running: &Running) {
+        let _ = packets::send(self.init.socket.as_fd(), &Request::StopAll { id: running.id }, &[]);
     }
 
-    /// Makes init continue what it stopped.
-    ///
-    /// # Errors
-    /// Init is gone.
-    pub fn continue_all(&self) -> io::Result<()> {
-        packets::send(self.init.socket.as_fd(), &Request::ContinueAll, &[])
+    /// Makes init continue what it stopped, if it still runs.
+    pub fn continue_all(&self) {
+        let _ = packets::send(self.init.socket.as_fd(), &Request::ContinueAll, &[]);
     }
 
     /// Opens a terminal of `size` in the sandbox.
@@ -340,11 +335,9 @@ impl Running {
     }
 
     /// Continues the command's process group; one with [`crate::init::Session::Job`] gets or loses its terminal's foreground before.
-    ///
-    /// # Errors
-    /// Init is gone.
-    pub fn continue_in(&self, is_foreground: bool) -> io::Result<()> {
-        packets::send(self.init.socket.as_fd(), &Request::Continue { id: self.id, is_foreground }, &[])
+    /// The end of init is an event of its own.
+    pub fn continue_in(&self, is_foreground: bool) {
+        let _ = packets::send(self.init.socket.as_fd(), &Request::Continue { id: self.id, is_foreground }, &[]);
     }
 
     /// Sends `signal` to the command's process group.

@@ -72,3 +72,9 @@ pub fn ignore_terminal_stops() -> io::Result<()> {
     crate::sys::ignore_signal(libc::SIGTTIN)?;
     crate::sys::ignore_signal(libc::SIGTTOU)
 }
+
+/// Returns true if this process ignores `signal`, as its caller did unless it was handled since.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    crate::sys::is_signal_ignored(signal)
+}

@@ -279,3 +279,268 @@ fn nothing_is_written_to_the_terminal_that_the_command_draws_on() {
         ],
     );
 }
+
+/// A program that tries to read terminals from sessions of its own: those of its streams, and the controlling one. What it reads is in
+/// the file `stolen`, and `up` is there once it tries. Then it runs its arguments.
+const THIEF: &str = "
+import os, sys
+def steal(path, number):
+    if os.fork(): return
+    os.setsid()
+    try: fd = os.open(path, os.O_RDONLY) if isinstance(path, str) else path
+    except OSError: os._exit(0)
+    open(f'up{number}', 'w').close()
+    while True:
+        try: got = os.read(fd, 100)
+        except OSError: os._exit(0)
+        if not got: os._exit(0)
+        open('stolen', 'ab').write(got)
+for number, path in enumerate([0, 1, 2, '/dev/tty', '/dev/console', '/proc/self/fd/0', '/proc/self/fd/1', '/proc/1/fd/0']):
+    steal(path, number)
+open('up', 'w').close()
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+/// Runs `command`, in which `THIEF` stands for the thief in a sandbox and `BOX` for the program, and types a password for the shell that
+/// comes back; asserts that nobody inside has it.
+#[track_caller]
+fn a_password_stays_with_the_shell(command: &str, steps: &[&str]) {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let _ = lab.file("work/thief.py", THIEF);
+    let thief = format!("BOX --workdir {} --name box -- /usr/bin/python3 thief.py", work.display());
+    let start = format!("send:cd {}; {}\\n", work.display(), command.replace("THIEF", &thief));
+    let mut all = vec![start.as_str()];
+    all.extend(steps);
+    all.extend([
+        r"send:until test -e up; do :; done; echo REA''DY; read -s pw; echo; echo GO''T:$pw\n",
+        "expect:READY",
+        r"send:hunter2\n",
+        "expect:GOT:hunter2",
+        r"send:kill -9 %1 %2; wait; echo EN''D\n",
+        "expect:END",
+    ]);
+    on_terminal_of(&lab, &all);
+    let stolen = std::fs::read_to_string(work.join("stolen")).unwrap_or_default();
+    assert!(!stolen.contains("hunter"), "{stolen:?} was read inside");
+}
+
+#[test]
+fn what_is_typed_into_the_callers_shell_is_read_by_nobody_inside() {
+    // In the background, with another standard input or not.
+    a_password_stays_with_the_shell("THIEF sleep 600 &", &[]);
+    a_password_stays_with_the_shell("THIEF sleep 600 < /dev/null &", &[]);
+    a_password_stays_with_the_shell("THIEF sleep 600 > out &", &[]);
+    // After the command has stopped itself, and after Ctrl-Z.
+    a_password_stays_with_the_shell("THIEF sh -c 'kill -STOP $$; sleep 600'", &["expect:Stopped"]);
+    a_password_stays_with_the_shell(
+        "THIEF sh -c 'echo U\"\"P; sleep 600'",
+        &["expect:UP", r"send:\x1a", "expect:Stopped", r"send:bg\n"],
+    );
+    // After a further command has ended, and beside one in the background.
+    for further in ["/usr/bin/python3 thief.py true > out", "/usr/bin/python3 thief.py sleep 600 & true"] {
+        a_password_stays_with_the_shell(
+            &format!(
+                "BOX --workdir $PWD --name box -- sleep 600 < /dev/null & until $(echo BOX | cut -d' ' -f1) exec box true 2> no; do :; done; \
+                 $(echo BOX | cut -d' ' -f1) exec box -- {further}; echo RA''N"
+            ),
+            &["expect:RAN"],
+        );
+    }
+}
+
+#[test]
+fn a_command_in_a_pipeline_leaves_the_terminal_as_it_is_until_it_reads_it() {
+    on_terminal(&[
+        // The others of the job see its modes.
+        r#"send:BOX -- sh -c 'echo x; exec sleep 1' | (read x; stty -a < /dev/tty | grep -oE ' icanon| echo '; cat; echo COO''KED)\n"#,
+        "until:COOKED",
+        "expect: icanon",
+        "expect: echo ",
+        "expect:COOKED",
+        // A read takes it.
+        r#"send:BOX -- sh -c 'printf WA""IT > /dev/tty; read a < /dev/tty; echo GOT""$a' | cat\n"#,
+        "expect:WAIT",
+        r"send:six\n",
+        "expect:GOTsix",
+        "expect:$ ",
+        r#"send:BOX -- sh -c 'printf WA""IT >&2; read a; echo $a' > out; echo GOT$(cat out); rm out\n"#,
+        "expect:WAIT",
+        r"send:seven\n",
+        "expect:GOTseven",
+        "expect:$ ",
+        // And in a script, which is of the same job.
+        r#"send:printf '%s\\n' "BOX -- sh -c 'printf W\"\"AIT; read a; echo GOT\\$a'" 'echo NE""XT; read b; echo AND$b' > s; sh s; rm s\n"#,
+        "expect:WAIT",
+        r"send:eight\n",
+        "expect:GOTeight",
+        "expect:NEXT",
+        r"send:nine\n",
+        "expect:ANDnine",
+        // Several at once.
+        r#"send:printf '1\\n2\\n' | xargs -P 2 -I @ BOX -- sh -c 'echo RUN@' | sort; echo D''ONE\n"#,
+        "expect:RUN1",
+        "expect:RUN2",
+        "expect:DONE",
+    ]);
+}
+
+#[test]
+fn a_terminal_that_stops_output_from_the_background_stops_the_commands() {
+    on_terminal(&[
+        r"send:stty tostop; BOX -- sh -c 'echo se''en' &\n",
+        r"send:until jobs | grep -q Stopped; do :; done; echo ST''OPPED; fg\n",
+        "expect:STOPPED",
+        "expect:seen",
+    ]);
+}
+
+#[test]
+fn a_command_sees_the_size_and_modes_of_the_callers_terminal_and_its_own_changes_stay_inside() {
+    on_terminal(&[
+        r"send:stty rows 31 cols 97 -ixon; BOX -- sh -c 'stty size; stty -a | grep -o -- -ixon; stty rows 1 cols 1 ixon; tput smcup'; stty size; stty -a | grep -o -- -ixon\n",
+        "expect:31 97",
+        "expect:-ixon",
+        "expect:31 97",
+        "expect:-ixon",
+        // Sizes that change are passed on.
+        r#"send:(while :; do stty cols 81 < /dev/tty; stty cols 80 < /dev/tty; done) & BOX -- sh -c 'until [ "$(stty size)" = "31 81" ]; do :; done; echo RESI""ZED'; kill %1\n"#,
+        "expect:RESIZED",
+    ]);
+}
+
+#[test]
+fn output_is_shown_as_it_is_written() {
+    // In the background both terminals would put a carriage return before a line feed.
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let run = |before: &str, after: &str| {
+        lab.shell(&format!(
+            "script -qec \"{before} {} --policy-data {} -- printf 'a\\\\nb\\\\r\\\\nc' {after}\" /dev/null < /dev/null",
+            lab.binary(),
+            policy.display()
+        ))
+    };
+    for (before, after) in [("", ""), ("", "2>&1 < /dev/null"), ("env", "; true"), ("", "< /etc/passwd")] {
+        assert_eq!(run(before, after), "a\r\nb\r\r\nc", "{before} … {after}");
+    }
+}
+
+#[test]
+fn a_stop_stops_everything_inside_and_what_is_hidden_stays_so() {
+    let lab = Lab::with_web();
+    let work = lab.folder("work");
+    let _ = lab.file("work/.env", "old secret");
+    let policy = format!(
+        "{}filesystem_policy: {{read_write: [{}], hidden: [{}/.env]}}\n",
+        super::policy("{}"),
+        work.display(),
+        work.display()
+    );
+    let policy = lab.file("hidden.yaml", policy);
+    // A daemon in a session of its own counts, and reads the file whenever it can.
+    let watch = "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > count; grep secret .env > leak && echo leaked > leaked; done' & \
+                 echo U''P; [ $1 ] && exec sleep 600; while read x; do echo G''OT$x; done";
+    let watch = lab.file("work/watch.sh", watch);
+    let start = format!(
+        "send:cd {}; {} --policy-data {} --workdir . -- sh {}\\n",
+        work.display(),
+        lab.program_path().display(),
+        policy.display(),
+        watch.display()
+    );
+    let still = r"send:a=$(cat count); sleep 0.3; [ $a = $(cat count) ] && echo ST''ILL\n";
+    let replace = r"send:echo new secret > new; mv new .env; echo RE''PLACED\n";
+    on_terminal_of(
+        &lab,
+        &[
+            &start,
+            "expect:UP",
+            r"send:\x1a",
+            "expect:Stopped",
+            still,
+            "expect:STILL",
+            // A continue without a replacement goes on.
+            r"send:fg\n",
+            "expect:watch.sh",
+            r"send:one\n",
+            "expect:GOTone",
+            r"send:\x1a",
+            "expect:Stopped",
+            replace,
+            "expect:REPLACED",
+            still,
+            "expect:STILL",
+            r"send:fg; echo RC=$((0+$?))\n",
+            "expect:was replaced or renamed outside",
+            "expect:RC=1",
+            r"send:[ -e leaked ] || echo CL''EAN\n",
+            "expect:CLEAN",
+        ],
+    );
+    // A supervisor that is stopped alone stops nobody, and init ends what may not be seen.
+    let background = start.replace("watch.sh\\n", "watch.sh quiet &\\n");
+    on_terminal_of(
+        &lab,
+        &[
+            &background,
+            "expect:UP",
+            r"send:a=$(cat count); until [ $a != $(cat count) ]; do :; done; kill -STOP %1; a=$(cat count); until [ $a != $(cat count) ]; do :; done; echo GO''ES\n",
+            "expect:GOES",
+            replace,
+            "expect:REPLACED",
+            r"send:until a=$(cat count); sleep 0.2; [ $a = $(cat count) ]; do :; done; echo EN''DED; kill -CONT %1; wait %1; echo RC=$((0+$?))\n",
+            "expect:ENDED",
+            "expect:was replaced or renamed outside",
+            "expect:RC=1",
+            r"send:[ -e leaked ] || echo CL''EAN\n",
+        ],
+    );
+}
+
+#[test]
+fn what_was_stopped_before_the_job_stays_stopped_after_it() {
+    on_terminal(&[
+        r#"send:BOX -- sh -c 'sleep 600 & a=$!; kill -STOP $a; sleep 601 & b=$!; echo U""P; read x; for p in $a $b; do cut -d" " -f3 /proc/$p/stat; done; echo D""ONE'\n"#,
+        "expect:UP",
+        r"send:\x1a",
+        "expect:Stopped",
+        r"send:fg\n",
+        r"send:\n",
+        "until:DONE",
+        "expect:T",
+        "expect:S",
+        "expect:DONE",
+    ]);
+}
+
+#[test]
+fn a_terminal_that_does_not_control_the_sandbox_is_not_read() {
+    on_terminal(&[
+        r#"send:setsid -w BOX -- sh -c 'read a; echo "NOTHI""NG<$a>"'\n"#,
+        "expect:NOTHING<>",
+        r"send:BOX --no-interactive -- sh -c '[ -t 1 ] && read a; echo NOTHI''NG$a.'\n",
+        "expect:NOTHING.",
+    ]);
+}
+
+#[test]
+fn lines_of_the_log_on_standard_error_are_not_taken_out_of_it() {
+    let lab = Lab::with_web();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let run = |redirection: &str| {
+        lab.shell(&format!(
+            "cd /tmp; {} {} --policy-data {} --log-to stderr --log-level info -- sh -c 'cat /proc/self/fd/2 > /dev/null & python3 -c \"import os; os.ftruncate(2, 0)\"; \
+             sleep 0.2; kill $!; echo said >&2' {redirection}",
+            lab.as_caller(),
+            lab.program_path().display(),
+            policy.display()
+        ))
+    };
+    for redirection in ["2>&1 | cat", "2>&1 < /dev/null > log.$$; cat log.$$; rm log.$$"] {
+        let shown = run(redirection);
+        for line in ["LIFECYCLE:START", "CONFIG:ENFORCED", "PROC:LAUNCH", "said", "PROC:TERMINATE", "LIFECYCLE:END"] {
+            assert!(shown.contains(line), "{line} is missing from {shown}");
+        }
+    }
+}

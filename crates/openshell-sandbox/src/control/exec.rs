@@ -219,8 +219,7 @@ async fn supervise(client: &PacketSocket, running: &Running, mut events: mpsc::R
             },
             message = client.receive::<Request>() => match message {
                 Ok(Some((Request::Signal(number), _))) => forward(running, number),
-                // A command that has just ended needs none.
-                Ok(Some((Request::Continue { is_foreground }, _))) => drop(running.continue_in(is_foreground)),
+                Ok(Some((Request::Continue { is_foreground }, _))) => running.continue_in(is_foreground),
                 Ok(Some((Request::Describe | Request::Exec(_), _))) => {}
                 Ok(None) | Err(_) => return hang_up(running, events).await,
             },

@@ -154,11 +154,16 @@ impl<'c> CommandSupervisor<'c> {
     ///
     /// # Errors
     /// The terminal is gone, or init is.
-    pub(super) fn signal(&mut self, signal: Received) -> anyhow::Result<()> {
+    pub(super) fn signal(&mut self, mut signal: Received) -> anyhow::Result<()> {
         let number = signal.number;
+        // A shell whose terminal hangs up tells its jobs.
+        signal.is_hang_up |= number == Signal::HUP.as_raw() && self.job.hang_up();
         match signals::action(signal, self.context.config.is_interactive()) {
-            SignalAction::Forward if self.job.takes(number) => self.job.signal(number)?,
-            SignalAction::Forward => self.forward(number),
+            SignalAction::Forward => {
+                if !self.job.signal(number)? {
+                    self.forward(number);
+                }
+            }
             // Only the first one waits.
             SignalAction::Terminate if !self.is_ending() && !self.context.config.drain.is_zero() => {
                 self.draining = Some((Instant::now() + self.context.config.drain, number));

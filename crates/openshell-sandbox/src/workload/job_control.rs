@@ -16,6 +16,10 @@ pub(super) struct JobControl<'c> {
     console: Option<&'c mut Console>,
     running: Option<Arc<Running>>,
     state: State,
+    /// True if the terminal stops the job again, of which this process heard before the end of the last stop.
+    is_to_stop: bool,
+    /// True if the caller ignores the terminal's stops.
+    ignores_stops: bool,
 }
 
 /// State of the sandbox in the caller's job.
@@ -29,34 +33,58 @@ enum State {
 }
 
 impl<'c> JobControl<'c> {
-    pub(super) fn new(launcher: &'c Launcher, console: Option<&'c mut Console>) -> Self {
-        Self { launcher, console, running: None, state: State::Runs }
+    pub(super) fn new(launcher: &'c Launcher, console: Option<&'c mut Console>, ignores_stops: bool) -> Self {
+        Self { launcher, console, running: None, state: State::Runs, is_to_stop: false, ignores_stops }
     }
 
     pub(super) fn started(&mut self, running: Arc<Running>) {
         self.running = Some(running);
     }
 
-    /// Returns true for signals that are handled here once the command runs.
-    pub(super) fn takes(&self, signal: i32) -> bool {
-        let is_of_terminal = signal == Signal::WINCH.as_raw() && self.console.is_some();
-        let is_stop = signal == Signal::TSTP.as_raw() && self.console.is_none();
-        self.running.is_some() && (is_of_terminal || is_stop || signal == Signal::CONT.as_raw())
+    /// Takes that the caller's terminal may be hung up; returns true if it is.
+    pub(super) fn hang_up(&self) -> bool {
+        self.console.as_ref().is_some_and(|console| console.hang_up())
     }
 
-    /// Handles a signal that is [taken](Self::takes).
+    /// Handles a signal that is about the caller's terminal or job once the command runs; returns false for others.
     ///
     /// # Errors
-    /// The terminal is gone, or init is.
-    pub(super) fn signal(&mut self, signal: i32) -> io::Result<()> {
-        match (&self.console, Signal::from_named_raw(signal)) {
-            (Some(console), Some(Signal::WINCH)) => {
-                console.resize();
+    /// The terminal is gone.
+    pub(super) fn signal(&mut self, signal: i32) -> io::Result<bool> {
+        if self.running.is_none() {
+            return Ok(false);
+        }
+        match (Signal::from_named_raw(signal), &self.console) {
+            (Some(Signal::WINCH), Some(console)) => console.resize(),
+            (Some(Signal::TSTP), _) => self.stop_by_terminal()?,
+            (Some(Signal::CONT), _) => {
+                self.resume()?;
+                if std::mem::take(&mut self.is_to_stop) {
+                    self.stop_by_terminal()?;
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Stops the job as the caller's terminal asks for. A command that has that terminal's keyboard is asked itself: it may have to
+    /// restore the screen.
+    fn stop_by_terminal(&mut self) -> io::Result<()> {
+        let is_attached = self.console.as_ref().is_some_and(|console| console.is_attached());
+        match self.state {
+            _ if self.ignores_stops => Ok(()),
+            State::Stopped => {
+                self.is_to_stop = true;
                 Ok(())
             }
-            // A command without a terminal is in no job that would be stopped.
-            (None, Some(Signal::TSTP)) => self.suspend(),
-            _ => self.resume(),
+            State::Runs if !is_attached => self.suspend(),
+            State::Runs | State::Stops => {
+                if let Some(running) = &self.running {
+                    forward(running, Signal::TSTP.as_raw());
+                }
+                Ok(())
+            }
         }
     }
 
@@ -83,7 +111,8 @@ impl<'c> JobControl<'c> {
         }
         let Some(running) = &self.running else { return Ok(()) };
         self.state = State::Stops;
-        self.launcher.stop_all(running)
+        self.launcher.stop_all(running);
+        Ok(())
     }
 
     /// Takes that everything inside is stopped, and stops the job; returns once that is continued.
@@ -109,18 +138,13 @@ impl<'c> JobControl<'c> {
     /// The terminal is gone, or init is.
     pub(super) fn resume(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.state, State::Runs) != State::Runs {
-            self.launcher.continue_all()?;
+            self.launcher.continue_all();
         }
         let Some(running) = &self.running else { return Ok(()) };
         match &mut self.console {
-            Some(console) => {
-                let is_foreground = console.attach()?;
-                running.continue_in(is_foreground)
-            }
-            None => {
-                forward(running, Signal::CONT.as_raw());
-                Ok(())
-            }
+            Some(console) => running.continue_in(console.attach()?),
+            None => forward(running, Signal::CONT.as_raw()),
         }
+        Ok(())
     }
 }

@@ -117,7 +117,7 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox, mut console: Option<&
     let (environment, granted) = (&sandbox.environment, &sandbox.granted);
     let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
     let launcher = Arc::clone(&sandbox.launcher);
-    let job = JobControl::new(&launcher, console);
+    let job = JobControl::new(&launcher, console, config.ignores_stops);
     let mut command = CommandSupervisor::new(context, job, Arc::clone(&sandbox.reload), sandbox.main_process.clone());
     let code = loop {
         let code = tokio::select! {

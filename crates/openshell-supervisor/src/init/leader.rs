@@ -34,6 +34,8 @@ pub(super) enum Notice {
 pub(super) enum Order {
     /// Continue the command's process group, in the foreground of its terminal or in its background.
     Continue { is_foreground: bool },
+    /// Send this signal to the command's process group, after what was ordered before.
+    Signal(i32),
 }
 
 /// Makes the socket between init and a leader; returns init's end, which does not block, and the leader's.
@@ -93,10 +95,13 @@ impl Leader<'_> {
                 }
             }
             if is_ordered {
-                let Some((Order::Continue { is_foreground }, _)) = packets::receive(self.socket.as_fd())? else {
-                    return Ok(());
-                };
-                self.continue_command(is_foreground, &mut previous);
+                match packets::receive(self.socket.as_fd())? {
+                    Some((Order::Continue { is_foreground }, _)) => {
+                        self.continue_command(is_foreground, &mut previous);
+                    }
+                    Some((Order::Signal(number), _)) => self.signal(number),
+                    None => return Ok(()),
+                }
             }
         }
     }
@@ -135,6 +140,12 @@ impl Leader<'_> {
             *previous = current.unwrap_or(self.command);
             let _ = rustix::termios::tcsetpgrp(self.terminal, own);
         }
-        let _ = rustix::process::kill_process_group(self.command, Signal::CONT);
+        self.signal(Signal::CONT.as_raw());
+    }
+
+    fn signal(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            let _ = rustix::process::kill_process_group(self.command, signal);
+        }
     }
 }

@@ -310,20 +310,9 @@ impl Server<'_> {
                 }
             },
             Request::EndAfter(time) => self.deadline = Instant::now().checked_add(time),
-            Request::Signal { id, signal } => {
-                // A command that has just ended needs no signal.
-                if let (Some((pid, _)), Some(signal)) = (self.running(id), Signal::from_named_raw(signal)) {
-                    let _ = rustix::process::kill_process_group(pid, signal);
-                }
-            }
+            Request::Signal { id, signal } => self.order(id, &Order::Signal(signal), signal),
             Request::Continue { id, is_foreground } => {
-                if let Some((pid, running)) = self.running(id) {
-                    let order = Order::Continue { is_foreground };
-                    let ordered = running.leader.as_ref().map(|leader| packets::send(leader.as_fd(), &order, &[]));
-                    if !matches!(ordered, Some(Ok(()))) {
-                        let _ = rustix::process::kill_process_group(pid, Signal::CONT);
-                    }
-                }
+                self.order(id, &Order::Continue { is_foreground }, libc::SIGCONT);
             }
             Request::StopAll { id } => {
                 self.suspended.stop_all();
@@ -346,11 +335,15 @@ impl Server<'_> {
         pty::open_master(owner)
     }
 
-    /// Returns a running command, which the supervisor has something to say of.
-    fn running(&mut self, id: u32) -> Option<(Pid, &mut Running)> {
-        let (pid, running) = self.running.iter_mut().find(|(_, running)| running.id == id)?;
+    /// Gives an order to the leader of a running command; without one the command's process group gets `signal`. A command that has just
+    /// ended needs neither.
+    fn order(&mut self, id: u32, order: &Order, signal: i32) {
+        let Some((pid, running)) = self.running.iter_mut().find(|(_, running)| running.id == id) else { return };
         running.stops = 0;
-        Some((*pid, running))
+        let ordered = running.leader.as_ref().map(|leader| packets::send(leader.as_fd(), order, &[]));
+        if let (false, Some(signal)) = (matches!(ordered, Some(Ok(()))), Signal::from_named_raw(signal)) {
+            let _ = rustix::process::kill_process_group(*pid, signal);
+        }
     }
 
     /// Collects the outcome of a starting child: a failure, or nothing if exec closed the pipe.

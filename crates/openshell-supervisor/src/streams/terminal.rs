@@ -34,8 +34,6 @@ const SETTLING: Duration = Duration::from_millis(200);
 pub struct TerminalRelay {
     shared: Arc<Shared>,
     keyboard: Mutex<Option<Keyboard>>,
-    /// Closed at the end of the command.
-    end: Mutex<Option<PipeWriter>>,
     /// Disconnects when everything has been written to the caller's descriptor.
     shown: Mutex<mpsc::Receiver<()>>,
 }
@@ -43,8 +41,10 @@ pub struct TerminalRelay {
 /// State that the threads share.
 #[derive(Debug)]
 struct Shared {
-    /// Of the command's terminal; does not block.
-    master: OwnedFd,
+    /// Of the command's terminal; does not block. `None` once that is hung up.
+    master: Mutex<Option<Arc<OwnedFd>>>,
+    /// Closed at the end of the command.
+    end: Mutex<Option<PipeWriter>>,
     /// The caller's terminal, or another output. Its blocking is never changed: other processes have it too.
     output: OwnedFd,
     /// True while the caller's terminal passes everything on unread.
@@ -70,22 +70,22 @@ impl TerminalRelay {
     /// # Errors
     /// Threads or descriptors are exhausted.
     pub(super) fn new(master: OwnedFd, output: OwnedFd, tapped: Option<Tapped>) -> io::Result<Self> {
+        let (ended, end) = io::pipe()?;
         let shared = Arc::new(Shared {
-            master,
+            master: Mutex::new(Some(Arc::new(master))),
+            end: Mutex::new(Some(end)),
             output,
             is_raw: AtomicBool::new(false),
             is_busy: Mutex::new(false),
             is_idle: Condvar::new(),
         });
-        let (ended, end) = io::pipe()?;
         let (showing, shown) = mpsc::channel();
         let copying = Arc::clone(&shared);
         std::thread::Builder::new().name("terminal output".to_owned()).spawn(move || {
             copying.copy_output(tapped.as_ref(), ended.as_fd());
             drop(showing);
         })?;
-        let (end, shown) = (Mutex::new(Some(end)), Mutex::new(shown));
-        Ok(Self { shared, keyboard: Mutex::default(), end, shown })
+        Ok(Self { shared, keyboard: Mutex::default(), shown: Mutex::new(shown) })
     }
 
     /// Starts to copy from `master`, as a client has it of a command whose terminal is elsewhere.
@@ -99,19 +99,25 @@ impl TerminalRelay {
     /// Gives the command's terminal the modes of `terminal`, and the size of the output's.
     pub fn imitate(&self, terminal: BorrowedFd<'_>) {
         // One that is none has none to give.
-        if let Ok(modes) = tcgetattr(terminal) {
-            let _ = tcsetattr(&self.shared.master, OptionalActions::Now, &modes);
+        if let (Ok(modes), Some(master)) = (tcgetattr(terminal), self.shared.master()) {
+            let _ = tcsetattr(master, OptionalActions::Now, &modes);
         }
         self.resize();
     }
 
     /// Gives the command's terminal the size of the caller's; its foreground process group gets SIGWINCH if it changes.
     pub fn resize(&self) {
-        if let Ok(size) = tcgetwinsize(&self.shared.output)
+        if let (Ok(size), Some(master)) = (tcgetwinsize(&self.shared.output), self.shared.master())
             && is_known(&size)
         {
-            let _ = tcsetwinsize(&self.shared.master, size);
+            let _ = tcsetwinsize(master, size);
         }
+    }
+
+    /// Hangs up the command's terminal, as the caller's is: it reads the end of input from then on.
+    pub fn hang_up(&self) {
+        drop(lock(&self.shared.master).take());
+        drop(lock(&self.shared.end).take());
     }
 
     /// Copies what is typed at `input` from now on. A terminal passes everything on unread meanwhile; it must be this process's
@@ -153,7 +159,7 @@ impl TerminalRelay {
     /// write that still have the terminal then is shown until they are silent.
     #[must_use]
     pub fn finish(&self, timeout: Duration) -> bool {
-        drop(lock(&self.end).take());
+        drop(lock(&self.shared.end).take());
         // Nothing is ever sent.
         lock(&self.shown).recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
@@ -188,14 +194,18 @@ fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Resul
 }
 
 impl Shared {
+    fn master(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.master).clone()
+    }
+
     /// Copies from the command's terminal until its last process has ended, or, once the other end of `ended` is closed, until it is
     /// silent.
     fn copy_output(&self, tapped: Option<&Tapped>, ended: BorrowedFd<'_>) {
         let mut buffer = vec![0; CHUNK];
         let mut has_ended = false;
         let mut is_taken = true;
-        loop {
-            let mut ready = vec![PollFd::new(&self.master, PollFlags::IN)];
+        while let Some(master) = self.master() {
+            let mut ready = vec![PollFd::new(&*master, PollFlags::IN)];
             if !has_ended {
                 ready.push(PollFd::new(&ended, PollFlags::IN));
             }
@@ -206,14 +216,14 @@ impl Shared {
                 Err(_) => return,
             }
             *lock(&self.is_busy) = true;
-            let read = rustix::io::read(&self.master, &mut buffer);
+            let read = rustix::io::read(&*master, &mut buffer);
             if let Ok(count) = read {
                 let bytes = buffer.get(..count).unwrap_or_default();
                 if let Some(Tapped { tap, output }) = tapped {
                     tap(*output, bytes);
                 }
                 // Once the caller's terminal has hung up, nobody waits for it.
-                is_taken = is_taken && self.show(bytes).is_ok();
+                is_taken = is_taken && self.show(bytes, master.as_fd()).is_ok();
             }
             *lock(&self.is_busy) = false;
             self.is_idle.notify_all();
@@ -227,28 +237,29 @@ impl Shared {
     }
 
     /// Writes what the command wrote to the caller's descriptor.
-    fn show(&self, bytes: &[u8]) -> rustix::io::Result<()> {
-        if self.is_processed_twice() {
+    fn show(&self, bytes: &[u8], master: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        if self.is_processed_twice(master) {
             return write_all(self.output.as_fd(), &unprocessed(bytes), None);
         }
         write_all(self.output.as_fd(), bytes, None)
     }
 
     /// Returns true if both terminals put a carriage return before each line feed.
-    fn is_processed_twice(&self) -> bool {
+    fn is_processed_twice(&self, master: BorrowedFd<'_>) -> bool {
         let processes = |terminal: BorrowedFd<'_>| {
             let modes = OutputModes::OPOST | OutputModes::ONLCR;
             tcgetattr(terminal).is_ok_and(|terminal| terminal.output_modes.contains(modes))
         };
-        !self.is_raw.load(Ordering::Acquire) && processes(self.output.as_fd()) && processes(self.master.as_fd())
+        !self.is_raw.load(Ordering::Acquire) && processes(self.output.as_fd()) && processes(master)
     }
 
     /// Waits until what the command wrote is shown, if nothing holds it up.
     fn settle(&self) {
         let deadline = Instant::now() + SETTLING;
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Some(master) = self.master() else { return };
         let has_more = || {
-            let mut ready = [PollFd::new(&self.master, PollFlags::IN)];
+            let mut ready = [PollFd::new(&*master, PollFlags::IN)];
             rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
         };
         let mut is_busy = lock(&self.is_busy);
@@ -284,7 +295,7 @@ impl Shared {
     /// Copies what was `typed` before, and what is typed until the other end of `stopped` is closed, the input ends, or the terminal is
     /// another job's.
     fn copy_input(&self, typed: &[u8], input: BorrowedFd<'_>, stopped: BorrowedFd<'_>) {
-        if write_all(self.master.as_fd(), typed, Some(stopped)).is_err() {
+        if self.enter(typed, stopped).is_err() {
             return;
         }
         let is_terminal = isatty(input);
@@ -305,13 +316,12 @@ impl Shared {
                 Ok(0) if is_terminal && !typed.contains(PollFlags::HUP) => {}
                 Ok(0) => {
                     if let Some(end) = self.end_of_input().filter(|_| !is_terminal) {
-                        let _ = write_all(self.master.as_fd(), &[end], Some(stopped));
+                        let _ = self.enter(&[end], stopped);
                     }
                     return;
                 }
                 Ok(count) => {
-                    let bytes = buffer.get(..count).unwrap_or_default();
-                    if write_all(self.master.as_fd(), bytes, Some(stopped)).is_err() {
+                    if self.enter(buffer.get(..count).unwrap_or_default(), stopped).is_err() {
                         return;
                     }
                 }
@@ -322,9 +332,15 @@ impl Shared {
         }
     }
 
+    /// Types `bytes` on the command's terminal, unless the other end of `stopped` is closed meanwhile.
+    fn enter(&self, bytes: &[u8], stopped: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let master = self.master().ok_or(Errno::IO)?;
+        write_all(master.as_fd(), bytes, Some(stopped))
+    }
+
     /// The character that ends input at the command's terminal, if that reads lines.
     fn end_of_input(&self) -> Option<u8> {
-        let modes = tcgetattr(&self.master).ok()?;
+        let modes = tcgetattr(self.master()?).ok()?;
         let end = modes.special_codes[SpecialCodeIndex::VEOF];
         (modes.local_modes.contains(LocalModes::ICANON) && end != 0).then_some(end)
     }

@@ -163,6 +163,15 @@ pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Returns true if the calling process ignores `signal` (sigaction(2)).
+pub(crate) fn is_signal_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: an all-zero sigaction is valid for the call to overwrite; with a null action it changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Write end of the pipe of [`hang_ups`]; -1 before it exists.
 static HANG_UPS: AtomicI32 = AtomicI32::new(-1);
 
