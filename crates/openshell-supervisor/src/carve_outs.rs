@@ -4,20 +4,21 @@
 //! empty file or folder over it. No mount point can be renamed or removed (rename(2), EBUSY), so every folder between the writable
 //! grant and the part, and every symlink that leads to it, is mounted on itself too.
 
-use std::collections::BTreeSet;
-use std::fs::Metadata;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{FileType, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::landlock::{Request, Resolved};
-use crate::mounts::{Shown, TableEntry, bind, mount_table};
-use crate::protected::{OpenCovers, is_linked, is_out_of_reach, pin};
-use crate::trusted_symlinks::{links, open};
+use crate::mounts::{Shown, Spot, TableEntry, bind, mount_table};
+use crate::pins::{Identity, MountPoint, Pins, byte_path, find_in, is_of_change, is_read_only, settled};
+use crate::protected::{OpenCovers, is_missing};
+use crate::trusted_symlinks::{links, links_so_far, open};
 
 /// What a carve-out takes away, in the order in which carve-outs of one path are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,31 +51,20 @@ pub struct CarveOut {
     pub path: PathBuf,
     /// What is taken away.
     pub restriction: Restriction,
+    /// What the supervisor has found there; `None` if it may be missing, or another one inside.
+    identity: Option<Identity>,
     /// Symlinks on its way in folders that the workload may write to.
-    links: Places,
+    #[serde(with = "byte_paths")]
+    links: Vec<PathBuf>,
+    /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not grant.
+    is_way: bool,
 }
 
-/// Paths that have to stay mount points.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Places(#[serde(with = "byte_paths")] pub(crate) Vec<PathBuf>);
+/// Mounts that have to stay in their places.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places(pub(crate) Vec<MountPoint>);
 
-/// A path that need not be text, as init is told it.
-mod byte_path {
-    use std::ffi::OsString;
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-        OsString::deserialize(deserializer).map(PathBuf::from)
-    }
-}
-
-/// The same for several.
+/// Paths that need not be text, as init is told them.
 mod byte_paths {
     use std::ffi::OsString;
     use std::path::PathBuf;
@@ -104,34 +94,77 @@ pub enum CarveOutError {
     Mount(Restriction, PathBuf, #[source] io::Error),
     #[error("filesystem_policy.{key}: {path} was not taken out of what the policy grants: the attempt to prove it succeeded", key = .0.as_str(), path = .1.display())]
     NotProved(Restriction, PathBuf),
+    #[error("filesystem_policy.{key}: another process renames or replaces {path} while the sandbox starts; stop what does that, and start again", key = .0.as_str(), path = .1.display())]
+    Changing(Restriction, PathBuf),
+}
+
+impl CarveOutError {
+    /// Returns true if the next try may succeed.
+    fn is_of_change(&self) -> bool {
+        matches!(self, Self::Changing(..))
+    }
+
+    fn of_mount(restriction: Restriction, path: &Path, error: io::Error) -> Self {
+        match is_of_change(&error) {
+            true => Self::Changing(restriction, path.to_owned()),
+            false => Self::Mount(restriction, path.to_owned(), error),
+        }
+    }
 }
 
 impl CarveOut {
     /// Takes executing out of `path` in a folder of the sandbox's own, whatever is there outside.
     #[must_use]
     pub fn without_execution(path: &Path) -> Self {
-        Self { path: path.components().collect(), restriction: Restriction::NoExec, links: Places::default() }
+        Self {
+            path: path.components().collect(),
+            restriction: Restriction::NoExec,
+            identity: None,
+            links: Vec::new(),
+            is_way: false,
+        }
     }
 
-    /// Describes the carve-out of `path`; `None` if there is no such file or folder, or none that this process can reach.
+    /// Describes the carve-out of `path`; `None` if there is no such file or folder.
     ///
     /// # Errors
-    /// The path cannot be looked at.
+    /// The path cannot be looked at: who owns a folder on its way may open it again.
     pub fn find(path: &Path, restriction: Restriction, landlock: &Request) -> Result<Option<Self>, CarveOutError> {
         let inspect = |source| CarveOutError::Inspect(restriction, path.to_owned(), source);
         let real = match std::fs::canonicalize(path) {
-            Err(error) if is_out_of_reach(&error) => return Ok(None),
+            Err(error) if is_missing(&error) => return Ok(None),
+            // What no grant reaches needs no carve-out.
+            Err(_) if !landlock.reaches(path) => return Ok(None),
             real => real.map_err(inspect)?,
         };
         if !landlock.shows(&real) {
             return Ok(None);
         }
-        let mut links = links(path).map_err(inspect)?;
-        links.retain(|link| {
-            link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
-        });
-        Ok(Some(Self { path: real, restriction, links: Places(links) }))
+        let links = changeable(links(path).map_err(inspect)?, landlock);
+        // The home of an observed run is another file system inside.
+        let identity = match landlock.is_learning() {
+            true => None,
+            false => Some(Identity::at(&real).map_err(inspect)?),
+        };
+        Ok(Some(Self { path: real, restriction, identity, links, is_way: false }))
     }
+
+    /// Describes the symlinks that lead from `path` to nothing, or to what the policy does not grant, and that the workload could replace;
+    /// `None` if there are none.
+    #[must_use]
+    pub fn find_way(path: &Path, restriction: Restriction, landlock: &Request) -> Option<Self> {
+        let links = changeable(links_so_far(path), landlock);
+        let way = Self { path: path.to_owned(), restriction, identity: None, links, is_way: true };
+        Some(way).filter(|way| !way.links.is_empty())
+    }
+}
+
+/// Returns those of `links` that the workload could replace.
+fn changeable(mut links: Vec<PathBuf>, landlock: &Request) -> Vec<PathBuf> {
+    links.retain(|link| {
+        link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
+    });
+    links
 }
 
 /// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's
@@ -149,27 +182,15 @@ pub(crate) fn apply(
     if carve_outs.is_empty() && further.is_empty() {
         return Ok(Vec::new());
     }
-    let mut grants = Grants::of(granted, private);
-    let table = table()?;
-    // Folders before those in them; what must hold for everything in a folder last.
-    let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
-    ordered.sort_by_key(|(_, carve_out)| (carve_out.restriction == Restriction::NoExec, *carve_out));
-    let mut mounted = vec![Places::default(); carve_outs.len()];
-    for path in further {
-        grants.carve_out(Restriction::Hidden, path, covers)?;
-    }
-    for (index, carve_out) in ordered {
-        // The way to it, also if no grant reaches its end.
-        let mut places = grants.keep_links(carve_out)?;
-        for target in grants.targets(carve_out, &table)? {
-            places.extend(grants.carve_out(carve_out.restriction, &target, covers)?);
+    let apply = || {
+        let mut grants = Grants::of(granted, private);
+        let applied = grants.apply(carve_outs, further, covers);
+        if applied.is_err() {
+            grants.pins.undo(&table()?);
         }
-        if let Some(mounted) = mounted.get_mut(index) {
-            mounted.0.extend(places);
-        }
-    }
-    grants.prove_options()?;
-    Ok(mounted)
+        applied
+    };
+    settled(apply, CarveOutError::is_of_change)
 }
 
 /// Makes the mounts of `folders`, which an observed run is shown, read-only, apart from writable folders in them: their files could be
@@ -178,10 +199,11 @@ pub(crate) fn apply(
 /// # Errors
 /// The kernel refuses a mount.
 pub(crate) fn show_read_only(folders: &BTreeSet<PathBuf>, granted: &[Resolved<'_>]) -> Result<(), CarveOutError> {
-    let grants = Grants::of(granted, &[]);
+    let mut grants = Grants::of(granted, &[]);
     folders.iter().try_for_each(|folder| {
         let failed = |source| CarveOutError::Mount(Restriction::ReadOnly, folder.clone(), source);
-        grants.pin_read_only(folder).map_err(failed)
+        let spot = Spot::at(folder).map_err(|errno| failed(errno.into()))?;
+        grants.pin_read_only(folder, &spot, &mut BTreeSet::new()).map(drop).map_err(failed)
     })
 }
 
@@ -206,8 +228,7 @@ struct Grants {
     listed: BTreeSet<PathBuf>,
     /// Folders that are the sandbox's own.
     private: BTreeSet<PathBuf>,
-    /// Folders and symlinks that are mount points already.
-    mounted: BTreeSet<PathBuf>,
+    pins: Pins,
     /// Paths that are hidden already, by another name of theirs.
     hidden: BTreeSet<PathBuf>,
     /// Paths that are kept by an option of their mounts.
@@ -224,7 +245,7 @@ impl Grants {
             reading: of(&|grant| grant.grants_reading()),
             listed: of(&|grant| grant.is_listed() && grant.grants_reading()),
             private: private.iter().cloned().collect(),
-            mounted: BTreeSet::new(),
+            pins: Pins::default(),
             hidden: BTreeSet::new(),
             kept_by_option: Vec::new(),
         }
@@ -265,96 +286,153 @@ impl Grants {
         }
     }
 
+    /// Takes everything out once.
+    fn apply(
+        &mut self,
+        carve_outs: &[CarveOut],
+        further: &[PathBuf],
+        covers: &OpenCovers,
+    ) -> Result<Vec<Places>, CarveOutError> {
+        let before = table()?;
+        // Folders before those in them; what must hold for everything in a folder last.
+        let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
+        ordered.sort_by_key(|(_, carve_out)| (carve_out.restriction == Restriction::NoExec, *carve_out));
+        let mut mounted = vec![Places::default(); carve_outs.len()];
+        for path in further {
+            self.carve_out(Restriction::Hidden, path, None, covers)?;
+        }
+        for (index, carve_out) in ordered {
+            // The way to it, also if no grant reaches its end.
+            let mut points = self.keep_links(carve_out)?;
+            let targets = if carve_out.is_way { Vec::new() } else { self.targets(carve_out, &before)? };
+            for target in targets {
+                let identity = carve_out.identity.filter(|_| target == carve_out.path);
+                points.extend(self.carve_out(carve_out.restriction, &target, identity, covers)?);
+            }
+            if let Some(mounted) = mounted.get_mut(index) {
+                mounted.0.extend(points);
+            }
+        }
+        let table = table()?;
+        self.prove_options(&table)?;
+        match (self.pins.verify(&table), carve_outs.first()) {
+            (Err(path), Some(first)) => Err(CarveOutError::Changing(first.restriction, path)),
+            _ => Ok(mounted),
+        }
+    }
+
     /// Makes the symlinks that lead to a path, and the folders above them, mount points, and returns them.
-    fn keep_links(&mut self, CarveOut { path, restriction, links }: &CarveOut) -> Result<Vec<PathBuf>, CarveOutError> {
-        let above = links.0.iter().flat_map(|link| self.between(link));
-        let places: BTreeSet<_> = above.chain(links.0.iter().cloned()).collect();
-        self.keep(&places).map_err(|source| CarveOutError::Mount(*restriction, path.clone(), source))?;
-        Ok(places.into_iter().collect())
+    fn keep_links(
+        &mut self,
+        CarveOut { path, restriction, links, .. }: &CarveOut,
+    ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
+        let mut points = BTreeSet::new();
+        for link in links {
+            let top = self.top(link);
+            let spot = self.pins.reach(top.as_deref(), link, &mut points);
+            let kept = spot.and_then(|spot| self.pins.keep(spot, link, &mut points));
+            kept.map_err(|error| CarveOutError::of_mount(*restriction, path, error))?;
+        }
+        Ok(points)
     }
 
-    /// Makes paths mount points, which cannot be renamed or removed.
-    fn keep(&mut self, places: &BTreeSet<PathBuf>) -> io::Result<()> {
-        let mut new = places.iter().filter(|place| self.mounted.insert((*place).clone()));
-        new.try_for_each(|place| pin(place, Shown::AsItIs))
+    /// Returns the writable folder that `path` lies in, the shortest one.
+    fn top(&self, path: &Path) -> Option<PathBuf> {
+        self.writing.iter().find(|grant| path.starts_with(grant)).cloned()
     }
 
-    /// Takes one place out; returns the paths that have to stay mount points.
+    /// Takes one place out; returns the mounts that have to stay. `identity` is that of what was found there before.
     fn carve_out(
         &mut self,
         restriction: Restriction,
         path: &Path,
+        identity: Option<Identity>,
         covers: &OpenCovers,
-    ) -> Result<Vec<PathBuf>, CarveOutError> {
+    ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
+        let mut points = BTreeSet::new();
         if restriction == Restriction::Hidden && !self.hidden.insert(path.to_owned()) {
-            return Ok(Vec::new());
+            return Ok(points);
         }
-        // The shortest one comes first.
-        let writable = self.writing.iter().find(|grant| path.starts_with(grant)).cloned();
-        let is_needed = match restriction {
-            // Grants of one path add up, which a start has said.
-            Restriction::ReadOnly => writable.is_some() && !self.writing.contains(path),
-            Restriction::Hidden | Restriction::NoExec => true,
-        };
-        let failed = |source| CarveOutError::Mount(restriction, path.to_owned(), source);
+        let top = self.top(path);
+        // Grants of one path add up, which a start has said.
+        if restriction == Restriction::ReadOnly && (top.is_none() || self.writing.contains(path)) {
+            return Ok(points);
+        }
+        let failed = |error| CarveOutError::of_mount(restriction, path, error);
         let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
-        let is_private =
-            || self.private.iter().any(|folder| path.starts_with(folder)) && !self.reading.iter().any(is_hosts);
-        let before = match std::fs::symlink_metadata(path) {
-            // The command could make it.
-            Err(error)
-                if error.kind() == io::ErrorKind::NotFound && restriction == Restriction::NoExec && is_private() =>
-            {
-                make_shared_folder(path).and_then(|()| std::fs::symlink_metadata(path)).map_err(failed)?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            data => data.map_err(failed)?,
-        };
-        if !is_needed {
-            return Ok(Vec::new());
-        }
         // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
         let reached = if restriction == Restriction::ReadOnly { &self.writing } else { &self.reading };
-        if is_linked(&before) && reached.iter().any(is_hosts) {
+        let has_other_names = reached.iter().any(is_hosts);
+        let is_private =
+            self.private.iter().any(|folder| path.starts_with(folder)) && !self.reading.iter().any(is_hosts);
+        let spot = match self.pins.reach(top.as_deref(), path, &mut points) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && identity.is_none() => {
+                if restriction != Restriction::NoExec || !is_private {
+                    return Ok(BTreeSet::new());
+                }
+                // The command could make it.
+                make_shared_folder(path).map_err(failed)?;
+                self.pins.reach(top.as_deref(), path, &mut points).map_err(failed)?
+            }
+            spot => spot.map_err(failed)?,
+        };
+        let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
+        let is_other = identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
+        // Under another restriction it may be covered already.
+        if is_other && !self.hidden.contains(path) {
+            return Err(CarveOutError::Changing(restriction, path.to_owned()));
+        }
+        let kind = FileType::from_raw_mode(data.st_mode);
+        if kind == FileType::RegularFile && data.st_nlink > 1 && has_other_names {
             return Err(CarveOutError::Linked(restriction, path.to_owned()));
         }
-        let mut places = self.between(path);
-        self.keep(&places).map_err(failed)?;
-        match restriction {
-            Restriction::ReadOnly => self.pin_read_only(path).map_err(failed)?,
-            Restriction::Hidden => covers.hide(path, &before).map_err(failed)?,
-            Restriction::NoExec => pin(path, Shown::NoExecWithin).map_err(failed)?,
-        }
-        if !is_refused(restriction, path, &before)? {
+        let (is_kept, mounted) = match restriction {
+            Restriction::ReadOnly => {
+                let root = self.pin_read_only(path, &spot, &mut points).map_err(failed)?;
+                (is_read_only(&root), root)
+            }
+            // Mounting verifies that the cover is in its place.
+            Restriction::Hidden => {
+                let cover = covers.of(kind).map_err(failed)?;
+                (true, self.pins.mount(cover, &spot, Shown::ReadOnly, path, &mut points).map_err(failed)?)
+            }
+            Restriction::NoExec => {
+                let shown = Shown::NoExecWithin;
+                let root = self.pins.mount(&spot.file, &spot, shown, path, &mut points).map_err(failed)?;
+                let options = rustix::fs::fstatvfs(&root).map_err(|errno| failed(errno.into()))?.f_flag;
+                (options.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)), root)
+            }
+        };
+        drop(mounted);
+        if !is_kept {
             return Err(CarveOutError::NotProved(restriction, path.to_owned()));
         }
         if restriction != Restriction::Hidden {
             self.kept_by_option.push((restriction, path.to_owned()));
         }
-        places.insert(path.to_owned());
-        Ok(places.into_iter().collect())
+        Ok(points)
     }
 
-    /// Returns the folders above `path` in the writable folder that it lies in.
-    fn between(&self, path: &Path) -> BTreeSet<PathBuf> {
-        let top = self.writing.iter().find(|grant| path.starts_with(grant));
-        top.into_iter()
-            .flat_map(|top| path.ancestors().skip(1).take_while(move |folder| folder != top))
-            .map(Path::to_owned)
-            .collect()
-    }
-
-    /// Mounts `path` on itself, read-only with the mounts in it, apart from the writable folders that the policy grants there.
-    fn pin_read_only(&self, path: &Path) -> io::Result<()> {
+    /// Mounts what is at `spot`, at `path`, on itself, read-only with the mounts in it, apart from the writable folders that the policy
+    /// grants there; returns the root of the mount.
+    fn pin_read_only(&mut self, path: &Path, spot: &Spot, points: &mut BTreeSet<MountPoint>) -> io::Result<OwnedFd> {
         let mut inner = Vec::new();
         for folder in self.inner(path) {
             match open(folder, OFlags::PATH) {
                 Err(Errno::NOENT) => {}
-                opened => inner.push((folder, opened?)),
+                opened => inner.push((folder.clone(), opened?)),
             }
         }
-        pin(path, Shown::ReadOnlyWithin)?;
-        inner.into_iter().try_for_each(|(folder, opened)| bind(&opened, folder, Shown::AsItIs))
+        let root = self.pins.mount(&spot.file, spot, Shown::ReadOnlyWithin, path, points)?;
+        for (folder, opened) in inner {
+            let rest = folder.strip_prefix(path).map_err(io::Error::other)?;
+            let place = find_in(&root, rest)?;
+            if Identity::of(&place.file)? != Identity::of(&opened)? {
+                return Err(Errno::STALE.into());
+            }
+            bind(&opened, &place, Shown::AsItIs)?;
+        }
+        Ok(root)
     }
 
     /// Writable grants in `path` that lie in no other one there.
@@ -370,30 +448,19 @@ impl Grants {
     }
 
     /// Verifies that all mounts in the paths that are kept by an option have it.
-    fn prove_options(&self) -> Result<(), CarveOutError> {
-        if self.kept_by_option.is_empty() {
-            return Ok(());
-        }
-        let table = table()?;
+    fn prove_options(&self, table: &[TableEntry]) -> Result<(), CarveOutError> {
         for (restriction, path) in &self.kept_by_option {
-            let flag = match restriction {
-                Restriction::NoExec => StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC),
-                Restriction::ReadOnly | Restriction::Hidden => StatVfsMountFlags::RDONLY,
+            let option: &[u8] = match restriction {
+                Restriction::NoExec => b"noexec",
+                Restriction::ReadOnly | Restriction::Hidden => b"ro",
             };
             let is_exempt = |place: &Path| {
                 *restriction == Restriction::ReadOnly && self.inner(path).any(|folder| place.starts_with(folder))
             };
-            let within = table.iter().map(|mount| &mount.place);
-            let mut places: BTreeSet<_> = within.filter(|place| place.starts_with(path) && !is_exempt(place)).collect();
-            places.insert(path);
-            // A symlink that is kept is a mount point itself.
-            let options = |place: &Path| rustix::fs::fstatvfs(open(place, OFlags::PATH)?);
-            let has_flag = |place: &&PathBuf| match options(place) {
-                Ok(system) => system.f_flag.contains(flag),
-                // What init cannot reach the workload cannot either.
-                Err(errno) => [Errno::ACCESS, Errno::NOENT, Errno::NOTDIR].contains(&errno),
-            };
-            if !places.iter().all(has_flag) {
+            // The last mount at a place covers those before.
+            let within = table.iter().filter(|mount| mount.place.starts_with(path) && !is_exempt(&mount.place));
+            let shown: HashMap<&Path, &TableEntry> = within.map(|mount| (mount.place.as_path(), mount)).collect();
+            if !shown.values().all(|mount| mount.has_option(option)) {
                 return Err(CarveOutError::NotProved(*restriction, path.clone()));
             }
         }
@@ -406,24 +473,6 @@ fn make_shared_folder(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).create(path)?;
     // Independent of the umask.
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o1777))
-}
-
-/// Attempts what the carve-out forbids, as init, whom file modes do not stop; returns true if the attempt fails. What is executed is
-/// refused by an option alone.
-fn is_refused(restriction: Restriction, path: &Path, before: &Metadata) -> Result<bool, CarveOutError> {
-    match restriction {
-        Restriction::Hidden => {
-            let now = std::fs::symlink_metadata(path);
-            let now = now.map_err(|source| CarveOutError::Mount(restriction, path.to_owned(), source))?;
-            Ok((now.dev(), now.ino()) != (before.dev(), before.ino()))
-        }
-        Restriction::ReadOnly => {
-            // Its own mode, so that nothing changes if it succeeds.
-            let mode = Mode::from_raw_mode(before.mode() & 0o7777);
-            Ok(rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()) == Err(Errno::ROFS))
-        }
-        Restriction::NoExec => Ok(true),
-    }
 }
 
 /// Returns the other places in the table of mounts where the file or folder at `path`, or a part of it, is shown.
@@ -460,6 +509,8 @@ mod tests {
     #[test]
     fn other_names_of_a_path_are_those_of_bind_mounts() {
         let mount = |device: &str, root: &str, place: &str| TableEntry {
+            id: 1,
+            options: b"rw".to_vec(),
             device: device.as_bytes().to_vec(),
             root: PathBuf::from(root),
             place: PathBuf::from(place),

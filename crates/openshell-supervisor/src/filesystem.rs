@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
 
 use crate::run_as::ProcessIdentity;
 use crate::run_dir::created_dirs::CreatedDirs;
@@ -90,13 +90,15 @@ fn create(
     owner: &ProcessIdentity,
     path: &Path,
 ) -> Result<(OwnedFd, bool), PrepareError> {
-    let failed = |errno: rustix::io::Errno| PrepareError::Create { path: path.to_owned(), source: errno.into() };
-    let is_new = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-        Err(rustix::io::Errno::EXIST) => false,
-        result => result.map(|()| true).map_err(failed)?,
+    let failed = |source| PrepareError::Create { path: path.to_owned(), source };
+    let (made, is_new) = match NewFolder::make(parent, name, FOLDER_MODE) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(parent, name, flags, Mode::empty());
+            (opened.map_err(|errno| failed(errno.into()))?, false)
+        }
+        made => (made.map_err(failed)?, true),
     };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(failed)?;
     if !is_new {
         return Ok((made, false));
     }
@@ -159,15 +161,50 @@ struct Owner {
 }
 
 fn make_folder(parent: &OwnedFd, name: &OsStr, owner: Owner) -> io::Result<OwnedFd> {
-    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    // Another one that was put in its place is not this process's to give away.
-    if rustix::fs::fstat(&folder)?.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(io::ErrorKind::AlreadyExists.into());
-    }
+    let folder = NewFolder::make(parent, name, FOLDER_MODE)?;
     give(&folder, owner)?;
     Ok(folder)
+}
+
+/// Mode of new folders, from which the umask takes.
+const FOLDER_MODE: u32 = 0o755;
+
+/// Makes folders that are given away. Between making one and opening it somebody else may put another in its place, one of root's that
+/// must not be given away.
+#[derive(Debug)]
+pub struct NewFolder;
+
+impl NewFolder {
+    /// Makes the folder `name` in `parent`, and opens it.
+    ///
+    /// # Errors
+    /// Something is there already, it cannot be made, or what is there now may be another one.
+    pub fn make(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<OwnedFd> {
+        let before = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+        // Who is no root owns what it could give away.
+        if !rustix::process::geteuid().is_root() || Self::is_new(&folder, mode, (before.tv_sec, before.tv_nsec))? {
+            return Ok(folder);
+        }
+        Err(io::Error::other(
+            "another process put something else in its place, or this file system does not tell when a folder was made; make the folder \
+             yourself, and start again",
+        ))
+    }
+
+    /// Returns true if `folder` is empty, root's, of no wider mode than `mode`, and not older than `since`.
+    fn is_new(folder: &OwnedFd, mode: u32, since: (i64, i64)) -> io::Result<bool> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let data = rustix::fs::statx(folder, "", AtFlags::EMPTY_PATH, wanted)?;
+        let has_birth = data.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let birth = (data.stx_btime.tv_sec, i64::from(data.stx_btime.tv_nsec));
+        let is_empty =
+            Dir::read_from(folder)?.all(|entry| entry.is_ok_and(|entry| [c".", c".."].contains(&entry.file_name())));
+        let is_roots = data.stx_uid == rustix::process::geteuid().as_raw();
+        Ok(has_birth && birth >= since && is_empty && is_roots && u32::from(data.stx_mode) & 0o777 & !mode == 0)
+    }
 }
 
 /// Gives a file to its owner, if this process is root.

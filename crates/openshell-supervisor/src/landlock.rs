@@ -362,7 +362,8 @@ impl Request {
     }
 
     /// Returns true if a grant, behind whatever symlinks, covers the host's `path`, which has none.
-    pub(crate) fn reaches(&self, path: &Path) -> bool {
+    #[must_use]
+    pub fn reaches(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| {
             let real = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
             grant.access != PathAccess::List && path.starts_with(real)

@@ -292,8 +292,9 @@ impl Launcher {
     /// `secrets` are the protected files that hold secrets.
     #[must_use]
     pub fn protection(&self, enforced: &Enforced, secrets: &[PathBuf], landlock: landlock::Request) -> Protection {
-        let mounted = enforced.protected.clone();
-        let secrets = secrets.iter().filter(|path| mounted.contains(path)).cloned().collect();
+        let mounted = enforced.protected.0.clone();
+        let is_covered = |path: &&PathBuf| mounted.iter().any(|point| point.path == **path);
+        let secrets = secrets.iter().filter(is_covered).cloned().collect();
         let program = std::env::current_exe().ok();
         Protection { init: self.init.pid(), mounted, secrets, program, landlock }
     }

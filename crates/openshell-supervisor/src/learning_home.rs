@@ -10,7 +10,7 @@ use rustix::fs::{Gid, Mode, OFlags, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{Shown, bind, by_descriptor, mount_table};
+use crate::mounts::{Shown, bind_at, by_descriptor, mount_table};
 use crate::trusted_symlinks::open;
 
 /// Mounts an overlay of at most `bytes` over `home`. The `kept` paths in it stay the host's, and what is mounted there may only be read.
@@ -27,7 +27,7 @@ pub(crate) fn mount(home: &Path, kept: impl Iterator<Item = PathBuf>, bytes: u64
     let size = CString::new(format!("mode=700,size={bytes},nr_inodes=1m"))?;
     rustix::mount::mount("openshell", by_descriptor(&lower), "tmpfs", flags, Some(size.as_c_str()))?;
     let mounted = overlay(home, &lower, &data, flags);
-    let mounted = mounted.and_then(|()| kept.iter().try_for_each(|(path, fd, shown)| bind(fd, path, *shown)));
+    let mounted = mounted.and_then(|()| kept.iter().try_for_each(|(path, fd, shown)| bind_at(fd, path, *shown)));
     mounted.inspect_err(|_| {
         // The host's home is in sight again.
         while open(home, OFlags::PATH).is_ok_and(|top| !is_same(&top, &lower))

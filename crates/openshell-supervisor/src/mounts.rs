@@ -1,14 +1,14 @@
 //! Bind mounts by descriptor.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags};
 
@@ -39,12 +39,78 @@ impl Shown {
     }
 }
 
+/// A file or folder, and where it was found: in its place there may be another by now.
+#[derive(Debug)]
+pub(crate) struct Spot {
+    folder: OwnedFd,
+    name: OsString,
+    /// The file or folder itself.
+    pub(crate) file: OwnedFd,
+}
+
+impl Spot {
+    /// Finds `name` in `folder`; a symlink is found itself. A file on which something is mounted is the mounted one.
+    ///
+    /// # Errors
+    /// There is none, or the folder cannot be searched.
+    pub(crate) fn find(folder: OwnedFd, name: &OsStr) -> rustix::io::Result<Self> {
+        let file = open_in(&folder, name)?;
+        Ok(Self { folder, name: name.to_owned(), file })
+    }
+
+    /// Finds `path`, on whose way no symlink may be.
+    ///
+    /// # Errors
+    /// There is none, or a folder on its way cannot be searched or is a symlink.
+    pub(crate) fn at(path: &Path) -> rustix::io::Result<Self> {
+        match (path.parent(), path.file_name()) {
+            (Some(folder), Some(name)) => Self::find(open(folder, OFlags::PATH | OFlags::DIRECTORY)?, name),
+            _ => Self::find(open(path, OFlags::PATH | OFlags::DIRECTORY)?, OsStr::new(".")),
+        }
+    }
+
+    /// Opens what is in its place now.
+    ///
+    /// # Errors
+    /// There is nothing any more.
+    pub(crate) fn reopen(&self) -> rustix::io::Result<OwnedFd> {
+        open_in(&self.folder, &self.name)
+    }
+}
+
+/// Opens `name`, or the path without symlinks, in `folder`; a symlink as its last part is opened itself.
+pub(crate) fn open_in(folder: impl AsFd, name: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(folder, name.as_ref(), flags, Mode::empty(), resolve)
+}
+
+/// Number of the mount in which `file` was opened, as the table of mounts shows it (statx(2), Linux 5.8).
+///
+/// # Errors
+/// The kernel does not tell.
+pub(crate) fn mount_id(file: impl AsFd) -> io::Result<u64> {
+    let data = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if data.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(data.stx_mnt_id)
+}
+
 /// Mounts `source`, with the mounts in it, on `place`.
 ///
 /// # Errors
 /// `place` does not exist or is reached by a symlink, or the kernel refuses the mount.
-pub(crate) fn bind(source: &OwnedFd, place: &Path, shown: Shown) -> io::Result<()> {
-    bind_to(source, &open(place, OFlags::PATH)?, Some((place, shown)))
+pub(crate) fn bind_at(source: &OwnedFd, place: &Path, shown: Shown) -> io::Result<()> {
+    bind(source, &Spot::at(place)?, shown).map(drop)
+}
+
+/// Mounts `source`, with the mounts in it, on what was found at `spot`; returns the root of the new mount.
+///
+/// # Errors
+/// The kernel refuses the mount.
+pub(crate) fn bind(source: &OwnedFd, spot: &Spot, shown: Shown) -> io::Result<OwnedFd> {
+    bind_to(source, &spot.file, Some((spot, shown)))?.map_or_else(|| Ok(spot.reopen()?), Ok)
 }
 
 /// Mounts the file `source` read-only over the file `place`, over a symlink itself, wherever it leads. A file that is missing is made,
@@ -53,24 +119,24 @@ pub(crate) fn bind(source: &OwnedFd, place: &Path, shown: Shown) -> io::Result<(
 /// # Errors
 /// The file cannot be made, or the kernel refuses the mount.
 pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
-    let open = || rustix::fs::open(place, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-    let target = match open() {
+    let spot = match Spot::at(place) {
         Err(Errno::NOENT) => {
             OpenOptions::new().write(true).create_new(true).mode(0o644).open(place)?;
-            open()?
+            Spot::at(place)?
         }
-        target => target?,
+        spot => spot?,
     };
-    bind_to(source, &target, Some((place, Shown::ReadOnly)))
+    bind(source, &spot, Shown::ReadOnly).map(drop)
 }
 
 /// Mounts `source`, with the mounts in it and their options, on `target`.
 pub(crate) fn bind_as_it_is(source: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
-    bind_to(source, target, None)
+    bind_to(source, target, None).map(drop)
 }
 
-fn bind_to(source: &OwnedFd, target: &OwnedFd, place: Option<(&Path, Shown)>) -> io::Result<()> {
-    let changed = place.and_then(|(place, shown)| Some((place, shown, shown.flags()?)));
+/// Mounts `source` on `target`; returns the root of the new mount, unless the kernel gives none.
+fn bind_to(source: &OwnedFd, target: &OwnedFd, spot: Option<(&Spot, Shown)>) -> io::Result<Option<OwnedFd>> {
+    let changed = spot.and_then(|(spot, shown)| Some((spot, shown, shown.flags()?)));
     // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user namespace mounts of the outer one
     // can be cloned only together with those in them (mount_namespaces(7)).
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -82,22 +148,32 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, place: Option<(&Path, Shown)>) ->
             sys::add_mount_attributes(&tree, attribute, shown != Shown::ReadOnly)?;
         }
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        Ok(rustix::mount::move_mount(tree, "", target, "", flags)?)
+        rustix::mount::move_mount(&tree, "", target, "", flags)?;
+        Ok(tree)
     });
     match moved {
         // A container's filter may know the older call alone.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            let before = mount_id(target)?;
             rustix::mount::mount_bind_recursive(by_descriptor(source), by_descriptor(target))?;
-            changed.map_or(Ok(()), |(place, _, (_, flag))| remount(place, flag))
+            let Some((spot, _)) = spot else { return Ok(None) };
+            let root = spot.reopen()?;
+            // It is the new mount, unless something else was put in its place.
+            if mount_id(&root)? == before {
+                return Err(Errno::STALE.into());
+            }
+            if let Some((_, _, (_, flag))) = changed {
+                remount(&root, flag)?;
+            }
+            Ok(Some(root))
         }
-        result => result,
+        result => result.map(Some),
     }
 }
 
-/// Adds `flag` to the options of the mount at `place`.
-fn remount(place: &Path, flag: MountFlags) -> io::Result<()> {
-    let mount = open(place, OFlags::PATH)?;
-    let set = rustix::fs::fstatvfs(&mount)?.f_flag;
+/// Adds `flag` to the options of `mount`.
+fn remount(mount: &OwnedFd, flag: MountFlags) -> io::Result<()> {
+    let set = rustix::fs::fstatvfs(mount)?.f_flag;
     let kept = [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
@@ -106,7 +182,7 @@ fn remount(place: &Path, flag: MountFlags) -> io::Result<()> {
         (StatVfsMountFlags::from_bits_retain(libc::ST_NOATIME), MountFlags::NOATIME),
     ];
     let flags = kept.into_iter().filter(|(known, _)| set.contains(*known)).fold(flag, |all, (_, flag)| all | flag);
-    Ok(rustix::mount::mount_remount(by_descriptor(&mount), MountFlags::BIND | flags, c"")?)
+    Ok(rustix::mount::mount_remount(by_descriptor(mount), MountFlags::BIND | flags, c"")?)
 }
 
 /// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
@@ -117,12 +193,23 @@ pub(crate) fn by_descriptor(fd: &OwnedFd) -> String {
 /// A mount, as the table of a process shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
+    /// Number of the mount.
+    pub(crate) id: u64,
     /// Device, as two numbers.
     pub(crate) device: Vec<u8>,
     /// The folder or file of the file system that is mounted.
     pub(crate) root: PathBuf,
     /// The mount point.
     pub(crate) place: PathBuf,
+    /// Options of the mount, separated by commas.
+    pub(crate) options: Vec<u8>,
+}
+
+impl TableEntry {
+    /// Returns true if the mount has the option `name`.
+    pub(crate) fn has_option(&self, name: &[u8]) -> bool {
+        self.options.split(|byte| *byte == b',').any(|option| option == name)
+    }
 }
 
 /// Size of an ordinary table of mounts, in bytes.
@@ -146,10 +233,13 @@ pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
     file.rewind()?;
     file.read_to_end(&mut table)?;
     let entry = |line: &[u8]| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let mut fields = line.split(|byte| *byte == b' ');
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let mut fields = fields.skip(1);
         let (device, root, place) = (fields.next()?.to_owned(), fields.next()?, fields.next()?);
+        let options = fields.next()?.to_owned();
         let [root, place] = [root, place].map(|field| PathBuf::from(OsString::from_vec(unescaped(field))));
-        Some(TableEntry { device, root, place })
+        Some(TableEntry { id, device, root, place, options })
     };
     Ok(table.split(|byte| *byte == b'\n').filter_map(entry).collect())
 }

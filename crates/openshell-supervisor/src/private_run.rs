@@ -15,7 +15,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{Shown, bind};
+use crate::mounts::{Shown, bind_at};
 use crate::privilege::is_root_mapped;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks;
@@ -116,7 +116,7 @@ fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> 
         FileType::Directory => std::fs::create_dir(path)?,
         _ => drop(std::fs::File::create_new(path)?),
     }
-    bind(fd, path, Shown::AsItIs)
+    bind_at(fd, path, Shown::AsItIs)
 }
 
 /// Mounts an empty tmpfs as home at `place`. No other sandbox sees it, and it ends with this one. The kernel limits it

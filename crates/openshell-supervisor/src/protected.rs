@@ -11,13 +11,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::carve_outs::Places;
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
-use crate::mounts::{Shown, bind, mount_table};
+use crate::mounts::{Shown, Spot, bind, bind_at, mount_table};
+use crate::pins::{Identity, MountPoint, Pins, are_kept, is_of_change, is_read_only, settled};
 use crate::trusted_symlinks::{is_on_read_only_mount, links, open};
 
 /// A file or folder that the supervisor relies on.
@@ -29,6 +31,8 @@ pub struct ProtectedPath {
     pub path: PathBuf,
     /// True if the workload must not read it.
     pub holds_secret: bool,
+    /// What the supervisor has found there; `None` if it is made inside.
+    identity: Option<Identity>,
 }
 
 /// What is mounted over paths with secrets: an empty file, and an empty folder, both without permissions.
@@ -56,13 +60,13 @@ pub(crate) struct OpenCovers {
 }
 
 impl OpenCovers {
-    /// Mounts an empty file or folder over `path`, which `data` describes.
+    /// Returns what is mounted over a file of this kind.
     ///
     /// # Errors
-    /// There is none, or the mount fails.
-    pub(crate) fn hide(&self, path: &Path, data: &Metadata) -> io::Result<()> {
-        let cover = if data.is_dir() { &self.folder } else { &self.file };
-        bind(cover.as_ref().ok_or(io::ErrorKind::NotFound)?, path, Shown::ReadOnly)
+    /// There is none.
+    pub(crate) fn of(&self, kind: FileType) -> io::Result<&OwnedFd> {
+        let cover = if kind == FileType::Directory { &self.folder } else { &self.file };
+        cover.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -93,13 +97,23 @@ pub enum ProtectError {
     Mount { what: String, path: PathBuf, grant: PathBuf, source: io::Error },
     #[error("the {what} {path} lies in {grant}, which the policy grants, and was not kept from the workload; move it")]
     NotProved { what: String, path: PathBuf, grant: PathBuf },
+    #[error(
+        "another process renames or replaces the {what} {path} while the sandbox starts; stop what does that, and start again"
+    )]
+    Changing { what: String, path: PathBuf },
 }
 
 impl ProtectedPath {
     /// Describes a file or folder that the workload must not change, at a path that exists inside.
     #[must_use]
     pub fn new(what: &str, path: &Path) -> Self {
-        Self { what: what.to_owned(), path: path.to_owned(), holds_secret: false }
+        Self { what: what.to_owned(), path: path.to_owned(), holds_secret: false, identity: None }
+    }
+
+    /// The same where init puts another file or folder in its place.
+    #[must_use]
+    pub fn made_inside(self) -> Self {
+        Self { identity: None, ..self }
     }
 
     /// Describes the file or folder at `path`; `None` if there is none, or another kind of file such as a pipe.
@@ -109,8 +123,9 @@ impl ProtectedPath {
     pub fn find(what: &str, path: &Path, holds_secret: bool, landlock: &Request) -> Result<Option<Self>, ProtectError> {
         let inspect = |source| ProtectError::Inspect { what: what.to_owned(), path: path.to_owned(), source };
         let real = match std::fs::canonicalize(path) {
-            // What this process cannot reach the workload cannot either.
-            Err(error) if is_out_of_reach(&error) => return Ok(None),
+            Err(error) if is_missing(&error) => return Ok(None),
+            // What no grant reaches needs no protection.
+            Err(_) if !landlock.reaches(path) => return Ok(None),
             real => real.map_err(inspect)?,
         };
         if !landlock.shows(&real) {
@@ -126,13 +141,22 @@ impl ProtectedPath {
         if landlock.grants_itself(&real, !holds_secret) {
             return Err(ProtectError::Granted { what, path: real, act });
         }
-        let is_kept = std::fs::metadata(&real).is_ok_and(|data| data.is_file() || data.is_dir());
+        let data = std::fs::metadata(&real).map_err(inspect)?;
+        let is_kept = data.is_file() || data.is_dir();
         let is_changeable = |link: &PathBuf| {
             link.parent().is_some_and(|folder| landlock.grants_writing(folder) && landlock.shows(folder))
         };
         match links.into_iter().find(is_changeable).filter(|_| is_kept) {
             Some(link) => Err(ProtectError::Symlink { what, path, link, target: real }),
-            None => Ok(is_kept.then_some(Self { what, path: real, holds_secret })),
+            None if !is_kept => Ok(None),
+            None => {
+                // The home of an observed run is another file system inside.
+                let identity = match landlock.is_learning() {
+                    true => None,
+                    false => Some(Identity::at(&real).map_err(inspect)?),
+                };
+                Ok(Some(Self { what, path: real, holds_secret, identity }))
+            }
         }
     }
 }
@@ -143,9 +167,9 @@ fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
     links.iter().find(|link| link.ends_with("..data")).and_then(|link| link.parent())
 }
 
-/// Returns true if there is no file, or none that this process may reach.
-pub(crate) fn is_out_of_reach(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory)
+/// Returns true if there is no file. One that this process may not look at is none of these: its owner may open the folders above it again.
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Grants of a policy, as far as they matter to protected paths.
@@ -167,7 +191,7 @@ pub(crate) fn protect(
     granted: &[Resolved<'_>],
     uid: u32,
     covers: &OpenCovers,
-) -> Result<Vec<PathBuf>, ProtectError> {
+) -> Result<Places, ProtectError> {
     let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
         granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
     };
@@ -177,11 +201,8 @@ pub(crate) fn protect(
         listed: of(&|grant| grant.is_listed()),
     };
     grants.keep_read_only(granted, uid)?;
-    let (mut mounted, mut covered) = (BTreeSet::new(), BTreeSet::new());
-    for path in paths {
-        grants.protect(path, uid, covers, &mut mounted, &mut covered)?;
-    }
-    Ok(mounted.into_iter().collect())
+    let is_of_change = |error: &ProtectError| matches!(error, ProtectError::Changing { .. });
+    settled(|| grants.protect_all(paths, uid, covers), is_of_change)
 }
 
 impl Grants {
@@ -210,12 +231,45 @@ impl Grants {
             }
             // Writable folders in it stay writable as mounts of their own.
             for inner in self.writing.iter().filter(|inner| inner.starts_with(path)) {
-                pin(inner, Shown::AsItIs).map_err(failed)?;
+                match open(inner, OFlags::PATH) {
+                    Err(Errno::NOENT) => {}
+                    opened => {
+                        bind_at(&opened.map_err(|errno| failed(errno.into()))?, inner, Shown::AsItIs).map_err(failed)?
+                    }
+                }
             }
-            pin(path, Shown::ReadOnly).map_err(failed)?;
+            let spot = Spot::at(path).map_err(|errno| failed(errno.into()))?;
+            let root = bind(&opened, &spot, Shown::ReadOnly).map_err(failed)?;
+            if !is_read_only(&root) {
+                return Err(ProtectError::NotProved {
+                    what: "read-only folder".to_owned(),
+                    path: path.to_owned(),
+                    grant: path.to_owned(),
+                });
+            }
             pinned.insert(path.to_owned());
         }
         Ok(())
+    }
+
+    /// Protects all `paths` once.
+    fn protect_all(&self, paths: &[ProtectedPath], uid: u32, covers: &OpenCovers) -> Result<Places, ProtectError> {
+        let Some(first) = paths.first() else { return Ok(Places::default()) };
+        let mut made = Made::default();
+        let protected = paths.iter().try_for_each(|path| self.protect(path, uid, covers, &mut made));
+        let inspect = |source| {
+            let (what, path) = ("table of mounts".to_owned(), PathBuf::from("/proc/self/mountinfo"));
+            ProtectError::Inspect { what, path, source }
+        };
+        let table = mount_table("/proc/self/mountinfo").map_err(inspect)?;
+        if let Err(error) = protected {
+            made.pins.undo(&table);
+            return Err(error);
+        }
+        match made.pins.verify(&table) {
+            Ok(()) => Ok(Places(made.points.into_iter().collect())),
+            Err(path) => Err(ProtectError::Changing { what: first.what.clone(), path }),
+        }
     }
 
     fn protect(
@@ -223,70 +277,69 @@ impl Grants {
         protected: &ProtectedPath,
         uid: u32,
         covers: &OpenCovers,
-        mounted: &mut BTreeSet<PathBuf>,
-        covered: &mut BTreeSet<PathBuf>,
+        made: &mut Made,
     ) -> Result<(), ProtectError> {
-        let ProtectedPath { what, path, holds_secret } = protected;
+        let ProtectedPath { what, path, holds_secret, identity } = protected;
         // Several secrets may lie in one volume.
-        if *holds_secret && covered.contains(path) {
+        if *holds_secret && made.covered.contains(path) {
             return Ok(());
         }
         let above = |grants: &BTreeSet<PathBuf>| grants.iter().find(|grant| path.starts_with(grant)).cloned();
         // The shortest one comes first.
         let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else { return Ok(()) };
-        let data = match std::fs::symlink_metadata(path) {
-            // Where the workload may write it could make one.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && writable.is_none() => return Ok(()),
-            data => data,
+        let failed = |source: io::Error| match is_of_change(&source) {
+            true => ProtectError::Changing { what: what.clone(), path: path.clone() },
+            false => ProtectError::Mount { what: what.clone(), path: path.clone(), grant: grant.clone(), source },
         };
+        let spot = match Spot::at(path) {
+            // Where the workload may write it could make one.
+            Err(Errno::NOENT | Errno::NOTDIR) if writable.is_none() => return Ok(()),
+            spot => spot.map_err(|errno| failed(errno.into()))?,
+        };
+        let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
         // Files of others that may only be read have modes that the workload cannot change, and so have all on a read-only mount, where
         // a volume's content can be replaced from outside.
-        let is_own = data.as_ref().is_ok_and(|data| data.uid() == uid);
-        let is_changeable = || {
-            is_own
-                && !open(path, OFlags::PATH).map_err(io::Error::from).and_then(is_on_read_only_mount).unwrap_or(false)
-        };
-        if !holds_secret && writable.is_none() && !is_changeable() {
+        let is_changeable = data.st_uid == uid && !is_on_read_only_mount(&spot.file).unwrap_or(false);
+        if !holds_secret && writable.is_none() && !is_changeable {
             return Ok(());
         }
         let (act, forbidden) = if *holds_secret { ("read", &self.listed) } else { ("change", &self.writing) };
         if forbidden.contains(path) {
             return Err(ProtectError::Granted { what: what.clone(), path: path.clone(), act });
         }
-        let failed =
-            |source| ProtectError::Mount { what: what.clone(), path: path.clone(), grant: grant.clone(), source };
-        let before = data.map_err(failed)?;
-        if is_linked(&before) && what != PROGRAM {
+        let kind = FileType::from_raw_mode(data.st_mode);
+        if kind == FileType::RegularFile && data.st_nlink > 1 && what != PROGRAM {
             return Err(ProtectError::Linked { what: what.clone(), path: path.clone(), grant });
         }
-        let folders = writable.iter().flat_map(|top| path.ancestors().skip(1).take_while(move |folder| folder != top));
-        let inner = self.writing.iter().filter(|inside| inside.starts_with(path)).map(PathBuf::as_path);
-        let mut pinned: Vec<_> = folders.chain(inner).collect();
-        // Folders before those in them.
-        pinned.sort_unstable();
-        for folder in pinned {
-            if mounted.insert(folder.to_owned()) {
-                pin(folder, Shown::AsItIs).map_err(failed)?;
-            }
+        let spot = made.pins.reach(writable.as_deref(), path, &mut made.points).map_err(failed)?;
+        let found = Identity::of(&spot.file).map_err(failed)?;
+        let before = Identity { device: data.st_dev, inode: data.st_ino };
+        if found != before || identity.is_some_and(|identity| identity != found) {
+            return Err(ProtectError::Changing { what: what.clone(), path: path.clone() });
         }
-        match holds_secret {
-            true => covers.hide(path, &before).map_err(failed)?,
-            false => pin(path, Shown::ReadOnly).map_err(failed)?,
+        for inner in self.writing.iter().filter(|inside| inside.starts_with(path)) {
+            let opened = open(inner, OFlags::PATH).map_err(|errno| failed(errno.into()))?;
+            bind_at(&opened, inner, Shown::AsItIs).map_err(failed)?;
         }
-        mounted.insert(path.clone());
-        let is_covered = || -> io::Result<bool> {
-            let (now, mount) = (std::fs::symlink_metadata(path)?, rustix::fs::statvfs(path.as_path())?);
-            let is_other = (now.dev(), now.ino()) != (before.dev(), before.ino());
-            Ok(is_other == *holds_secret && mount.f_flag.contains(StatVfsMountFlags::RDONLY))
-        };
-        match is_covered().map_err(failed)? {
-            true => {
-                covered.extend(holds_secret.then(|| path.clone()));
-                Ok(())
-            }
-            false => Err(ProtectError::NotProved { what: what.clone(), path: path.clone(), grant: grant.clone() }),
+        let source = if *holds_secret { covers.of(kind).map_err(failed)? } else { &spot.file };
+        let root = made.pins.mount(source, &spot, Shown::ReadOnly, path, &mut made.points).map_err(failed)?;
+        if !is_read_only(&root) {
+            return Err(ProtectError::NotProved { what: what.clone(), path: path.clone(), grant });
         }
+        if *holds_secret {
+            made.covered.insert(path.clone());
+        }
+        Ok(())
     }
+}
+
+/// What was mounted for protected paths.
+#[derive(Debug, Default)]
+struct Made {
+    pins: Pins,
+    points: BTreeSet<MountPoint>,
+    /// Secrets that are covered.
+    covered: BTreeSet<PathBuf>,
 }
 
 /// Kind of the supervisor's own program, whose file no process can write to while it runs, under whatever name.
@@ -297,21 +350,13 @@ pub(crate) fn is_linked(data: &Metadata) -> bool {
     data.is_file() && data.nlink() > 1
 }
 
-/// Mounts `path` on itself. A grant that does not exist needs no mount.
-pub(crate) fn pin(path: &Path, shown: Shown) -> io::Result<()> {
-    match open(path, OFlags::PATH) {
-        Err(Errno::NOENT) => Ok(()),
-        opened => bind(&opened?, path, shown),
-    }
-}
-
 /// The protection in force, for files that are read while the workload runs. The default is that of a policy without grants.
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
     /// PID of init in the supervisor's namespace.
     pub(crate) init: i32,
-    /// Mount points in the sandbox that protect a path.
-    pub(crate) mounted: Vec<PathBuf>,
+    /// Mounts in the sandbox that protect a path.
+    pub(crate) mounted: Vec<MountPoint>,
     /// Those that hide a secret.
     pub(crate) secrets: Vec<PathBuf>,
     /// The supervisor's own program.
@@ -327,29 +372,21 @@ impl Protection {
     /// # Errors
     /// The first path that is no longer protected; or the mounts cannot be listed.
     pub fn verify(&self) -> io::Result<()> {
-        self.verify_mounts(&self.mounted)
-    }
-
-    fn table(&self) -> String {
-        format!("/proc/{}/mountinfo", self.init)
-    }
-
-    fn verify_mounts(&self, mounts: &[PathBuf]) -> io::Result<()> {
-        if mounts.is_empty() {
+        if self.mounted.is_empty() {
             return Ok(());
         }
-        let places: BTreeSet<_> = mount_table(&self.table())?.into_iter().map(|mount| mount.place).collect();
-        let is_kept = |path: &PathBuf| {
+        let table = mount_table(&format!("/proc/{}/mountinfo", self.init))?;
+        let is_kept = |point: &MountPoint| {
             // Where the sandbox has a file system of its own, there is nothing outside.
-            let has_one_name = match std::fs::symlink_metadata(path) {
+            let has_one_name = match std::fs::symlink_metadata(&point.path) {
                 Ok(data) => !is_linked(&data),
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
-            places.contains(path) && (has_one_name || self.program.as_ref() == Some(path))
+            are_kept([point], &table) && (has_one_name || self.program.as_ref() == Some(&point.path))
         };
-        let lost = mounts.iter().find(|path| !is_kept(path));
-        lost.map_or(Ok(()), |path| {
-            let path = path.display();
+        let lost = self.mounted.iter().find(|point| !is_kept(point));
+        lost.map_or(Ok(()), |point| {
+            let path = point.path.display();
             Err(io::Error::other(format!(
                 "{path} was replaced or linked, so the workload has access to what is there now; start again, and keep it outside of what the \
                  policy grants"
@@ -362,7 +399,8 @@ impl Protection {
     pub fn hides(&self, path: &Path) -> bool {
         match std::fs::canonicalize(path) {
             Ok(path) => self.secrets.iter().any(|secret| path.starts_with(secret)) || !self.landlock.reaches(&path),
-            Err(error) => is_out_of_reach(&error),
+            // Where the workload may write, it could make a missing one before it is read.
+            Err(_) => !self.landlock.reaches(path),
         }
     }
 }

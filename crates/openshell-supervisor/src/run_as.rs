@@ -9,7 +9,8 @@ use openshell_policy::process::{Identity, RunAs};
 use openshell_policy::words::FileAccess;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Gid;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::by_descriptor;
@@ -33,6 +34,36 @@ impl ProcessIdentity {
     #[must_use]
     pub fn is_supervisors(&self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Runs `act` on a thread with this user and without capabilities: it sees of files what the workload would, whatever file system they
+    /// are in.
+    ///
+    /// # Errors
+    /// There is no thread, or it cannot take the identity.
+    pub fn look<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
+        std::thread::scope(|scope| {
+            let looking = move || {
+                self.take_on_thread()?;
+                Ok(act())
+            };
+            let thread = std::thread::Builder::new().name("look".to_owned()).spawn_scoped(scope, looking)?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Gives the calling thread this identity, for good. Each of these calls is about the thread alone (credentials(7)).
+    fn take_on_thread(&self) -> io::Result<()> {
+        if !self.is_callers {
+            let groups: Vec<_> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+            let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+            rustix::thread::set_thread_groups(&groups)?;
+            rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+            rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        }
+        let none = CapabilitySet::empty();
+        let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        Ok(rustix::thread::set_capabilities(None, nothing)?)
     }
 
     /// Returns true if owner, group and mode let the user enter the folder `path` and all of its ancestors.

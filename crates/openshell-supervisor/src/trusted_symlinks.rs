@@ -44,6 +44,12 @@ pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(follow(path, |_, _, _| true)?.1)
 }
 
+/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists.
+pub(crate) fn links_so_far(path: &Path) -> Vec<PathBuf> {
+    let whole = path.ancestors().find_map(|above| links(above).ok());
+    whole.unwrap_or_default()
+}
+
 /// As [`resolve`]; also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     follow(path, |link, _, folder| is_roots_alone(link, folder))

@@ -1,9 +1,9 @@
 //! Programs that a network policy should not list, because what they start may reach the same.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use openshell_supervisor::regular_files;
 use openshell_supervisor::trusted_symlinks::{resolve, resolve_unwritable};
 
 use super::findings::{EVERY_PROGRAM, Findings};
@@ -100,7 +100,7 @@ fn of_glob(path: &str, found: &mut Findings) {
 /// Returns the interpreter of a script: the first word behind its `#!`.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = [0; 256];
-    let mut file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+    let mut file = regular_files::open(path).ok()?;
     let filled = file.read(&mut head).ok()?;
     let line = head.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>();

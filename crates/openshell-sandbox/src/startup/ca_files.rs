@@ -15,6 +15,7 @@ use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
+use openshell_supervisor::regular_files;
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::sandbox_files::SandboxFile;
 use openshell_supervisor::trusted_symlinks::resolve;
@@ -122,7 +123,9 @@ pub(super) fn log_unavailable(why: &str) {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    // What a shell makes of `<(…)` is meant.
+    let is_given = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
+    let file = if is_given { File::open(path)? } else { regular_files::open(path)? };
     let expected = file.metadata()?.len().min(BUNDLE_BYTES);
     // One byte more, so that the end is found without growing.
     let mut bytes = Vec::with_capacity(usize::try_from(expected + 1).unwrap_or_default());
@@ -183,10 +186,6 @@ impl CallerCertificates {
 }
 
 fn read_named(path: &Path) -> io::Result<Vec<u8>> {
-    // Opening a FIFO would wait for its writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
     let found = only_certificates(&read(path)?);
     let is_one = certificates(&found).next().is_some();
     if is_one { Ok(found) } else { Err(io::Error::other("it holds no certificate in PEM")) }

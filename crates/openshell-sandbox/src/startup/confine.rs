@@ -193,7 +193,9 @@ pub(super) fn protected(
     let hosts = hosts.iter().map(PathBuf::as_path).filter(|path| is_readable(path) && !is_meant(path));
     let secrets = secrets.chain(hosts.map(|path| ("host's file with secrets", path, true)));
     let find = |(what, path, holds_secret): (&str, &Path, bool)| {
-        Ok(ProtectedPath::find(what, path, holds_secret, &host.landlock)?)
+        let found = ProtectedPath::find(what, path, holds_secret, &host.landlock)?;
+        let is_made = host.file_system.is_some() && path.starts_with(host.run_dir.path());
+        Ok(if is_made { found.map(ProtectedPath::made_inside) } else { found })
     };
     // Outside there may be none.
     let what = "folder of the sandbox's certificates";

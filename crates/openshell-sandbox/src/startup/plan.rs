@@ -55,8 +55,10 @@ impl Plan {
             private.retain(|path| path.as_path().symlink_metadata().is_ok());
             filesystem.hidden.extend(private);
         }
-        let carve_outs =
-            CarveOuts::plan(&mut filesystem, &writable, &config.carve_outs, &config.policy.folders.presets)?;
+        // An earlier command may have left what leads elsewhere: what the workload cannot see is none of its own.
+        let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
+        let look = || CarveOuts::plan(&mut filesystem, &writable, options, presets, user.identity.uid);
+        let carve_outs = user.identity.look(look).context("cannot look at files as the command's user")??;
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
         let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);

@@ -58,7 +58,7 @@ fn end(text: &OsString) -> End {
 
 fn copy_out(args: &CpArgs, sandbox: &str, path: OsString, to: &Path) -> anyhow::Result<ExitCode> {
     let (reader, writer) = io::pipe()?;
-    let options = Options { links: Links::Within, git_hooks: args.git_hooks };
+    let options = Options { links: Links::Within, git_hooks: args.git_hooks, follows_links: false };
     // The sandbox has no say in the name; what has none of its own gets the sandbox's.
     let name = Path::new(&path).file_name().unwrap_or(sandbox.as_ref()).to_owned();
     let to = to.to_owned();

@@ -26,7 +26,7 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
         "send" => return transferred(pack(&path(words), file(io::stdout().as_fd())?)),
         // It is the kernel that decides here.
         "receive" => {
-            let options = Options { links: Links::All, git_hooks: true };
+            let options = Options { links: Links::All, git_hooks: true, follows_links: true };
             let name = words.get(1).cloned().unwrap_or_default();
             return transferred(unpack(file(io::stdin().as_fd())?, &path(words), &name, options));
         }

@@ -15,6 +15,8 @@ pub enum TransferError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{0} names no file")]
     NoName(PathBuf),
+    #[error("{path} goes through a symlink, which a command may have made; write {target}", path = path.display(), target = target.display())]
+    Symlink { path: PathBuf, target: PathBuf },
     #[error("the stream of files broke off")]
     Stream { source: std::io::Error },
 }

@@ -6,7 +6,7 @@ use super::outcome::{LeftOut, TransferError};
 use super::pack::pack;
 use super::unpack::{Links, Options, is_within, unpack};
 
-const CAREFUL: Options = Options { links: Links::Within, git_hooks: false };
+const CAREFUL: Options = Options { links: Links::Within, git_hooks: false, follows_links: false };
 
 fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferError> {
     let mut stream = Vec::new();

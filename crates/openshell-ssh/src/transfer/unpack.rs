@@ -10,7 +10,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawMode, Timespec, Timestamps};
+use openshell_supervisor::filesystem::NewFolder;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub links: Links,
     /// True if hooks of git repositories are taken, which git runs.
     pub git_hooks: bool,
+    /// True if the destination may be reached by symlinks.
+    pub follows_links: bool,
 }
 
 /// Writes the file or tree of `input` into the folder at `destination` as `name`, or, if there is none, as `destination`. The name
@@ -45,15 +48,26 @@ pub struct Options {
 pub fn unpack(input: impl Read, destination: &Path, name: &OsStr, options: Options) -> Result<LeftOut, TransferError> {
     let failed = |source: Errno| TransferError::Write { path: destination.to_owned(), source: source.into() };
     let open = |path: &Path| {
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = if options.follows_links { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+        rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
     };
-    let (base, name) = match std::fs::metadata(destination) {
-        Ok(data) if data.is_dir() => (open(destination)?, name.to_owned()),
-        _ => {
+    let refused = |errno| match errno {
+        // A command may have made it.
+        Errno::LOOP => {
+            let target = std::fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
+            TransferError::Symlink { path: destination.to_owned(), target }
+        }
+        errno => failed(errno),
+    };
+    let (base, name) = match open(destination) {
+        Ok(folder) => (folder, name.to_owned()),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
             let name = destination.file_name().ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty());
-            (open(parent.unwrap_or(Path::new(".")))?, name.to_owned())
+            (open(parent.unwrap_or(Path::new("."))).map_err(refused)?, name.to_owned())
         }
+        Err(errno) => return Err(refused(errno)),
     };
     if components(Path::new(&name)).is_none_or(|names| names.len() != 1) {
         return Err(TransferError::NoName(PathBuf::from(name)));
@@ -200,17 +214,18 @@ impl Unpacker {
     /// Opens a folder in the last one; makes it if it is not there.
     fn push(&mut self, name: &OsStr, at_end: Option<(u32, u64)>) -> Result<(), Failed> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = match rustix::fs::mkdirat(self.folder(), name, Mode::RWXU) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(errno.into()),
-        };
-        let fd = match rustix::fs::openat(self.folder(), name, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::LOOP | Errno::NOTDIR) => {
-                return Err(Failed::Write(io::Error::other("something else than a folder is in its place")));
+        let (fd, made) = match NewFolder::make(self.folder(), name, Mode::RWXU.bits()) {
+            Ok(fd) => (fd, true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                match rustix::fs::openat(self.folder(), name, flags, Mode::empty()) {
+                    Ok(fd) => (fd, false),
+                    Err(Errno::LOOP | Errno::NOTDIR) => {
+                        return Err(Failed::Write(io::Error::other("something else than a folder is in its place")));
+                    }
+                    Err(errno) => return Err(errno.into()),
+                }
             }
-            Err(errno) => return Err(errno.into()),
+            Err(error) => return Err(Failed::Write(error)),
         };
         // One without an entry of its own gets what new folders get.
         let at_end = made.then(|| at_end.unwrap_or((0o755, 0)));

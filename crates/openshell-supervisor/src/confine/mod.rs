@@ -18,7 +18,7 @@ use crate::init::KeptPath;
 use crate::init::watch::Kept;
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
-use crate::mounts::{Shown, bind, cover};
+use crate::mounts::{Shown, bind_at, cover};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
@@ -121,9 +121,9 @@ pub struct Enforced {
     pub no_names: Option<String>,
     /// Description of a failed mount of the home of an observed run.
     pub no_learning_home: Option<String>,
-    /// Mount points that protect files of the supervisor.
-    pub protected: Vec<PathBuf>,
-    /// Mount points that keep each carve-out.
+    /// Mounts that protect files of the supervisor.
+    pub protected: Places,
+    /// Mounts that keep each carve-out.
     pub carve_outs: Vec<Places>,
 }
 
@@ -327,7 +327,7 @@ impl Confinement {
         let [mut no_trust, mut no_names] = [None, None];
         for Mount { source, target, purpose } in &self.mounts {
             let mounted = open(source, OFlags::PATH).map_err(Into::into).and_then(|from| match purpose {
-                Purpose::Trust | Purpose::FurtherTrust => bind(&from, target, Shown::ReadOnly),
+                Purpose::Trust | Purpose::FurtherTrust => bind_at(&from, target, Shown::ReadOnly),
                 Purpose::Names => cover(&from, target),
             });
             let Err(error) = mounted else { continue };
@@ -423,11 +423,15 @@ impl Confinement {
             is_end: self.ends_when_lost.contains(&carve_out.restriction),
         });
         let secrets = self.protected.iter().filter(|protected| protected.holds_secret);
-        let secrets = secrets.map(|secret| &secret.path).filter(|path| enforced.protected.contains(path));
-        let secrets = secrets.map(|path| Kept {
-            path: KeptPath::Secret(path.clone()),
-            places: Places(vec![path.clone()]),
-            is_end: true,
+        let secrets = secrets.filter_map(|secret| {
+            let points: Vec<_> =
+                enforced.protected.0.iter().filter(|point| secret.path.starts_with(&point.path)).cloned().collect();
+            let is_covered = points.iter().any(|point| point.path == secret.path);
+            is_covered.then(|| Kept {
+                path: KeptPath::Secret(secret.path.clone()),
+                places: Places(points),
+                is_end: true,
+            })
         });
         carve_outs.chain(secrets).collect()
     }

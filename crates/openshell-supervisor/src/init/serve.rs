@@ -66,6 +66,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
         files,
         confined: None,
         watch: None,
+        is_lost: false,
         starting: Vec::new(),
         running: HashMap::new(),
         suspended: Suspended::default(),
@@ -172,6 +173,8 @@ struct Server<'s> {
     confined: Option<(Confinement, Filter)>,
     /// What is kept from the workload by mounts.
     watch: Option<Watch>,
+    /// True once the sandbox ends for what is no longer kept.
+    is_lost: bool,
     /// Children that have not executed their commands yet.
     starting: Vec<Starting>,
     /// Running commands.
@@ -229,7 +232,7 @@ impl Server<'_> {
                 drain(&children)?;
                 self.reap()?;
             }
-            if ready.contains(&Ready::Request) && !self.serve_one()? {
+            if self.is_lost || ready.contains(&Ready::Request) && !self.serve_one()? {
                 return Ok(());
             }
         }
@@ -420,6 +423,11 @@ impl Server<'_> {
     /// Reports that a process ended, if it is a command.
     fn report_end(&mut self, pid: Pid, status: Status) -> io::Result<()> {
         let Some(Running { id, .. }) = self.running.remove(&pid) else { return Ok(()) };
+        // What was lost since the last look is said also if the command was faster.
+        self.is_lost |= self.look_for_losses()?;
+        if self.is_lost {
+            return Ok(());
+        }
         self.reply(&Reply::Exited { id, status })
     }
 

@@ -1,14 +1,13 @@
 //! Init's watch over what is kept from the workload by mounts, which goes on while the supervisor is stopped.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::ipc::{KeptPath, Loss};
 use crate::carve_outs::Places;
 use crate::mounts::read_mount_table;
+use crate::pins::are_kept;
 
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";
@@ -67,11 +66,10 @@ impl Watch {
     /// The mounts cannot be listed.
     pub(super) fn look(&mut self) -> io::Result<Loss> {
         self.last = Instant::now();
-        let places: BTreeSet<PathBuf> =
-            read_mount_table(&mut self.table)?.into_iter().map(|mount| mount.place).collect();
+        let table = read_mount_table(&mut self.table)?;
         let mut loss = Loss::default();
         self.kept.retain(|kept| {
-            let is_kept = kept.places.0.iter().all(|place| places.contains(place));
+            let is_kept = are_kept(&kept.places.0, &table);
             if !is_kept {
                 loss.paths.push(kept.path.clone());
                 loss.is_end |= kept.is_end;

@@ -6,13 +6,13 @@
 //! be read whole is said.
 
 use std::ffi::OsStr;
-use std::fs::{DirEntry, OpenOptions};
+use std::fs::DirEntry;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::OFlags;
+use openshell_supervisor::regular_files;
 
 /// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.
 const FOLDERS: usize = 10_000;
@@ -69,9 +69,18 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
             own
         }
         Ok(_) => link,
-        // A bare repository.
-        Err(_) if is_repository(folder) => folder.to_owned(),
-        Err(_) => return found,
+        Err(error) if is_missing(&error) => match found.known(is_repository(folder)) {
+            // A bare one.
+            true => folder.to_owned(),
+            false => return found,
+        },
+        Err(error) => {
+            // A folder that the command's user may not enter holds nothing for it.
+            if !is_closed(folder, &error) {
+                found.unknown.push(format!("{}: {error}", link.display()));
+            }
+            return found;
+        }
     };
     let common = found.known(path_of(&own.join("commondir"), "")).map(|common| normal(&own.join(common)));
     let repository = common.unwrap_or_else(|| own.clone());
@@ -79,7 +88,8 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
     let searched = modules(&repository, &mut repositories);
     found.known(searched);
     if own != repository {
-        found.paths.extend(leads(&own, has_config));
+        let leads = leads(&own, has_config);
+        found.paths.extend(leads);
     }
     for repository in &repositories {
         let config = found.known(content_of(&repository.join("config"))).unwrap_or_default();
@@ -113,7 +123,9 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
 fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
     let config = has_config.then_some("config.worktree");
     let paths: Vec<_> = ["commondir", "gitdir"].into_iter().chain(config).map(|name| own.join(name)).collect();
-    paths.into_iter().filter(|path| path.symlink_metadata().is_ok()).map(SensitivePath::new)
+    // What cannot be looked at is kept as well.
+    let is_there = |path: &PathBuf| path.symlink_metadata().map_or_else(|error| !is_missing(&error), |_| true);
+    paths.into_iter().filter(is_there).map(SensitivePath::new)
 }
 
 /// Returns the repository that a `.git` file names.
@@ -122,8 +134,27 @@ fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
     Ok(target.and_then(|target| Some(normal(&file.parent()?.join(target)))))
 }
 
-fn is_repository(folder: &Path) -> bool {
-    ["HEAD", "objects", "refs"].iter().all(|name| folder.join(name).exists())
+fn is_repository(folder: &Path) -> Result<bool, String> {
+    for name in ["HEAD", "objects", "refs"] {
+        let path = folder.join(name);
+        match path.metadata() {
+            Ok(_) => {}
+            Err(error) if is_missing(&error) || is_closed(folder, &error) => return Ok(false),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        }
+    }
+    Ok(true)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Returns true if the error is that of a folder of another user, which the calling one may not enter.
+fn is_closed(folder: &Path, error: &io::Error) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    let is_of_another = || folder.metadata().map_or(true, |data| data.uid() != user);
+    error.kind() == io::ErrorKind::PermissionDenied && is_of_another()
 }
 
 /// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.
@@ -136,7 +167,7 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
         });
         for entry in entries {
             // A symlink leads to a repository that is no submodule's.
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if !entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_dir() {
                 continue;
             }
             seen += 1;
@@ -145,20 +176,38 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
             }
             let path = entry.path();
             let is_store =
-                ["objects", "refs", "logs"].iter().any(|name| path.ends_with(name)) && is_repository(&folder);
+                ["objects", "refs", "logs"].iter().any(|name| path.ends_with(name)) && is_repository(&folder)?;
             if !is_store {
                 folders.push(path.clone());
-                found.extend(path.join("HEAD").symlink_metadata().is_ok().then_some(path));
+                match path.join("HEAD").symlink_metadata() {
+                    Ok(_) => found.push(path),
+                    Err(error) if is_missing(&error) => {}
+                    Err(error) => return Err(format!("{}: {error}", path.display())),
+                }
             }
         }
     }
     failed
 }
 
-/// Returns what the symlinks in a folder of hooks lead to.
+/// Returns what the symlinks in a folder of hooks lead to; also what is missing there, as the command could make it.
 fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
-    let links = entries(hooks)?.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-    Ok(links.filter_map(|link| std::fs::canonicalize(link.path()).ok()).filter(|target| target.is_file()).collect())
+    let mut targets = Vec::new();
+    for entry in entries(hooks)? {
+        let link = entry.path();
+        let failed = |error: io::Error| format!("{}: {error}", link.display());
+        if !entry.file_type().map_err(failed)?.is_symlink() {
+            continue;
+        }
+        match std::fs::canonicalize(&link) {
+            Ok(target) => targets.push(target),
+            Err(error) if is_missing(&error) => {
+                targets.push(normal(&hooks.join(std::fs::read_link(&link).map_err(failed)?)));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(targets)
 }
 
 /// Returns the entries of a folder; none if there is no folder.
@@ -168,9 +217,7 @@ fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
 fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     let opened = match std::fs::read_dir(folder) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(Vec::new());
-        }
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
         opened => opened.map_err(failed)?,
     };
     let found: Vec<_> = opened.take(FOLDERS + 1).collect::<Result<_, _>>().map_err(failed)?;
@@ -208,15 +255,10 @@ fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
 fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     // Of whatever kind an earlier run has left it; git follows symlinks.
-    let opened = match OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
+    let opened = match regular_files::open(file) {
+        Err(error) if is_missing(&error) => return Ok(None),
         opened => opened.map_err(failed)?,
     };
-    if !opened.metadata().map_err(failed)?.is_file() {
-        return Err(format!("{} is no file", file.display()));
-    }
     let mut content = Vec::new();
     opened.take(BYTES + 1).read_to_end(&mut content).map_err(failed)?;
     match content.len() as u64 > BYTES {
@@ -301,7 +343,7 @@ mod tests {
         std::fs::remove_file(main.join(".git/config")).unwrap();
         std::fs::create_dir(main.join(".git/config")).unwrap();
         let odd = sensitive_paths(&main, false);
-        assert!(odd.unknown.iter().any(|why| why.ends_with("config is no file")), "{:?}", odd.unknown);
+        assert!(odd.unknown.iter().any(|why| why.contains("config: Is a directory")), "{:?}", odd.unknown);
         assert!(odd.paths.iter().any(|found| found.path.ends_with("main/.git/hooks")));
     }
 }

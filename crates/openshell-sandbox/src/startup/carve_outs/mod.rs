@@ -32,11 +32,11 @@ const ENTRIES: usize = 1_000_000;
 #[derive(Debug)]
 pub(super) struct CarveOuts {
     wanted: BTreeSet<Wanted>,
-    /// What could not be looked at.
-    incomplete: Vec<String>,
     /// True if what cannot be had ends the start.
     is_hard: bool,
     has_placeholders: bool,
+    /// User of the workload.
+    uid: u32,
 }
 
 /// A path to take out.
@@ -54,6 +54,8 @@ impl CarveOuts {
     /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them, those of the git work trees among
     /// the folders that may be written, and the folders of `presets`.
     ///
+    /// `uid` is the workload's. To be called as the workload's user.
+    ///
     /// # Errors
     /// A pattern matches too much, or a folder cannot be searched.
     pub(super) fn plan(
@@ -61,8 +63,9 @@ impl CarveOuts {
         writable: &[PathBuf],
         options: &CarveOutArgs,
         presets: &[PathBuf],
+        uid: u32,
     ) -> anyhow::Result<Self> {
-        let (mut wanted, mut incomplete) = (BTreeSet::new(), Vec::new());
+        let mut wanted = BTreeSet::new();
         let lists = [
             (Restriction::ReadOnly, &mut filesystem.read_only),
             (Restriction::Hidden, &mut filesystem.hidden),
@@ -72,7 +75,7 @@ impl CarveOuts {
             let mut expanded = Vec::with_capacity(listed.len());
             for path in listed.drain(..) {
                 match path.is_pattern() {
-                    true => expanded.extend(matches(&path, restriction)?),
+                    true => expanded.extend(matches(&path, restriction, uid)?),
                     false => expanded.push(path),
                 }
             }
@@ -88,10 +91,14 @@ impl CarveOuts {
         let mut of_git = Vec::new();
         for folder in writable {
             let found = git::sensitive_paths(folder, has_config);
+            if let Some(why) = found.unknown.first() {
+                bail!(
+                    "the hooks and attributes of git in {} cannot all be kept from the command: {why}; look at what is there, and remove or \
+                     repair it",
+                    folder.display()
+                );
+            }
             of_git.extend(found.paths);
-            let line =
-                |why: String| format!("not all hooks of {} may be kept from the command: {why}", folder.display());
-            incomplete.extend(found.unknown.into_iter().map(line));
         }
         wanted.extend(of_git.into_iter().filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
             path: found.path,
@@ -107,7 +114,7 @@ impl CarveOuts {
             is_default: false,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
-        Ok(Self { wanted, incomplete, is_hard, has_placeholders: !options.no_placeholders })
+        Ok(Self { wanted, is_hard, has_placeholders: !options.no_placeholders, uid })
     }
 
     /// The paths, which another sandbox must not remove.
@@ -121,30 +128,34 @@ impl CarveOuts {
     /// A path cannot be looked at; or under `hard_requirement` a missing one cannot be kept from the command.
     pub(super) fn find(&self, landlock: &Request, made: &mut CreatedDirs) -> anyhow::Result<Vec<CarveOut>> {
         let mut found = Vec::with_capacity(self.wanted.len());
-        self.incomplete.iter().try_for_each(|line| self.give_up(line))?;
         for wanted in &self.wanted {
             let Wanted { path, restriction, is_default, .. } = wanted;
             if *restriction == Restriction::NoExec && !landlock.shows(path) {
                 found.push(CarveOut::without_execution(path));
                 continue;
             }
-            let place = Place::of(path);
+            let place = match Place::of(path) {
+                // What no grant reaches needs no carve-out.
+                Err(_) if !landlock.reaches(path) => continue,
+                place => place?,
+            };
             let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
             // What may only be read anyway needs no mount.
             if *restriction == Restriction::ReadOnly && !is_writable && !path.is_symlink() {
                 continue;
             }
             if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
-                self.give_up(&format!(
-                    "{}: it has further names (hard links), under which the command may write to it",
+                bail!(
+                    "{}: it has further names (hard links), under which the command may write to it; make a copy in its place",
                     path.display()
-                ))?;
-                continue;
+                );
             }
             if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
                 found.push(carve_out);
                 continue;
             }
+            // It may lead elsewhere later.
+            found.extend(CarveOut::find_way(path, *restriction, landlock));
             // Nobody inside can make it.
             if !is_writable {
                 continue;
@@ -155,7 +166,7 @@ impl CarveOuts {
                 continue;
             }
             let kept = match self.has_placeholders {
-                true => placeholder(wanted, &place, made).map_err(|error| error.to_string()),
+                true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
                 false => Err("--no-placeholders is given".to_owned()),
             };
             match kept {
@@ -197,10 +208,22 @@ struct Place {
 }
 
 impl Place {
-    fn of(path: &Path) -> Self {
-        let real = |above: &Path| Some((std::fs::canonicalize(above).ok()?, path.strip_prefix(above).ok()?.to_owned()));
-        let (existing, rest) = path.ancestors().find_map(real).unwrap_or_else(|| (PathBuf::from("/"), path.to_owned()));
-        Self { existing, rest }
+    /// # Errors
+    /// A folder on the way cannot be looked at.
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        for above in path.ancestors() {
+            match std::fs::canonicalize(above) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                existing => {
+                    let existing = existing.with_context(|| {
+                        format!("{} cannot be looked at, so {} cannot be kept", above.display(), path.display())
+                    })?;
+                    let rest = path.strip_prefix(above).unwrap_or(Path::new("")).to_owned();
+                    return Ok(Self { existing, rest });
+                }
+            }
+        }
+        Ok(Self { existing: PathBuf::from("/"), rest: path.to_owned() })
     }
 
     fn whole(&self) -> PathBuf {
@@ -223,7 +246,7 @@ fn stand_in(path: &GrantedPath, restriction: Restriction) -> Placeholder<'static
 
 /// Makes the placeholder, and what is missing above it; returns false if nobody can make it there, so that nothing needs to be kept
 /// away.
-fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Result<bool> {
+fn placeholder(wanted: &Wanted, place: &Place, uid: u32, made: &mut CreatedDirs) -> io::Result<bool> {
     let Wanted { path, placeholder, is_default, .. } = wanted;
     let is_deep = place.rest.components().count() > 1;
     // A submodule that is not checked out, and a repository that is not there.
@@ -236,8 +259,12 @@ fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Re
     match filesystem::make_placeholder(&place.whole(), *placeholder, made) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
-        // The command has no more rights there than this process, if that is no root.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() => {
+        // The command has no more rights there than this process, unless the folder is its own, which it may open again.
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && !rustix::process::geteuid().is_root()
+                && place.existing.metadata()?.uid() != uid =>
+        {
             Ok(false)
         }
         // Another sandbox was faster.
@@ -246,11 +273,16 @@ fn placeholder(wanted: &Wanted, place: &Place, made: &mut CreatedDirs) -> io::Re
     }
 }
 
+/// Returns true for a folder of another user than `uid`, or one on whose way such a folder closes it.
+fn is_of_another(folder: &Path, uid: u32) -> bool {
+    folder.symlink_metadata().map_or(true, |data| data.uid() != uid)
+}
+
 /// Returns the paths that match a pattern; what lies in one of them is not looked at.
 ///
 /// # Errors
 /// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could be missed.
-fn matches(pattern: &GrantedPath, restriction: Restriction) -> anyhow::Result<Vec<GrantedPath>> {
+fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32) -> anyhow::Result<Vec<GrantedPath>> {
     let (base, is_match) = pattern.matcher();
     let steps = pattern.as_path().strip_prefix(&base).map_or(0, |rest| rest.components().count());
     let is_deep = pattern
@@ -267,16 +299,20 @@ fn matches(pattern: &GrantedPath, restriction: Restriction) -> anyhow::Result<Ve
     let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
-            // What this process cannot reach the command cannot either.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory
-                ) =>
-            {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            // The command cannot open a folder of another user; should that one do, what is hidden in it stays so.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_of_another(&folder, uid) => {
+                found.extend(Some(folder).filter(|folder| restriction == Restriction::Hidden && *folder != base));
                 continue;
             }
-            entries => entries.with_context(shown)?,
+            entries => entries.with_context(|| {
+                let folder = folder.display();
+                format!(
+                    "{}: {folder} cannot be searched, so what matches in it cannot be kept from the command, which may open it again; \
+                     `chmod u+rx {folder}`, or take it out of the policy",
+                    shown()
+                )
+            })?,
         };
         for entry in entries {
             let entry = entry.with_context(shown)?;
@@ -291,7 +327,7 @@ fn matches(pattern: &GrantedPath, restriction: Restriction) -> anyhow::Result<Ve
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
                 found.extend(Some(path).filter(|path| is_inside(path)));
-            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_searched(&path) {
+            } else if entry.file_type().with_context(shown)?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
             if found.len() > MATCHES {
