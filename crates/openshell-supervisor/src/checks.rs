@@ -163,7 +163,7 @@ fn landlock() -> Vec<Check> {
 fn seccomp() -> Check {
     let install = || {
         rustix::thread::set_no_new_privs(true)?;
-        Filter::compile(rows(Sockets::Internet)).map_err(std::io::Error::other)?.install()
+        Filter::compile(rows(Sockets::Internet, &[])).map_err(std::io::Error::other)?.install()
     };
     let installed = std::thread::scope(|scope| scope.spawn(install).join());
     match installed.unwrap_or_else(|_| Err(std::io::Error::other("the thread failed"))) {

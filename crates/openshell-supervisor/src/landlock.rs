@@ -261,7 +261,7 @@ impl Request {
     }
 
     /// The paths that the policy lists.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = &Path> {
+    pub fn listed(&self) -> impl Iterator<Item = &Path> {
         self.grants.iter().filter(|grant| grant.listed).map(|grant| grant.path.as_path())
     }
 

@@ -18,6 +18,7 @@ use openshell_supervisor::launch::{Confining, Launcher};
 use openshell_supervisor::private_tmp;
 use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
+use openshell_supervisor::seccomp::ioctls::Family;
 use openshell_supervisor::seccomp::notify::FileCalls;
 use openshell_supervisor::signals::{self, Received, SignalAction};
 use openshell_supervisor::waiting_calls::WaitingCalls;
@@ -90,6 +91,7 @@ impl Confined {
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
             is_init_exposed: false,
+            devices: Family::of(host.landlock.listed()),
             debug: plan.debug,
             file_calls: match (config.observe_files, config.log_files) {
                 (true, _) => FileCalls::AccessesAndLookups,
@@ -141,8 +143,13 @@ impl Confined {
         };
         let abi = granted.abi;
         let who = identity(plan);
+        let devices: Vec<_> = Family::of(self.granted.listed()).into_iter().map(Family::as_str).collect();
+        let devices = match devices.as_slice() {
+            [] => String::new(),
+            families => format!(" with commands of devices ({})", families.join(", ")),
+        };
         let message = format!(
-            "confined: Landlock ABI {abi}, system-call filter, {how}, {who}; init is process {}",
+            "confined: Landlock ABI {abi}, system-call filter{devices}, {how}, {who}; init is process {}",
             launcher.init_pid()
         );
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);

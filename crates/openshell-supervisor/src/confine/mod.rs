@@ -22,6 +22,7 @@ use crate::mounts::{Shown, bind_at, cover};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
+use crate::seccomp::ioctls::Family;
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
@@ -56,6 +57,8 @@ pub struct Confinement {
     pub identity: ProcessIdentity,
     /// Socket families of commands.
     pub sockets: Sockets,
+    /// Families of devices whose commands are open.
+    pub devices: Vec<Family>,
     /// True if commands may trace each other.
     pub debug: bool,
     /// Calls about files that wait for the supervisor.
@@ -268,8 +271,8 @@ impl Confinement {
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = match self.debug {
-            true => Filter::compile(rows_with_debugging(self.sockets)),
-            false => Filter::compile(rows(self.sockets)),
+            true => Filter::compile(rows_with_debugging(self.sockets, &self.devices)),
+            false => Filter::compile(rows(self.sockets, &self.devices)),
         };
         let filter = filter.map_err(ApplyError::Filter)?;
         if let (Some(files), Some(place)) = (files, &self.files) {

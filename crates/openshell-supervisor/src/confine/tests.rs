@@ -36,6 +36,7 @@ fn confinement() -> Confinement {
         keep_visible: None,
         identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
+        devices: Vec::new(),
         debug: false,
         file_calls: FileCalls::None,
         landlock_proof: LandlockProof::File("/nowhere".into()),
@@ -44,7 +45,7 @@ fn confinement() -> Confinement {
 }
 
 fn filter() -> Filter {
-    Filter::compile(rows(Sockets::Internet)).unwrap()
+    Filter::compile(rows(Sockets::Internet, &[])).unwrap()
 }
 
 fn become_user() {

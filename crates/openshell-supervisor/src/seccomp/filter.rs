@@ -27,8 +27,8 @@ impl Filter {
     ///
     /// # Errors
     /// A row has more conditions than a jump can pass.
-    pub fn compile<'r>(rows: impl Iterator<Item = &'r Row>) -> Result<Self, CompileError> {
-        let mut calls: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
+    pub fn compile(rows: impl Iterator<Item = Row>) -> Result<Self, CompileError> {
+        let mut calls: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
         for row in rows {
             // Numbers of calls are small.
             calls.entry(row.number as u32).or_default().push(row);
@@ -100,7 +100,7 @@ fn skip(steps: &[sock_filter]) -> sock_filter {
 }
 
 /// Answers a call by the first of `rows` whose conditions hold, and allows it if there is none.
-fn answers(rows: &[&Row]) -> Result<Vec<sock_filter>, CompileError> {
+fn answers(rows: &[Row]) -> Result<Vec<sock_filter>, CompileError> {
     let mut steps = Vec::new();
     for row in rows {
         steps.extend(answer(row)?);
@@ -125,6 +125,9 @@ fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
             Comparison::Unequal(value) => condition.push(jump_if(Test::Equal, *value, beyond, 0)),
             Comparison::Masked { mask, value } => {
                 condition.extend([and(*mask), jump_if(Test::Equal, *value, 0, beyond)]);
+            }
+            Comparison::Unmasked { mask, value } => {
+                condition.extend([and(*mask), jump_if(Test::Equal, *value, beyond, 0)]);
             }
             Comparison::NotNull => {
                 condition.extend([jump_if(Test::Equal, 0, 0, 2), load(lower + 4), jump_if(Test::Equal, 0, beyond, 0)])

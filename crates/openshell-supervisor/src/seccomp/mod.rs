@@ -2,6 +2,7 @@
 
 mod bpf;
 pub mod filter;
+pub mod ioctls;
 pub mod notify;
 pub mod options;
 pub mod rules;

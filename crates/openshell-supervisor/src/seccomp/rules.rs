@@ -3,6 +3,7 @@
 use libc::{c_int, c_long};
 use serde::{Deserialize, Serialize};
 
+use crate::seccomp::ioctls::{self, Family};
 use crate::seccomp::options::{self, Level};
 
 /// Result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of failing.
@@ -18,6 +19,8 @@ pub enum Action {
     NoOption,
     /// EOPNOTSUPP: operation not supported.
     NotSupported,
+    /// ENOTTY: no such command for this file.
+    NoTerminal,
     /// Success without effect, for callers that treat a refusal of the state already in force as an error.
     NoOp,
 }
@@ -32,6 +35,7 @@ impl Action {
             Self::NoProtocol => libc::EPROTONOSUPPORT,
             Self::NoOption => libc::ENOPROTOOPT,
             Self::NotSupported => libc::EOPNOTSUPP,
+            Self::NoTerminal => libc::ENOTTY,
             Self::NoOp => 0,
         }
     }
@@ -58,6 +62,13 @@ pub enum Comparison {
     NotNull,
     /// Equal to the value under the mask.
     Masked {
+        /// Bits to compare.
+        mask: u32,
+        /// Their values.
+        value: u32,
+    },
+    /// Not equal to the value under the mask.
+    Unmasked {
         /// Bits to compare.
         mask: u32,
         /// Their values.
@@ -124,22 +135,23 @@ const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
 const DEBUGGING: &[c_long] = &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
 
 /// Rows of the workload's filter if its processes may trace each other.
-pub fn rows_with_debugging(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
-    rows(sockets).filter(|row| !DEBUGGING.contains(&row.number))
+pub fn rows_with_debugging(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
+    rows(sockets, devices).filter(|row| !DEBUGGING.contains(&row.number))
 }
 
-/// Rows of the workload's filter.
-pub fn rows(sockets: Sockets) -> impl Iterator<Item = &'static Row> {
+/// Rows of the workload's filter, with devices of these families.
+pub fn rows(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
     let local = match sockets {
         Sockets::Local => NO_INTERNET,
         Sockets::Internet => &[],
     };
-    SHARED.iter().chain(WORKLOAD).chain(X86_64).chain(local)
+    let shared = SHARED.iter().chain(WORKLOAD).chain(X86_64).copied();
+    shared.chain(ioctls::rows(devices)).chain(local.iter().copied())
 }
 
 /// Rows of the supervisor's filter.
-pub fn supervisor_rows() -> impl Iterator<Item = &'static Row> {
-    SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES)
+pub fn supervisor_rows() -> impl Iterator<Item = Row> {
+    SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES).copied()
 }
 
 /// AF_INET (2) and AF_INET6 (10), which differ in one bit.
@@ -315,21 +327,12 @@ const WORKLOAD: &[Row] = &[
         PRIVATE_DESCRIPTORS
     ),
     row!(SYS_close_range, &[bits(2, libc::CLOSE_RANGE_UNSHARE as i32)], NotPermitted, PRIVATE_DESCRIPTORS),
-    row!(SYS_ioctl, &[equal(1, libc::TIOCSTI as i32)], NotPermitted, "types into the terminal of the caller's shell"),
-    row!(SYS_ioctl, &[equal(1, 0x541c)], NotPermitted, "TIOCLINUX: pastes into a Linux console"),
     row!(
-        SYS_ioctl,
-        &[equal(1, 0x5423)],
-        NotPermitted,
-        "TIOCSETD: loads line disciplines, rarely used kernel code",
-        "slattach, ldattach"
-    ),
-    row!(
-        SYS_ioctl,
-        &[equal(1, 0x540c)],
-        NotPermitted,
-        "TIOCEXCL: locks the terminal of the caller's shell",
-        "picocom, minicom: their own lock"
+        SYS_io_setup,
+        &[],
+        NotImplemented,
+        "four calls use up the asynchronous I/O of the whole host (fs.aio-max-nr); programs fall back to threads",
+        "MySQL and MariaDB (innodb_use_native_aio=0), fio with ioengine=libaio"
     ),
     row!(
         SYS_fanotify_init,

@@ -1,5 +1,6 @@
 use crate::seccomp::bpf::ARCHITECTURE;
 use crate::seccomp::filter::Filter;
+use crate::seccomp::ioctls::{ALLOWED, Family};
 use crate::seccomp::options::LEVELS;
 use crate::seccomp::rules::{
     Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_with_debugging, supervisor_rows,
@@ -12,7 +13,7 @@ fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send)
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Some(sockets) = sockets {
-                Filter::compile(rows(sockets)).unwrap().install().unwrap();
+                Filter::compile(rows(sockets, &[])).unwrap().install().unwrap();
             }
             work()
         });
@@ -34,7 +35,7 @@ fn arguments(row: &Row) -> [libc::c_long; 6] {
             Comparison::NotNull => 0x7fff_0000_0000_0000,
             Comparison::Masked { value, .. } => wide(value | harmless(row.number)),
             // None of the families, protocols and options excepted by a row.
-            Comparison::Unequal(_) => wide(0x7fff),
+            Comparison::Unequal(_) | Comparison::Unmasked { .. } => wide(0x7fff),
         };
     }
     arguments
@@ -53,11 +54,11 @@ fn harmless(number: libc::c_long) -> u32 {
 #[test]
 fn every_row_is_refused_with_its_answer() {
     // Without a network, internet sockets are refused before their other defects count.
-    let shared = rows(Sockets::Internet).count();
-    for (index, row) in rows(Sockets::Local).enumerate() {
+    let shared = rows(Sockets::Internet, &[]).count();
+    for (index, row) in rows(Sockets::Local, &[]).enumerate() {
         let sockets = if index < shared { Sockets::Internet } else { Sockets::Local };
-        let result = on_thread(Some(sockets), || sys::call(row.number, arguments(row)));
-        assert_eq!(result, answer(row), "{}: {}", row.name, row.reason);
+        let result = on_thread(Some(sockets), || sys::call(row.number, arguments(&row)));
+        assert_eq!(result, answer(&row), "{}: {}", row.name, row.reason);
     }
 }
 
@@ -71,9 +72,9 @@ fn answer(row: &Row) -> Result<libc::c_long, i32> {
 
 #[test]
 fn without_the_filter_something_else_answers_each_row() {
-    for row in rows(Sockets::Local) {
-        let result = on_thread(None, || sys::call(row.number, arguments(row)));
-        assert_ne!(result, answer(row), "{}: root was refused without a filter", row.name);
+    for row in rows(Sockets::Local, &[]) {
+        let result = on_thread(None, || sys::call(row.number, arguments(&row)));
+        assert_ne!(result, answer(&row), "{}: root was refused without a filter", row.name);
     }
 }
 
@@ -103,7 +104,7 @@ fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn the_supervisor_gives_up_what_its_rows_say() {
     for row in supervisor_rows().filter(|row| row.number != libc::SYS_clone) {
-        let result = as_supervisor(|| sys::call(row.number, arguments(row)));
+        let result = as_supervisor(|| sys::call(row.number, arguments(&row)));
         assert_eq!(result, Err(row.action.errno()), "{}: {}", row.name, row.reason);
     }
     // Creating a process is refused; without the filter the same flags are refused for another reason.
@@ -173,7 +174,7 @@ fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, us
 }
 
 /// The answer of `rows` to `call`, by their meaning.
-fn meant(rows: &[&Row], call: Call) -> u32 {
+fn meant(rows: &[Row], call: Call) -> u32 {
     let holds = |condition: &Condition| {
         let argument = call.arguments[usize::from(condition.argument)];
         match condition.comparison {
@@ -181,6 +182,7 @@ fn meant(rows: &[&Row], call: Call) -> u32 {
             Comparison::Unequal(value) => argument as u32 != value,
             Comparison::NotNull => argument != 0,
             Comparison::Masked { mask, value } => argument as u32 & mask == value,
+            Comparison::Unmasked { mask, value } => argument as u32 & mask != value,
         }
     };
     let matching = rows.iter().filter(|row| row.number as u32 == call.number && row.when.iter().all(holds));
@@ -191,10 +193,11 @@ fn meant(rows: &[&Row], call: Call) -> u32 {
 
 #[test]
 fn a_filter_answers_every_call_as_its_rows_mean_it() {
-    let filters: [Vec<&Row>; 4] = [
-        rows(Sockets::Internet).collect(),
-        rows(Sockets::Local).collect(),
-        rows_with_debugging(Sockets::Internet).collect(),
+    let filters: [Vec<Row>; 5] = [
+        rows(Sockets::Internet, &[]).collect(),
+        rows(Sockets::Local, &[Family::Graphics, Family::Kfd, Family::Nvidia]).collect(),
+        rows(Sockets::Local, &[Family::Other]).collect(),
+        rows_with_debugging(Sockets::Internet, &[]).collect(),
         supervisor_rows().collect(),
     ];
     for rows in filters {
@@ -209,7 +212,9 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
                     Comparison::Equal(value) | Comparison::Unequal(value) => {
                         vec![value, value ^ 1, value ^ 0x8000_0000]
                     }
-                    Comparison::Masked { mask, value } => vec![value, value ^ mask, value | !mask, 0],
+                    Comparison::Masked { mask, value } | Comparison::Unmasked { mask, value } => {
+                        vec![value, value ^ mask, value | !mask, 0]
+                    }
                     Comparison::NotNull => vec![0, 1],
                 });
                 let named: std::collections::BTreeSet<_> = named.chain([0]).collect();
@@ -231,7 +236,7 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
 
 #[test]
 fn a_call_of_another_architecture_kills_whatever_its_number() {
-    let filter = Filter::compile(rows(Sockets::Internet)).unwrap();
+    let filter = Filter::compile(rows(Sockets::Internet, &[])).unwrap();
     for number in 0..LAST_KNOWN + 10 {
         let (answer, _) = run(filter.program(), 0x4000_0003, Call { number, arguments: [0; 6] });
         assert_eq!(answer, libc::SECCOMP_RET_KILL_PROCESS);
@@ -240,7 +245,7 @@ fn a_call_of_another_architecture_kills_whatever_its_number() {
 
 #[test]
 fn a_call_without_a_row_passes_after_a_few_comparisons() {
-    let rows: Vec<_> = rows(Sockets::Internet).collect();
+    let rows: Vec<_> = rows(Sockets::Internet, &[]).collect();
     let filter = Filter::compile(rows.iter().copied()).unwrap();
     let free = (0..LAST_KNOWN).filter(|number| !rows.iter().any(|row| row.number as u32 == *number));
     let longest = free.map(|number| run(filter.program(), ARCHITECTURE, Call { number, arguments: [0; 6] }).1).max();
@@ -249,7 +254,7 @@ fn a_call_without_a_row_passes_after_a_few_comparisons() {
 
 #[test]
 fn every_row_has_a_reason() {
-    assert!(rows(Sockets::Local).all(|row| !row.reason.is_empty()));
+    assert!(rows(Sockets::Local, &[]).all(|row| !row.reason.is_empty()));
 }
 
 #[test]
@@ -316,6 +321,7 @@ fn conditions(row: &Row) -> String {
             Comparison::Unequal(value) => format!("argument {place} is not {value:#x}"),
             Comparison::NotNull => format!("argument {place} is not null"),
             Comparison::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
+            Comparison::Unmasked { mask, value } => format!("argument {place} & {mask:#x} is not {value:#x}"),
         }
     };
     // The long lists are those of options, which the page shows in a table of its own.
@@ -323,6 +329,9 @@ fn conditions(row: &Row) -> String {
         [] => "always".to_owned(),
         [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.comparison, Comparison::Equal(_)) => {
             format!("{}, and the option is none of those below", condition(first))
+        }
+        [first, ..] if row.number == libc::SYS_ioctl && matches!(first.comparison, Comparison::Unequal(_)) => {
+            "argument 2 is none of the commands below".to_owned()
         }
         all => all.iter().map(condition).collect::<Vec<_>>().join(", "),
     }
@@ -339,12 +348,13 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
         libc::ENOPROTOOPT => "ENOPROTOOPT",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::ENOTTY => "ENOTTY",
         _ => "success, and nothing happens",
     };
-    let rows: String = rows(Sockets::Local)
+    let rows: String = rows(Sockets::Local, &[])
         .map(|row| {
-            let (when, reason, breaks) = (conditions(row), row.reason, row.breaks);
-            format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(row), errno(row))
+            let (when, reason, breaks) = (conditions(&row), row.reason, row.breaks);
+            format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(&row), errno(&row))
         })
         .collect();
     let options: String = LEVELS
@@ -355,7 +365,8 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         })
         .collect();
     let page = include_str!("../../../../docs/system-calls.md");
-    for (what, table) in [("calls", rows), ("options", options)] {
+    let commands: String = ALLOWED.iter().map(|(name, number)| format!("| `{name}` | {number:#x} |\n")).collect();
+    for (what, table) in [("calls", rows), ("options", options), ("commands", commands)] {
         let found = page.split(&format!("<!-- {what} -->\n")).nth(1).unwrap_or_default();
         assert!(found == table, "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}");
     }
