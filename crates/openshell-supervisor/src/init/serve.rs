@@ -286,9 +286,10 @@ impl Server<'_> {
         let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else { return Ok(false) };
         match request {
             Request::Confine(mut confinement) => {
+                let table = Watch::open_table()?;
                 match confinement.apply_to_init(self.files.take(), || receive_network(self.socket)) {
                     Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
-                        self.watch = Watch::new(confinement.kept(&enforced))?;
+                        self.watch = Watch::new(table, confinement.kept(&enforced));
                         self.confined = Some((*confinement, filter));
                         let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
                         packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;

@@ -21,7 +21,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What is kept by mounts: the kernel removes a mount whose file is replaced outside, and moves one whose file is renamed.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Opened before calls about files wait for the supervisor.
     table: File,
     kept: Vec<Kept>,
     last: Instant,
@@ -37,16 +36,18 @@ pub(crate) struct Kept {
 }
 
 impl Watch {
-    /// Watches `kept`; `None` if there is nothing to watch.
+    /// Opens the table of mounts. To be called before calls about files wait for the supervisor.
     ///
     /// # Errors
     /// The mounts cannot be listed.
-    pub(super) fn new(mut kept: Vec<Kept>) -> io::Result<Option<Self>> {
+    pub(super) fn open_table() -> io::Result<File> {
+        File::open(TABLE)
+    }
+
+    /// Watches `kept` in `table`; `None` if there is nothing to watch.
+    pub(super) fn new(table: File, mut kept: Vec<Kept>) -> Option<Self> {
         kept.retain(|kept| !kept.places.0.is_empty());
-        if kept.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Self { table: File::open(TABLE)?, kept, last: Instant::now() }))
+        (!kept.is_empty()).then(|| Self { table, kept, last: Instant::now() })
     }
 
     /// The table of mounts, which has an exceptional condition after each change (proc_pid_mounts(5)).
