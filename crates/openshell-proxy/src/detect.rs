@@ -18,7 +18,9 @@ pub enum Protocol {
     Http1,
     /// The preface of HTTP/2 (RFC 9113 §3.4).
     Http2,
-    /// Anything else, or a server that speaks first.
+    /// Begins as HTTP or TLS, and is neither: some server might take it for a request all the same.
+    Malformed,
+    /// Anything else, which no server of HTTP or TLS reads, or a server that speaks first.
     Other,
 }
 
@@ -29,9 +31,13 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #[must_use]
 pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     match bytes {
-        [] | [0x16] | [0x16, 3] => return None,
-        [0x16, 3, 0..=4, ..] => return Some(Protocol::Tls),
+        [] | [0x16] => return None,
+        // Of whatever version: a server may take it for the one that it speaks.
+        [0x16, 3, ..] => return Some(Protocol::Tls),
         [0x16, ..] => return Some(Protocol::Other),
+        // The older form of a ClientHello (RFC 5246 §E.2), which servers may still take.
+        [0x80..=0xff, _, 1, 0 | 3, ..] => return Some(Protocol::Malformed),
+        [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return None,
         _ => {}
     }
     if bytes.starts_with(HTTP2_PREFACE) {
@@ -40,45 +46,40 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     if HTTP2_PREFACE.starts_with(bytes) {
         return None;
     }
-    // Servers skip empty lines before a request (RFC 9112 §2.2).
-    let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-    let line = bytes.get(blank..).unwrap_or_default();
-    // A line without end that began as a request line is refused as too long.
-    let fallback = if line.contains(&b' ') { Protocol::Http1 } else { Protocol::Other };
-    request_line(line).or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(fallback))
+    let found = request(bytes);
+    // A line without end is refused as too long.
+    found.or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(Protocol::Http1))
 }
 
-/// Returns true if `bytes`, which [`protocol`] has not settled, begin like common requests. A connection without rules
-/// does not wait for the rest of anything else.
-fn resembles_request(bytes: &[u8]) -> bool {
-    const METHODS: &[&[u8]] = &[
-        b"GET ",
-        b"HEAD ",
-        b"POST ",
-        b"PUT ",
-        b"DELETE ",
-        b"PATCH ",
-        b"OPTIONS ",
-        b"TRACE ",
-        b"CONNECT ",
-        b"PROPFIND ",
-        b"PROPPATCH ",
-        b"MKCOL ",
-        b"COPY ",
-        b"MOVE ",
-        b"LOCK ",
-        b"UNLOCK ",
-        b"REPORT ",
-        b"SEARCH ",
-        b"QUERY ",
-    ];
-    let begins = |method: &&[u8]| bytes.starts_with(method) || method.starts_with(bytes);
-    matches!(bytes, [0x16, ..] | [b'\r' | b'\n', ..]) || HTTP2_PREFACE.starts_with(bytes) || METHODS.iter().any(begins)
+/// Detects a request: a token and a blank begin one, or what a lenient server takes for one.
+fn request(bytes: &[u8]) -> Option<Protocol> {
+    // Servers skip empty lines before a request (RFC 9112 §2.2), and some of them blanks.
+    let skipped = bytes.iter().take_while(|byte| is_blank(**byte) || matches!(byte, b'\r' | b'\n')).count();
+    let (before, line) = bytes.split_at(skipped);
+    let token = line.iter().take_while(|byte| is_token(byte)).count();
+    let is_request = match line.get(token..).unwrap_or_default() {
+        [] | [b'\r'] => return None,
+        [b'\r', b'\n', ..] => false,
+        [next, ..] => token > 0 && (is_blank(*next) || *next == b'\r'),
+    };
+    match is_request {
+        false => Some(Protocol::Other),
+        true if before.iter().any(|byte| is_blank(*byte)) => Some(Protocol::Malformed),
+        true => request_line(line),
+    }
+}
+
+/// Returns true for a byte at which some server separates the parts of a request line: white space of ASCII and Latin-1.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
+}
+
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 /// Detects a method, a target and a version with one space between them.
 fn request_line(bytes: &[u8]) -> Option<Protocol> {
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let field_end = |bytes: &'_ [u8], accepted: &dyn Fn(&u8) -> bool| {
         let count = bytes.iter().take_while(|byte| accepted(byte)).count();
         match bytes.get(count) {
@@ -91,7 +92,7 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     for accepted in [&is_token as &dyn Fn(&u8) -> bool, &|byte: &u8| *byte > b' ' && *byte != 0x7f] {
         match field_end(rest, accepted)? {
             Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-            Err(()) => return Some(Protocol::Other),
+            Err(()) => return Some(Protocol::Malformed),
         }
     }
     const VERSION: &[u8] = b"HTTP/";
@@ -99,14 +100,14 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
         Some(version) => {
             let count = version.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
             match version.get(count..).unwrap_or_default() {
-                _ if count > 8 => Some(Protocol::Other),
+                _ if count > 8 => Some(Protocol::Malformed),
                 [] | [b'\r'] => None,
                 [b'\n', ..] | [b'\r', b'\n', ..] => Some(Protocol::Http1),
-                _ => Some(Protocol::Other),
+                _ => Some(Protocol::Malformed),
             }
         }
         None if VERSION.starts_with(rest) => None,
-        None => Some(Protocol::Other),
+        None => Some(Protocol::Malformed),
     }
 }
 
@@ -148,8 +149,8 @@ pub struct Detected {
 }
 
 /// Reads from `client`, after the `surplus` that was read before, until its protocol is settled. If the connection
-/// `may_be_opaque`, an `upstream` that speaks first settles it (as HTTP if it begins like an HTTP server), and so does
-/// a client that falls silent.
+/// `may_be_opaque`, an `upstream` that speaks before its client settles it (as HTTP if it begins like an HTTP server). Nothing else
+/// does: a client that pauses in its first bytes is waited for, and is [`Protocol::Malformed`] in the end.
 ///
 /// # Errors
 /// A read failed; or the client sent nothing on a connection that must not be opaque.
@@ -169,13 +170,10 @@ pub async fn detect(
         if let Some(protocol) = protocol(&from_client) {
             return detected(protocol, from_client, from_upstream);
         }
-        if may_be_opaque && !resembles_request(&from_client) {
-            return detected(Protocol::Other, from_client, from_upstream);
-        }
-        let patience = match (from_client.is_empty() && from_upstream.is_empty(), may_be_opaque) {
-            (true, _) => Limits::IDLE,
-            (false, true) => Limits::DETECT_TIMEOUT,
-            (false, false) => {
+        let is_silent = from_client.is_empty();
+        let patience = match is_silent && from_upstream.is_empty() {
+            true => Limits::IDLE,
+            false => {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
                 deadline.saturating_duration_since(Instant::now())
             }
@@ -186,7 +184,7 @@ pub async fn detect(
             // Bytes of the client take precedence over those of the upstream.
             biased;
             more = within(patience, client.read_buf(&mut from_client)) => more,
-            read = upstream.read_buf(&mut from_upstream), if may_be_opaque => {
+            read = upstream.read_buf(&mut from_upstream), if may_be_opaque && is_silent => {
                 // The upstream's end settles it too.
                 let is_over = read? == 0;
                 match server_protocol(&from_upstream) {
@@ -198,10 +196,11 @@ pub async fn detect(
         match more? {
             Some(1..) => {}
             // A silent client has made no request.
-            Some(0) | None if from_client.is_empty() && !may_be_opaque => {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            Some(0) | None => return detected(Protocol::Other, from_client, from_upstream),
+            Some(0) | None if is_silent && !may_be_opaque => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // What has ended begins nothing any more, and a silent server nothing that a client has to wait for.
+            Some(0) => return detected(Protocol::Other, from_client, from_upstream),
+            None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
+            None => return detected(Protocol::Malformed, from_client, from_upstream),
         }
     }
 }
@@ -216,7 +215,11 @@ async fn within(patience: Duration, read: impl Future<Output = io::Result<usize>
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, protocol, server_protocol};
+    use bytes::Bytes;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::{Protocol, detect, protocol, server_protocol};
+    use crate::limits::Limits;
 
     #[track_caller]
     fn check(sample: &[u8], certain_at: usize, expected: Protocol) {
@@ -230,12 +233,15 @@ mod tests {
     // Conformance: TLS-08.
     #[test]
     fn every_prefix_of_every_sample_is_either_certain_or_open() {
-        use Protocol::{Http1, Http2, Other, Tls};
-        for minor in 0..=4 {
-            check(&[0x16, 3, minor, 0, 5, 1, 0, 0, 1, 3], 3, Tls);
+        use Protocol::{Http1, Http2, Malformed, Other, Tls};
+        for minor in [0, 1, 3, 4, 5, 0xff] {
+            check(&[0x16, 3, minor, 0, 5, 1, 0, 0, 1, 3], 2, Tls);
         }
-        check(&[0x16, 3, 5, 0], 3, Other);
         check(&[0x16, 2, 1], 2, Other);
+        check(&[0x80, 0x2e, 1, 3, 1, 0], 4, Malformed);
+        check(&[0xff, 0, 1, 0, 2], 4, Malformed);
+        check(&[0x80, 0x2e, 1, 2, 1], 4, Other);
+        check(&[0x80, 0x2e, 2, 3], 3, Other);
         check(b"\x00\x01PING", 1, Other);
         check(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 17, Http1);
         check(b"GET /a HTTP/1.1\nHost: x\n\n", 16, Http1);
@@ -244,15 +250,22 @@ mod tests {
         check(b"X-ODD! * HTTP/1.0\r\n", 19, Http1);
         check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0", 24, Http2);
         check(b"PRI * HTTP/2.0\r\nHost: x", 17, Http1);
-        check(b"NICK somebody\r\n", 14, Other);
-        check(b"USER a b c\r\n", 8, Other);
-        check(b"EHLO a.test\r\n", 12, Other);
-        check(b"GET /\r\n", 6, Other);
-        check(b"GET  / HTTP/1.1\r\n", 5, Other);
-        check(b"GET / HTTPS/1.1\r\n", 11, Other);
-        check(b"SSH-2.0-x\r\n", 10, Other);
+        check(b"NICK somebody\r\n", 14, Malformed);
+        check(b"USER a b c\r\n", 8, Malformed);
+        check(b"EHLO a.test\r\n", 12, Malformed);
+        check(b"GET /\r\n", 6, Malformed);
+        check(b"GET  / HTTP/1.1\r\n", 5, Malformed);
+        check(b"GET / HTTPS/1.1\r\n", 11, Malformed);
+        check(b"SSH-2.0-x\r\n", 11, Other);
         check(b"{\"json\": 1}", 1, Other);
-        check(b" GET / HTTP/1.1\r\n", 1, Other);
+        check(b" GET / HTTP/1.1\r\n", 5, Malformed);
+        check(b"GET\t/ HTTP/1.1\r\n", 4, Malformed);
+        check(b"GET\xa0/ HTTP/1.1\r\n", 4, Malformed);
+        check(b"\x0b\r\nGET / HTTP/1.1\r\n", 7, Malformed);
+        check(b"GET\r/ HTTP/1.1\r\n", 5, Malformed);
+        check(b"*1\r\n$4\r\nPING\r\n", 4, Other);
+        check(b"PING\r\n", 6, Other);
+        check(b"\n\n\0", 3, Other);
     }
 
     #[track_caller]
@@ -279,10 +292,65 @@ mod tests {
         check_server(b"\x4a\0\0\0\x0a8.0.36", 1, Other);
     }
 
+    /// First bytes of clients, each with the protocol that it is.
+    const SAMPLES: &[(&[u8], Protocol)] = &[
+        (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
+        (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
+        (b"\x80\x2e\x01\x03\x01\x00\x15", Protocol::Malformed),
+        (b"\xff\x00\x01\x00\x02\x00\x15", Protocol::Malformed),
+        (b"GET /kv HTTP/1.1\r\nHost: a.test\r\n\r\n", Protocol::Http1),
+        (b"\r\nPOST /kv HTTP/1.0\r\n\r\n", Protocol::Http1),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", Protocol::Http2),
+        (b"GET  /kv HTTP/1.1\r\nHost: a.test\r\n\r\n", Protocol::Malformed),
+        (b" GET /kv HTTP/1.1\r\n\r\n", Protocol::Malformed),
+        (b"GET /kv\r\n", Protocol::Malformed),
+        (b"get key\r\n", Protocol::Malformed),
+        (b"\0\0\0\x08\x04\xd2\x16\x2f", Protocol::Other),
+        (b"*1\r\n$4\r\nPING\r\n", Protocol::Other),
+        (b"SSH-2.0-x\r\n", Protocol::Other),
+        (b"\x10\x0c\0\x04MQTT\x04\0\0\0", Protocol::Other),
+    ];
+
+    #[tokio::test(start_paused = true)]
+    async fn wherever_a_client_pauses_its_protocol_is_that_of_the_whole() {
+        for (sample, expected) in SAMPLES {
+            for (cut, may_be_opaque) in (0..sample.len()).flat_map(|cut| [(cut, false), (cut, true)]) {
+                let (mut client, mut near) = tokio::io::duplex(1024);
+                let (_upstream, mut far) = tokio::io::duplex(1024);
+                let (first, rest) = sample.split_at(cut);
+                let speaks = async {
+                    client.write_all(first).await.unwrap();
+                    tokio::time::sleep(Limits::HEAD_DEADLINE * 9 / 10).await;
+                    // What is settled already is read no further.
+                    let _ = client.write_all(rest).await;
+                    tokio::time::sleep(Limits::IDLE).await;
+                };
+                let detects = detect(&mut near, Bytes::new(), &mut far, may_be_opaque);
+                let found = tokio::select! { found = detects => found, () = speaks => panic!("not settled") };
+                let what = (sample.escape_ascii().to_string(), cut, may_be_opaque);
+                assert_eq!(found.unwrap().protocol, *expected, "{what:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_falls_silent_in_its_first_bytes_is_never_taken_for_something_else() {
+        for (sample, expected) in SAMPLES.iter().filter(|(_, expected)| *expected != Protocol::Other) {
+            for cut in 1..sample.len() {
+                let (mut client, mut near) = tokio::io::duplex(1024);
+                let (mut upstream, mut far) = tokio::io::duplex(1024);
+                client.write_all(&sample[..cut]).await.unwrap();
+                upstream.write_all(b"220 ready\r\n").await.unwrap();
+                let found = detect(&mut near, Bytes::new(), &mut far, true).await.unwrap().protocol;
+                assert!(found == *expected || found == Protocol::Malformed, "{} {cut}", sample.escape_ascii());
+            }
+        }
+    }
+
     #[test]
-    fn a_line_without_end_is_something_else_in_the_end() {
+    fn a_line_without_end_is_a_request_that_is_too_long() {
         assert_eq!(protocol(&[b'A'; 1000]), None);
-        assert_eq!(protocol(&[b'A'; 16 * 1024]), Some(Protocol::Other));
+        assert_eq!(protocol(&[b'A'; 16 * 1024]), Some(Protocol::Http1));
         assert_eq!(protocol(&[b"GET /".as_slice(), &[b'a'; 16 * 1024]].concat()), Some(Protocol::Http1));
     }
 }

@@ -114,8 +114,6 @@ impl Limits {
     pub const LINGER_BYTES: usize = 4 * 1024 * 1024;
     /// Hosts whose certificates, and upstreams whose TLS sessions, are cached.
     pub const CERTIFICATES: usize = 1_024;
-    /// Silence after first bytes that could still become a request, on connections without rules for requests.
-    pub const DETECT_TIMEOUT: Duration = Duration::from_millis(500);
     /// Time for a head to arrive: longer than any client takes unless it holds the connection on purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
     /// Interval of the checks for dead clients. Two in a row with a half-closed and unanswered, or a stalled, client

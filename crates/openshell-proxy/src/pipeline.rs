@@ -170,7 +170,7 @@ async fn relay(
                 Ends { client, socket, upstream, address, upstream_protocol: UpstreamProtocol::Unknown, slot: None };
             Box::pin(relay_http(proxy, &tunnel, protocol, ends)).await
         }
-        (Protocol::Other, Inspection::Judged(_)) => {
+        (Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
             let answer = refuse_opaque(services, connection, &permit, closing);
             match closing.door() {
@@ -223,13 +223,13 @@ async fn relay_tls(
             relay_http(proxy, &tunnel, protocol, Ends { client, socket, upstream, address, upstream_protocol, slot })
                 .await
         }
-        (Protocol::Tls | Protocol::Other, Inspection::Judged(_)) => {
+        (Protocol::Tls | Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);
             let answer = refuse_opaque(services, connection, &permit, closing);
             end_with(client, &answer).await;
             Ok(())
         }
-        (Protocol::Tls | Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
+        (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let first = start_opaque(services, connection, false).await?;
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             noted(closing, opaque::copy(client, upstream, first).await)
@@ -290,7 +290,15 @@ fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
 
 /// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.
 fn refuse_opaque(services: &Services, connection: &Connection, permit: &Permit, closing: &Closing) -> Vec<u8> {
-    let what = "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2";
+    let what = match permit.rules() {
+        Some(_) => {
+            "the policy has rules for the requests of this connection, and it speaks neither HTTP/1.1 nor HTTP/2"
+        }
+        None => {
+            "the connection begins as HTTP or TLS and is neither, or has TLS inside TLS; where that is meant, the endpoint needs \
+             `protocol: tcp`"
+        }
+    };
     let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
     let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
     let answer = reply::raw(&refusal, record.subject());
@@ -459,6 +467,24 @@ mod tests {
         assert_eq!(relayed.by_upstream, "");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_begins_as_http_or_tls_and_is_neither_reaches_no_upstream() {
+        for said in [
+            b"GET  /kv HTTP/1.1\r\nHost: other.test\r\n\r\n".as_slice(),
+            b" GET /kv HTTP/1.1\r\n\r\n",
+            b"GET\t/kv HTTP/1.1\r\n\r\n",
+            b"get key\r\n",
+            b"003egit-upload-pack /p\0host=x\0",
+            b"NICK somebody\r\n",
+            b"\x80\x2e\x01\x03\x01\0",
+        ] {
+            for endpoints in [PLAIN, ONLY_B] {
+                let relayed = relayed_after(endpoints, said, b"", |_| ()).await;
+                assert_eq!(relayed.by_upstream, "", "{endpoints} {}", said.escape_ascii());
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_placeholder_in_bytes_that_are_not_read_is_refused_and_does_not_leave() {
         let key = |proxy: &Proxy| {
@@ -466,7 +492,8 @@ mod tests {
             proxy.services.vault.replace(Vault::new([(name, Secret::new(b"sesame-open".to_vec()), binding)]));
         };
         for endpoints in [PLAIN, SKIPPED] {
-            let relayed = relayed_after(endpoints, b"AUTH openshell:resolve:env:KEY\r\n", b"", key).await;
+            let auth = b"*2\r\n$4\r\nAUTH\r\n$25\r\nopenshell:resolve:env:KEY\r\n";
+            let relayed = relayed_after(endpoints, auth, b"", key).await;
             assert_eq!(relayed.outcome.unwrap_err().code(), ReasonCode::CredentialNotReplaceable, "{endpoints}");
             assert_eq!(relayed.by_upstream, "", "{endpoints}");
         }
