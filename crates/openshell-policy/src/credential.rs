@@ -115,6 +115,16 @@ impl Binding {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
     }
 
+    /// Returns true if the credential may leave for `host` at `port` without TLS: at port 80, or where it is bound to `http://`. One that
+    /// is bound to no host may go without to every port but that of HTTPS.
+    #[must_use]
+    pub fn permits_clear(&self, host: &Host, port: u16) -> bool {
+        match &self.hosts {
+            Some(hosts) => port == 80 || hosts.iter().any(|bound| bound.is_clear && bound.includes(host, port)),
+            None => port != 443,
+        }
+    }
+
     /// Returns the prefixes of which the path of a request to `host` at `port` must have one; `None` if it may be any.
     #[must_use]
     pub fn prefixes(&self, host: &Host, port: u16) -> Option<Vec<&PathPrefix>> {
@@ -138,6 +148,8 @@ pub struct BoundHost {
     pattern: HostPattern,
     port: NonZeroU16,
     path: Option<PathPrefix>,
+    /// True if it may be reached without TLS.
+    is_clear: bool,
 }
 
 impl BoundHost {
@@ -149,6 +161,10 @@ impl BoundHost {
     /// # Errors
     /// As [`HostPattern::parse`]; also a wildcard behind the first label, or an invalid port.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
+        let (is_clear, text) = match text.strip_prefix("http://") {
+            Some(text) => (true, text),
+            None => (false, text.strip_prefix("https://").unwrap_or(text)),
+        };
         let is_bare_address = text.parse::<std::net::Ipv6Addr>().is_ok();
         let (host, port) = match text.rsplit_once(':').filter(|_| !is_bare_address && !text.ends_with(']')) {
             Some((host, port)) => (host, port.parse().map_err(|_| ViolationKind::PortInvalid)?),
@@ -158,7 +174,7 @@ impl BoundHost {
         if !pattern.is_simple() {
             return Err(ViolationKind::HostWildcardPosition(host.to_owned()));
         }
-        Ok(Self { pattern, port, path: None })
+        Ok(Self { pattern, port, path: None, is_clear })
     }
 
     /// Returns the same host and port for paths with a prefix alone.
@@ -215,8 +231,21 @@ pub struct CredentialSpec {
 
 #[cfg(test)]
 mod tests {
-    use super::{BoundHost, PathPrefix, check_secret};
+    use super::{Binding, BoundHost, PathPrefix, check_secret};
     use crate::network::host::Host;
+
+    #[test]
+    fn a_credential_leaves_without_tls_only_where_its_binding_says_so() {
+        let host = Host::parse("api.test").unwrap();
+        let permits = |bound: Option<&str>, port| {
+            let hosts = bound.map(|bound| vec![BoundHost::parse(bound).unwrap()]);
+            Binding { hosts, path: None }.permits_clear(&host, port)
+        };
+        assert!(!permits(Some("api.test:8443"), 8443) && !permits(Some("https://api.test:8443"), 8443));
+        assert!(!permits(Some("api.test"), 443) && permits(Some("api.test:80"), 80));
+        assert!(permits(Some("http://api.test:8080"), 8080) && !permits(Some("http://api.test:8080"), 8081));
+        assert!(permits(None, 8080) && !permits(None, 443));
+    }
 
     #[test]
     fn a_credential_goes_to_its_hosts_and_ports_alone() {

@@ -30,8 +30,8 @@ pub struct Egress {
     quota: Arc<Quota>,
     /// Trusted roots for upstream certificates.
     pub roots: UpstreamRoots,
-    /// Port of the supervisor's own server on this host, which the workload never reaches.
-    own_port: Option<u16>,
+    /// Ports of the supervisor's own servers on this host, which the workload never reaches.
+    own_ports: Vec<u16>,
 }
 
 /// A connection to an upstream.
@@ -49,13 +49,13 @@ impl Egress {
     /// Creates the egress over `resolver` and `roots`.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, roots: UpstreamRoots) -> Self {
-        Self { resolver, quota: Arc::default(), roots, own_port: None }
+        Self { resolver, quota: Arc::default(), roots, own_ports: Vec::new() }
     }
 
-    /// Refuses connections to `port` of this host's own addresses.
+    /// Refuses connections to `ports` of this host's own addresses, at which the supervisor listens.
     #[must_use]
-    pub fn without_own(self, port: Option<u16>) -> Self {
-        Self { own_port: port, ..self }
+    pub fn without_own(self, ports: Vec<u16>) -> Self {
+        Self { own_ports: ports, ..self }
     }
 
     /// Resolves the host of `permit` and checks its addresses.
@@ -65,7 +65,7 @@ impl Egress {
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
         let destination = resolve(&self.resolver, permit).await?;
-        let is_own = |address: &SocketAddr| self.own_port == Some(address.port()) && is_of_this_host(address.ip());
+        let is_own = |address: &SocketAddr| self.own_ports.contains(&address.port()) && is_of_this_host(address.ip());
         if destination.addresses().iter().any(is_own) {
             let reason = format!("port {} of this host is the supervisor's, connection rejected", permit.target().port);
             return Err(Refusal::address(ReasonCode::ControlPlanePort, reason, AddressFault::Other, None));

@@ -44,6 +44,12 @@ impl fmt::Debug for PublishedPort {
 }
 
 impl PublishedPort {
+    /// Where clients outside connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Publishes the server at `port` of the loopback address inside, which sockets of `open` reach, at `address` outside.
     #[must_use]
     pub fn new(address: SocketAddr, port: u16, open: OpenInside, audit: Arc<dyn Audit>) -> Self {

@@ -13,6 +13,7 @@ use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
 use openshell_proxy::leaks::detector::LeakMode;
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::run_as;
 use openshell_supervisor::signals;
 use rustix::process::Signal;
 use tracing::Level;
@@ -238,7 +239,13 @@ impl Origin {
         let is_alone = data.is_none() && (!args.policy.is_empty() || args.observe.is_some());
         if is_alone {
             let current = files.folders.current.as_deref();
-            let project = composed::project(files.folders.workdir.as_deref(), current, home.as_deref())?;
+            let further: Vec<_> =
+                sudo.iter().map(|(uid, _)| *uid).chain([rustix::process::getuid().as_raw()]).collect();
+            let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
+            let (project, warning) = composed::project(files.folders.workdir.as_deref(), current, &homes)?;
+            if let Some(warning) = warning {
+                crate::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
+            }
             let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { additions, rules, ..files }))));
         }

@@ -270,6 +270,20 @@ impl Database {
     }
 }
 
+/// Users of people, and no others, have such numbers (login.defs(5), `UID_MIN`, `UID_MAX`).
+const PEOPLE: std::ops::Range<u32> = 1000..60_000;
+
+/// Returns the homes of root, of people, and of the users `further`, by the user database.
+///
+/// # Errors
+/// It cannot be read.
+pub fn homes(further: &[u32]) -> Result<Vec<PathBuf>, RunAsError> {
+    let database = Database::read()?;
+    let is_meant = |uid: u32| uid == 0 || PEOPLE.contains(&uid) || further.contains(&uid);
+    let entries = passwd_entries(&database.passwd).filter(|entry| is_meant(entry.uid));
+    Ok(entries.map(|entry| PathBuf::from(entry.home)).filter(|home| home.parent().is_some()).collect())
+}
+
 impl User {
     fn new(identity: ProcessIdentity, entry: Option<&PasswdEntry<'_>>) -> Self {
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));

@@ -493,7 +493,7 @@ fn with_credential(lab: &Lab, hosts: &str, task: &[&str]) -> f64 {
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
 
-const BOUND: &str = "\"10.99.0.1:8080\", \"10.99.0.1:8443\"";
+const BOUND: &str = "\"http://10.99.0.1:8080\", \"10.99.0.1:8443\"";
 const BOUND_ELSEWHERE: &str = "other.test";
 
 fn credential(name: &str, how: &str) {

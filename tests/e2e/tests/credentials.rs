@@ -15,7 +15,8 @@ const SECRET: &str = "s3cret-Value.42";
 const PLACEHOLDER: &str = "openshell:resolve:env:API_KEY";
 
 /// A credential that is bound to the origin at the ports of the tests.
-const CREDENTIALS: &str = r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "web.test:8080"]}}"#;
+const CREDENTIALS: &str =
+    r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "http://web.test:8080"]}}"#;
 
 /// URLs of the origin inside TLS, in a plain tunnel, and by forward requests.
 const WAYS: [(&str, &str); 3] =
@@ -360,7 +361,7 @@ fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
     let served = ["nghttpd", "-v", "-a", "10.99.0.2", "-d", &folder, "443", &key, &certificate];
     let _other = lab.program(&[&["/usr/bin/python3", "-c", NGHTTPD, &log], &served[..]].concat());
     let credentials =
-        r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "web.test:8080", other.test]}}"#;
+        r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["web.test", "http://web.test:8080", other.test]}}"#;
     let network = "{all: {endpoints: [{host: web.test, ports: [443, 8080], allowed_ips: [10.99.0.1]}, \
          {host: other.test, port: 443, allowed_ips: [10.99.0.2]}], binaries: [{path: /usr/bin/curl}]}}";
     let ways =
@@ -557,7 +558,8 @@ fn the_example_is_valid() {
 fn what_names_one_host_and_goes_to_another_takes_no_secret_along() {
     let lab = Lab::new(&[("10.99.0.1", "web.test bound.test")]);
     let origin = Origin::start(&lab);
-    let credentials = r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["bound.test", "bound.test:8080"]}}"#;
+    let credentials =
+        r#"credentials: {API_KEY: {value: s3cret-Value.42, hosts: ["bound.test", "http://bound.test:8080"]}}"#;
     let finished = curl(
         &lab,
         &origin,

@@ -174,6 +174,17 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
         ("DELETE", "/repos/a/b/git/refs/heads/c", true),
         ("POST", "/repos/a/b/hooks", false),
         ("POST", "/user/keys", false),
+        ("POST", "/user/gpg_keys", false),
+        ("POST", "/user/ssh_signing_keys", false),
+        ("DELETE", "/repositories/12", false),
+        ("GET", "/repositories/12", true),
+        ("POST", "/repositories/12/hooks", false),
+        ("POST", "/repositories/12/keys", false),
+        ("POST", "/orgs/o/hooks", false),
+        ("PUT", "/repos/a/b/collaborators/c", false),
+        ("PUT", "/repositories/12/collaborators/c", false),
+        ("POST", "/repos/a/b/transfer", false),
+        ("POST", "/graphql", true),
     ] {
         assert_eq!(is_permitted(&lab, "github", "api.github.com", method, path), expected, "{method} {path}");
     }
@@ -200,6 +211,9 @@ fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_ke
         ("models", "openrouter.ai", "POST", "/api/v1/chat/completions", true),
         ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/openai/files", false),
         ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:generateContent", true),
+        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:streamGenerateContent", true),
+        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:batchGenerateContent", false),
+        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:asyncBatchEmbedContent", false),
         ("codex", "api.openai.com", "POST", "/v1/responses", true),
         ("codex", "api.openai.com", "POST", "/v1/files", false),
         ("codex", "chatgpt.com", "POST", "/backend-api/codex/responses", true),

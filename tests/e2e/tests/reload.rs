@@ -331,7 +331,7 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
     };
     let run = |script: &str| assert_eq!(lab.shell(&format!("cd {volume}; {script}")), "", "{script}");
     run(&format!("ln -s ..first ..data; ln -s ..data/token token; ln -s ..data/other other; {}", fill("first")));
-    let of = |key| format!("{{file: {volume}/{key}, hosts: [web.test:8080]}}");
+    let of = |key| format!("{{file: {volume}/{key}, hosts: ['http://web.test:8080']}}");
     let credentials = format!("credentials: {{TOKEN: {}, OTHER: {}}}\n", of("token"), of("other"));
     let credentials = lab.file("credentials.yaml", credentials);
     std::fs::set_permissions(&credentials, PermissionsExt::from_mode(0o600)).unwrap();

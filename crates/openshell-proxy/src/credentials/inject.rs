@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
@@ -76,9 +76,37 @@ pub fn inject<B>(
         if request.headers_mut().contains_key(GRPC_ACCEPT_ENCODING) || head::is_grpc(request.headers()) {
             request.headers_mut().insert(GRPC_ACCEPT_ENCODING, identity);
         }
+        request.headers_mut().remove(CONNECT_ACCEPT_ENCODING);
+        // Nor can those in a character set of the client's choice, in which each byte of a secret may be two.
+        request.headers_mut().remove(ACCEPT_CHARSET);
+        if let Some(accept) = without_charsets(request.headers()) {
+            request.headers_mut().insert(ACCEPT, accept);
+        }
     }
     Ok(CredentialedRequest { request, used })
 }
+
+/// Returns the media types that a client accepts without the character sets that it names; `None` if it names none.
+fn without_charsets(headers: &HeaderMap) -> Option<HeaderValue> {
+    let is_charset = |parameter: &[u8]| {
+        parameter.trim_ascii_start().get(..7).is_some_and(|name| name.eq_ignore_ascii_case(b"charset"))
+    };
+    let mut accepted = Vec::new();
+    let mut has_charset = false;
+    for value in headers.get_all(ACCEPT) {
+        for media_type in value.as_bytes().split(|byte| *byte == b',') {
+            let mut parts = media_type.split(|byte| *byte == b';');
+            let name = parts.next().unwrap_or_default();
+            let (charsets, parameters): (Vec<_>, Vec<_>) = parts.partition(|parameter| is_charset(parameter));
+            has_charset |= !charsets.is_empty();
+            accepted.push([&[name], &parameters[..]].concat().join(&b';'));
+        }
+    }
+    // What was a header value stays one without some of its bytes.
+    has_charset.then(|| HeaderValue::from_bytes(&accepted.join(&b','))).and_then(Result::ok)
+}
+
+const CONNECT_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("connect-accept-encoding");
 
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
@@ -254,16 +282,20 @@ impl Injection<'_> {
             return Err(Refusal::credential_unknown(name.to_owned()));
         };
         let unsafe_because = |why| Refusal::credential_unsafe(name, why);
-        // Port 443 is for TLS: a secret must not reach it without the certificate check.
-        if self.origin.scheme == Scheme::Http && self.origin.target.port == Scheme::Https.default_port() {
-            return Err(unsafe_because("it would go to port 443 without TLS"));
-        }
         if credential.is_expired() {
             return Err(Refusal::credential_expired(name.to_owned()));
         }
         let (binding, Target { host, port }) = (credential.binding(), &self.origin.target);
         if !binding.includes(host, *port) {
             return Err(Refusal::credential_for_other_hosts(name.to_owned()));
+        }
+        // Without TLS nobody knows who gets it.
+        if self.origin.scheme == Scheme::Http && !binding.permits_clear(host, *port) {
+            let why = match *port == Scheme::Https.default_port() {
+                true => "it would go to port 443 without TLS",
+                false => "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant",
+            };
+            return Err(unsafe_because(why));
         }
         if let Some(prefixes) = binding.prefixes(host, *port) {
             // Without a canonical form the target could be read in two ways, and its connection may have no rules.
@@ -294,5 +326,27 @@ fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     match placeholder::is_hidden_in(text) {
         true => Err(Refusal::placeholder_misplaced(place)),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
+
+    use super::without_charsets;
+
+    #[test]
+    fn a_client_names_no_character_set_for_an_answer_that_is_searched() {
+        let accepted = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(ACCEPT, HeaderValue::from_static(value));
+            }
+            without_charsets(&headers).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(accepted(&[]), None);
+        assert_eq!(accepted(&["text/html;q=0.5, */*"]), None);
+        let named = ["text/html; CHARSET=utf-16;q=0.5, a/b", "c/d;charset=x"];
+        assert_eq!(accepted(&named).unwrap(), "text/html;q=0.5, a/b,c/d");
     }
 }

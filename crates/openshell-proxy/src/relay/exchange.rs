@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use openshell_policy::network::host::Host;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -241,6 +241,12 @@ impl Exchange<'_> {
             if source.upstream().is_shared() {
                 request = head::to_http2(request, source.origin())?;
             }
+            let may_run_alone = !source.upstream().is_shared() && has_unexpected_body(&request);
+            let has_rules = source.connection().is_none_or(|connection| connection.permit().rules().is_some());
+            if may_run_alone && (has_rules || !watched.is_empty()) && authorized.upgrade.is_none() {
+                // A server that does not read it must not take it for the next request.
+                request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
             record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
             let sent = within(source.answer_deadline(), source.upstream().send(request, authorized.upgrade.as_ref()));
@@ -324,6 +330,12 @@ impl Exchange<'_> {
         }
         response
     }
+}
+
+/// Returns true for a request with a body whose method gives it no meaning (RFC 9110 §9.3.1), so that servers may leave it unread.
+fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
+    let methods = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
+    methods.contains(request.method()) && !request.body().is_end_stream()
 }
 
 /// Bytes of the longest encoding of `credentials`.

@@ -393,6 +393,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_body_that_a_server_may_leave_unread_is_the_last_of_its_connection() {
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+        for (endpoints, method, is_last) in [
+            (FULL, "GET", true),
+            (FULL, "DELETE", true),
+            (FULL, "POST", false),
+            ("{host: web.test, port: 80}", "GET", false),
+        ] {
+            let said = format!("{method} /b HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello");
+            let (_, by_upstream, _) = served(endpoints, &said, "hello", answer).await;
+            let is_closed = by_upstream.to_ascii_lowercase().contains("connection: close\r\n");
+            assert_eq!(is_closed, is_last, "{endpoints} {by_upstream}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_client_is_told_that_its_connection_ends_with_its_upstreams() {
         let said = "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\n";
         let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";

@@ -104,21 +104,46 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> 
     Ok(format!("{{host: {}, port: {port}{rules}}}", serde_json::to_string(host)?))
 }
 
-/// Returns the folder that may be written where no policy file is given.
+/// Folder of the image's user, which a container's command works in.
+const IMAGE_HOME: &str = "/sandbox";
+
+/// Folders of a home that other programs run or trust, so that they are hardly meant as a project.
+const SENSITIVE: &[&str] = &[".config", ".ssh", ".local", ".gnupg", "bin"];
+
+/// Returns the folder that may be written where no policy file is given, and a warning about it.
 ///
 /// # Errors
-/// It is the root, or the home of whoever starts the sandbox, which is too much to be meant.
-pub(crate) fn project(named: Option<&Path>, current: Option<&Path>, home: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// It is the root, one of `homes`, or above one, which is too much to be meant.
+pub(crate) fn project(
+    named: Option<&Path>,
+    current: Option<&Path>,
+    homes: &[PathBuf],
+) -> anyhow::Result<(PathBuf, Option<String>)> {
     if let Some(named) = named {
-        return Ok(named.to_owned());
+        return Ok((named.to_owned(), None));
     }
     let current = current.context("the current directory is gone; name a folder with --workdir")?;
-    if current == Path::new("/") || Some(current) == home {
+    let real = |home: &PathBuf| std::fs::canonicalize(home).unwrap_or_else(|_| home.clone());
+    let homes: Vec<_> = homes.iter().map(real).filter(|home| home != Path::new(IMAGE_HOME)).collect();
+    let what = match homes.iter().find(|home| home.starts_with(current)) {
+        _ if current == Path::new("/") => Some("the root".to_owned()),
+        Some(home) if home == current => Some("a home".to_owned()),
+        Some(home) => Some(format!("above the home {}", home.display())),
+        None => None,
+    };
+    if let Some(what) = what {
         bail!(
-            "without a policy file the command may write to the current directory, and that is {}; go to a project's, or name one with \
+            "without a policy file the command may write to the current directory, and {} is {what}; go to a project's, or name one with \
              --workdir",
             current.display()
         );
     }
-    Ok(current.to_owned())
+    let is_sensitive = |home: &PathBuf| SENSITIVE.iter().any(|name| current.starts_with(home.join(name)));
+    let warning = homes.iter().any(is_sensitive).then(|| {
+        format!(
+            "the command may write to {}, from where other programs take settings and programs; is it the project that is meant?",
+            current.display()
+        )
+    });
+    Ok((current.to_owned(), warning))
 }

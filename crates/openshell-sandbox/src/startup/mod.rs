@@ -210,6 +210,7 @@ pub(crate) async fn start(
         &network,
         confinement.init(),
         &host.landlock,
+        ssh_sockets.port(),
     );
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();

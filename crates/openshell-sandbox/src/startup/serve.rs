@@ -63,8 +63,8 @@ pub(super) struct RunServices {
     pub(super) reporters: Vec<BackgroundReporter>,
     /// Connections at the proxy, at once.
     pub(super) slots: Slots,
-    /// Port of health and metrics.
-    health_port: Option<u16>,
+    /// Ports of this host at which the supervisor listens.
+    own_ports: Vec<u16>,
     /// Once it is true, no more clients are let in from outside.
     pub(super) closed: watch::Sender<bool>,
 }
@@ -102,6 +102,7 @@ impl RunServices {
         network: &Network,
         init: &Init,
         landlock: &landlock::Request,
+        ssh_port: Option<u16>,
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
         let (published, reporters, slots) = (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
@@ -114,13 +115,14 @@ impl RunServices {
             reporters,
             slots,
             closed: watch::Sender::new(false),
-            health_port: config.health_port,
+            own_ports: config.health_port.into_iter().chain(ssh_port).collect(),
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
                 let (listener, port) = publish(published, network, &services.audit, &workers)?;
+                services.own_ports.push(port.address().port());
                 services.published.push((listener.closing_with(services.closed.subscribe()), port));
             }
             let identifier = Arc::new(identifier(init, landlock)?);
@@ -189,7 +191,7 @@ impl RunServices {
         let generations = in_force.policy.subscribe();
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
-            egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.health_port),
+            egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.own_ports.clone()),
             vault: in_force.vault,
             leaks: in_force.leaks,
             memory: Default::default(),

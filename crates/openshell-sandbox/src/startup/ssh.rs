@@ -41,6 +41,11 @@ pub(super) struct SshSockets {
 }
 
 impl SshSockets {
+    /// Port of the TCP door, if it is open.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.tcp.as_ref().and_then(|(listener, _)| listener.local_addr().ok()).map(|address| address.port())
+    }
+
     /// Opens the doors that are named; one that cannot be opened is logged.
     pub(super) fn open(doors: &mut SshDoors) -> Self {
         let mut sockets = Self::default();
