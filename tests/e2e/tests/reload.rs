@@ -24,8 +24,8 @@ alive = 0
 for s, _ in held:
     s.settimeout(5)
     try:
-        s.sendall(b'x')
-        alive += s.recv(16) == b'x'
+        s.sendall(b'\0')
+        alive += s.recv(16) == b'\0'
     except ConnectionError: pass
 print(alive, connect()[1])
 ";
@@ -171,7 +171,7 @@ fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
     let running = Running::start_as(
         &lab,
         &TUNNELS
-            .replace("open('ready'", "[s.sendall(b'y') for s, _ in held]; [s.recv(16) for s, _ in held]; open('ready'"),
+            .replace("open('ready'", "[s.sendall(bytes(1)) for s, _ in held]; [s.recv(16) for s, _ in held]; open('ready'"),
         1,
     );
     running.reload(&judged, LOADED);
