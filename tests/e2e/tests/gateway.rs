@@ -1317,8 +1317,8 @@ for name, sockets in held.items():
     for s in sockets:
         s.settimeout(5)
         try:
-            s.sendall(b'x')
-            alive += s.recv(16) == b'x'
+            s.sendall(bytes(1))
+            alive += s.recv(16) == bytes(1)
         except OSError: pass
     print(name, alive)
 ";

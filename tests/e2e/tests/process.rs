@@ -397,3 +397,39 @@ fn a_time_out_is_said_on_standard_error_and_in_the_log() {
     assert!(ended.contains("[exit:124] [reason:time-out] "), "{ended}");
     assert!(is_the_end(&finished, "failure [exit:124] ended by the time-out"), "{}", finished.log);
 }
+
+/// Sends descriptors to itself until it may have no more on their way, holds them, and says `full`.
+const IN_FLIGHT: &str = "
+import array, os, resource, socket, sys, time
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+try:
+    while True:
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        held.append(pair)
+        pair[0].setblocking(False)
+        while True:
+            try: pair[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])
+            except BlockingIOError: break
+except OSError as error: print(error.errno, file=sys.stderr)
+open('full', 'w').close()
+while not os.path.exists('done'): time.sleep(0.05)
+";
+
+#[test]
+fn descriptors_that_a_command_has_on_their_way_keep_no_further_command_from_starting() {
+    let lab = Lab::with_web();
+    let work = lab.folder("work").display().to_string();
+    let policy = lab.file("policy.yaml", policy());
+    let program = lab.file("work/flight.py", IN_FLIGHT);
+    let sandbox = format!("{} {}", lab.as_caller(), lab.program_path().display());
+    let seen = lab.shell(&format!(
+        "cd {work}; ulimit -n 4096; {sandbox} -p {} --workdir {work} --name flight -- /usr/bin/python3 {} 2> errors & \
+         until [ -e full ]; do sleep 0.05; done; {sandbox} exec flight echo further; touch done; wait; cat errors",
+        policy.display(),
+        program.display()
+    ));
+    // ETOOMANYREFS.
+    assert_eq!(seen, "further\n109\n");
+}

@@ -170,8 +170,10 @@ fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
     let lab = Lab::with_web();
     let running = Running::start_as(
         &lab,
-        &TUNNELS
-            .replace("open('ready'", "[s.sendall(bytes(1)) for s, _ in held]; [s.recv(16) for s, _ in held]; open('ready'"),
+        &TUNNELS.replace(
+            "open('ready'",
+            "[s.sendall(bytes(1)) for s, _ in held]; [s.recv(16) for s, _ in held]; open('ready'",
+        ),
         1,
     );
     running.reload(&judged, LOADED);

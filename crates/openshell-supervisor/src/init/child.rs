@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use crate::confine::{AtStep as _, Confinement, Step, StepFailed};
 use crate::init::ipc::{Command, IgnoredSignals, NotStarted, Session};
@@ -115,6 +115,7 @@ impl Starting {
 /// [`Session::Job`].
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
+    limit: Rlimit,
     id: u32,
     command: &Command,
     streams: &[OwnedFd],
@@ -131,7 +132,7 @@ pub(super) fn start(
     let program = Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
     let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
     let (failure, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
-    let prepared = Prepared { confinement, filter, command, program, streams };
+    let prepared = Prepared { confinement, filter, command, program, streams, limit };
     match terminal {
         None => {
             let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
@@ -168,6 +169,8 @@ struct Prepared<'c> {
     command: &'c Command,
     program: Program,
     streams: [&'c OwnedFd; 3],
+    /// Limit of open files that the caller has.
+    limit: Rlimit,
 }
 
 impl Prepared<'_> {
@@ -205,8 +208,10 @@ impl Prepared<'_> {
                 let _ = sys::default_signal(signal);
             }
         }
-        let steps =
-            self.take_streams().and_then(|()| self.confinement.apply_to_child(self.filter, &self.command.directories));
+        let steps = self
+            .take_streams()
+            .and_then(|()| limit_descriptors(&self.limit))
+            .and_then(|()| self.confinement.apply_to_child(self.filter, &self.command.directories));
         match steps {
             Ok(()) => self.program.exec(),
             Err(failed) => NotStarted::Step(failed),
@@ -221,6 +226,18 @@ impl Prepared<'_> {
         rustix::stdio::dup2_stderr(errors).at(Step::StandardStreams)?;
         sys::close_on_exec_from(3).at(Step::Descriptors)
     }
+}
+
+/// Gives the calling process the soft limit of open files that the caller has, and a hard one below the caller's: descriptors on their way
+/// through sockets count for all processes of a user, and what the supervisor and init send must not fail for those of a command (unix(7),
+/// ETOOMANYREFS).
+fn limit_descriptors(callers: &Rlimit) -> Result<(), StepFailed> {
+    let maximum = callers.maximum.map(|maximum| maximum - maximum / 16);
+    let current = match (callers.current, maximum) {
+        (Some(current), Some(maximum)) => Some(current.min(maximum)),
+        (current, maximum) => current.or(maximum),
+    };
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum }).at(Step::Descriptors)
 }
 
 /// Makes `terminal` the controlling one of the session that the calling process leads.

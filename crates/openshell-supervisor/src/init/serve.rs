@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 
 use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
@@ -45,8 +45,10 @@ impl Isolation {
 /// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let mut files = None;
+    let mut descriptors = Rlimit { current: None, maximum: None };
     let is_up = match set_up(isolation, socket) {
-        Ok(processes) => {
+        Ok((processes, limit)) => {
+            descriptors = limit;
             // Without it the files are in the run directory.
             files = sandbox_files::create().ok();
             let descriptors: Vec<_> = std::iter::once(&processes).chain(&files).map(AsFd::as_fd).collect();
@@ -64,6 +66,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let mut server = Server {
         socket,
         files,
+        descriptors,
         confined: None,
         watch: None,
         is_lost: false,
@@ -98,8 +101,9 @@ impl SetUpError {
     }
 }
 
-/// Sets init up, before it sends its first reply, and opens its /proc, which shows the sandbox's processes.
-fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError> {
+/// Sets init up, before it sends its first reply. Returns its /proc, which shows the sandbox's processes, and the limit of open files
+/// that the caller has.
+fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), SetUpError> {
     let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
     // Init dies with the supervisor. With shared PIDs its death would leave its children behind; there it ends when its
     // socket closes.
@@ -130,7 +134,12 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<OwnedFd, SetUpError>
         }
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))
+    let processes = rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))?;
+    // Descriptors that commands have on their way to each other count against this limit of init too.
+    let descriptors = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: descriptors.maximum, maximum: descriptors.maximum };
+    rustix::process::setrlimit(Resource::Nofile, raised).map_err(at("raise its limit of open files"))?;
+    Ok((processes, descriptors))
 }
 
 /// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx opens
@@ -170,6 +179,8 @@ struct Server<'s> {
     socket: &'s OwnedFd,
     /// The file system of the sandbox's files, until it is mounted.
     files: Option<OwnedFd>,
+    /// Limit of open files that the caller has.
+    descriptors: Rlimit,
     confined: Option<(Confinement, Filter)>,
     /// What is kept from the workload by mounts.
     watch: Option<Watch>,
@@ -302,10 +313,12 @@ impl Server<'_> {
             }
             // Only a confinement has a use for a network.
             Request::Enter { .. } => {}
-            Request::Start { id, command } => match child::start(self.confined.as_ref(), id, &command, &descriptors) {
-                Ok(starting) => self.starting.push(starting),
-                Err(why) => self.reply(&Reply::NotStarted { id, why })?,
-            },
+            Request::Start { id, command } => {
+                match child::start(self.confined.as_ref(), self.descriptors.clone(), id, &command, &descriptors) {
+                    Ok(starting) => self.starting.push(starting),
+                    Err(why) => self.reply(&Reply::NotStarted { id, why })?,
+                }
+            }
             Request::OpenTerminal { id } => match self.open_terminal() {
                 Ok(master) => packets::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
                 Err(error) => {
