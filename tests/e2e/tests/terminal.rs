@@ -334,7 +334,8 @@ fn what_is_typed_into_the_callers_shell_is_read_by_nobody_inside() {
     // After the command has stopped itself, and after Ctrl-Z.
     a_password_stays_with_the_shell("THIEF sh -c 'kill -STOP $$; sleep 600'", &["expect:Stopped"]);
     a_password_stays_with_the_shell(
-        "THIEF sh -c 'echo U\"\"P; sleep 600'",
+        // A shell that forks (vfork(2)) meanwhile would not stop, as anywhere.
+        "THIEF sh -c 'echo U\"\"P; exec sleep 600'",
         &["expect:UP", r"send:\x1a", "expect:Stopped", r"send:bg\n"],
     );
     // After a further command has ended, and beside one in the background.
