@@ -82,11 +82,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub(crate) drain: Duration,
 
-    /// Give the command the terminal [default: when standard input is one]
+    /// Give the command what you type from the start, also where its output goes elsewhere [default: if input and output are the terminal]
     #[arg(short, long, conflicts_with = "no_interactive")]
     pub(crate) interactive: bool,
 
-    /// Never give the command the terminal; it may still be its standard input
+    /// Give the command nothing of what you type: its standard input is empty if it is a terminal
     #[arg(long)]
     pub(crate) no_interactive: bool,
 
