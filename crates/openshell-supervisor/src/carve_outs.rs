@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::landlock::{Request, Resolved};
 use crate::mounts::{Shown, Spot, TableEntry, bind, mount_table};
-use crate::pins::{Identity, MountPoint, Pins, byte_path, find_in, is_of_change, is_read_only, settled};
+use crate::pins::{Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled};
 use crate::protected::{OpenCovers, is_missing};
 use crate::trusted_symlinks::{links, links_so_far, open};
 
@@ -59,10 +59,6 @@ pub struct CarveOut {
     /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not grant.
     is_way: bool,
 }
-
-/// Mounts that have to stay in their places.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places(pub(crate) Vec<MountPoint>);
 
 /// Paths that need not be text, as init is told them.
 mod byte_paths {

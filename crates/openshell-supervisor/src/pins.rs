@@ -59,6 +59,28 @@ pub struct MountPoint {
     pub(crate) path: PathBuf,
 }
 
+/// Mounts that have to stay in their places.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places(pub(crate) Vec<MountPoint>);
+
+/// Mount points that keep one path.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) path: KeptPath,
+    pub(crate) places: Places,
+    /// True if the sandbox ends when they are lost.
+    pub(crate) is_end: bool,
+}
+
+/// A path that is kept from the workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeptPath {
+    /// The carve-out with this number.
+    CarveOut(usize),
+    /// A file or folder that holds secrets.
+    Secret(PathBuf),
+}
+
 /// A path that need not be text, as init is told it.
 pub(crate) mod byte_path {
     use std::ffi::OsString;

@@ -15,11 +15,10 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::carve_outs::Places;
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 use crate::mounts::{Shown, Spot, bind, bind_at, mount_table};
-use crate::pins::{Identity, MountPoint, Pins, are_kept, is_of_change, is_read_only, settled};
+use crate::pins::{Identity, MountPoint, Pins, Places, are_kept, is_of_change, is_read_only, settled};
 use crate::trusted_symlinks::{is_on_read_only_mount, links, open};
 
 /// A file or folder that the supervisor relies on.

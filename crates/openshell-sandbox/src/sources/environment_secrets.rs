@@ -180,10 +180,13 @@ fn hosts(issuer: &Issuer, named: Option<&Issuer>, urls: &Environment) -> Vec<(St
     let url = of_url.find(|url| !url.is_empty());
     let written = match url.map(|url| url.to_str().map(|url| Backend::parse(url.trim()))) {
         None => issuer.hosts.clone(),
-        Some(Some(Ok(Backend::Server { host: Host::Address(IpAddr::V6(host)), port, .. }))) => {
-            vec![format!("[{host}]:{port}")]
+        Some(Some(Ok(Backend::Server { is_tls, host, port, .. }))) => {
+            let scheme = if is_tls { "" } else { "http://" };
+            vec![match host {
+                Host::Address(IpAddr::V6(host)) => format!("{scheme}[{host}]:{port}"),
+                host => format!("{scheme}{host}:{port}"),
+            }]
         }
-        Some(Some(Ok(Backend::Server { host, port, .. }))) => vec![format!("{host}:{port}")],
         Some(_) => Vec::new(),
     };
     written.into_iter().filter_map(|host| BoundHost::parse(&host).ok().map(|bound| (host, bound))).collect()
@@ -261,7 +264,7 @@ mod tests {
             EnvironmentSecrets::take(&mut given, &urls).summary()
         };
         let hosts = |hosts: &str| format!("--secrets-from-env: OPENAI_API_KEY ({hosts})");
-        assert_eq!(bound(key, "http://[fd00::9]:8000/v1"), hosts("[fd00::9]:8000"));
+        assert_eq!(bound(key, "http://[fd00::9]:8000/v1"), hosts("http://[fd00::9]:8000"));
         assert_eq!(bound(key, "https://models.test/v1"), hosts("models.test:443"));
         assert_eq!(bound(&format!("sk-ant-{key}"), "https://models.test"), hosts("models.test:443"));
         assert_eq!(bound(key, ""), hosts("api.openai.com"));

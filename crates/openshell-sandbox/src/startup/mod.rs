@@ -210,13 +210,13 @@ pub(crate) async fn start(
         &network,
         confinement.init(),
         &host.landlock,
-        ssh_sockets.port(),
     );
     // Init is a process of its own by now, and the whole environment has been read.
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
     let mut confined = confinement.finish(&mut host, &mut signals).await?;
     let mut services = prepared?;
+    services.add_ssh_port(ssh_sockets.port());
     hardened?;
     let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
     let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));

@@ -102,7 +102,6 @@ impl RunServices {
         network: &Network,
         init: &Init,
         landlock: &landlock::Request,
-        ssh_port: Option<u16>,
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
         let (published, reporters, slots) = (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
@@ -115,7 +114,7 @@ impl RunServices {
             reporters,
             slots,
             closed: watch::Sender::new(false),
-            own_ports: config.health_port.into_iter().chain(ssh_port).collect(),
+            own_ports: config.health_port.into_iter().collect(),
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
@@ -143,6 +142,11 @@ impl RunServices {
             denials_dropped: refusals.beyond_kept(),
             log_lines_dropped: logging::lines_left_out(),
         })
+    }
+
+    /// Counts the port at which the SSH server listens, if it does, among the supervisor's own.
+    pub(super) fn add_ssh_port(&mut self, port: Option<u16>) {
+        self.own_ports.extend(port);
     }
 
     /// Looks up names outside.

@@ -13,12 +13,11 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::carve_outs::{self, CarveOut, CarveOutError, Places, Restriction};
-use crate::init::KeptPath;
-use crate::init::watch::Kept;
+use crate::carve_outs::{self, CarveOut, CarveOutError, Restriction};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
 use crate::mounts::{Shown, bind_at, cover};
+use crate::pins::{Kept, KeptPath, Places};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};

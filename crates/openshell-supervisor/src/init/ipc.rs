@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::confine::{Confinement, Enforced, StepFailed};
+use crate::pins::KeptPath;
 
 /// Request to init.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,15 +71,6 @@ pub struct Loss {
     pub paths: Vec<KeptPath>,
     /// True if init ends the sandbox for it.
     pub is_end: bool,
-}
-
-/// A path that is kept from the workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KeptPath {
-    /// The carve-out with this number.
-    CarveOut(usize),
-    /// A file or folder that holds secrets.
-    Secret(PathBuf),
 }
 
 /// A command to start.

@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
+use super::children::{drain, ended_status};
 use super::ipc::Status;
-use super::serve::{drain, ended_status};
 use crate::packets;
 use crate::sys;
 

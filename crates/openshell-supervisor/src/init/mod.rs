@@ -4,11 +4,12 @@
 //! process of the sandbox.
 
 mod child;
+mod children;
 pub(crate) mod ipc;
 mod leader;
 mod serve;
 mod suspend;
-pub(crate) mod watch;
+mod watch;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ use crate::privilege::is_root_mapped;
 use crate::switches;
 use crate::sys::{self, Cloned};
 use ipc::Reply;
-pub use ipc::{Command, IgnoredSignals, KeptPath, Loss, NotStarted, Session, Status};
+pub use ipc::{Command, IgnoredSignals, Loss, NotStarted, Session, Status};
 
 /// Failure to start init.
 #[derive(Debug, thiserror::Error)]

@@ -9,11 +9,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
 
 use crate::confine::{AppliedToInit, Confinement, Network};
 use crate::harden;
 use crate::init::child::{self, Started, Starting};
+use crate::init::children::{drain, ended_status};
 use crate::init::ipc::{Reply, Request, Status};
 use crate::init::leader::{Notice, Order};
 use crate::init::suspend::{self, Suspended};
@@ -314,7 +315,7 @@ impl Server<'_> {
             // Only a confinement has a use for a network.
             Request::Enter { .. } => {}
             Request::Start { id, command } => {
-                match child::start(self.confined.as_ref(), self.descriptors.clone(), id, &command, &descriptors) {
+                match child::start(self.confined.as_ref(), self.descriptors, id, &command, &descriptors) {
                     Ok(starting) => self.starting.push(starting),
                     Err(why) => self.reply(&Reply::NotStarted { id, why })?,
                 }
@@ -447,26 +448,6 @@ impl Server<'_> {
 
     fn reply(&self, reply: &Reply) -> io::Result<()> {
         packets::send(self.socket.as_fd(), reply, &[])
-    }
-}
-
-pub(super) fn ended_status(status: WaitStatus) -> Option<Status> {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Some(Status::Exited(code)),
-        (None, Some(signal)) => Some(Status::Killed(signal)),
-        (None, None) => None,
-    }
-}
-
-/// Empties a signalfd; waiting yields the details.
-pub(super) fn drain(signals: &OwnedFd) -> io::Result<()> {
-    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
-    loop {
-        match rustix::io::read(signals, &mut record) {
-            Ok(0) | Err(Errno::AGAIN) => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
     }
 }
 

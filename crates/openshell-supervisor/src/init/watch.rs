@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ipc::{KeptPath, Loss};
-use crate::carve_outs::Places;
+use super::ipc::Loss;
 use crate::mounts::read_mount_table;
-use crate::pins::are_kept;
+use crate::pins::{Kept, are_kept};
 
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";
@@ -24,15 +23,6 @@ pub(super) struct Watch {
     table: File,
     kept: Vec<Kept>,
     last: Instant,
-}
-
-/// Mount points that keep one path.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) path: KeptPath,
-    pub(crate) places: Places,
-    /// True if the sandbox ends when they are lost.
-    pub(crate) is_end: bool,
 }
 
 impl Watch {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::seccomp::rules::{Action, Comparison, Condition, Row};
+use crate::seccomp::row::{Action, Comparison, Condition, Row};
 
 /// Name and number of each command for every workload, the most frequent first.
 pub const ALLOWED: &[(&str, u32)] = &[

@@ -5,6 +5,7 @@ pub mod filter;
 pub mod ioctls;
 pub mod notify;
 pub mod options;
+mod row;
 pub mod rules;
 
 #[cfg(test)]

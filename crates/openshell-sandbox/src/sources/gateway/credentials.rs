@@ -129,7 +129,12 @@ impl Placeholders {
 /// A host, port and path prefix; `None` if it is none, so that the secret goes nowhere by it.
 fn bound(host: &str, port: u32, path: &str) -> Option<BoundHost> {
     let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
-    let text = if port == 0 { host } else { format!("{host}:{port}") };
+    // A gateway names no scheme: what is at other ports than that of HTTPS may speak without TLS.
+    let text = match port {
+        0 => host,
+        443 => format!("{host}:443"),
+        port => format!("http://{host}:{port}"),
+    };
     let bound = BoundHost::parse(&text).ok()?;
     match path {
         "" | "/" => Some(bound),

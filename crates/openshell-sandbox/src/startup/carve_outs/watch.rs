@@ -3,14 +3,15 @@
 
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
-use openshell_supervisor::init::{KeptPath, Loss};
+use openshell_supervisor::init::Loss;
 use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::pins::KeptPath;
 
 use crate::cli::CarveOutLost;
 use crate::logging;
 
 /// Returns the kinds of carve-outs whose loss ends the sandbox.
-pub(in crate::startup) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {
+pub(crate) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {
     match act {
         Some(CarveOutLost::End) => vec![Restriction::ReadOnly, Restriction::Hidden, Restriction::NoExec],
         Some(CarveOutLost::Warn) => vec![],
@@ -19,7 +20,7 @@ pub(in crate::startup) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restr
 }
 
 /// Says what of `carve_outs`, or of the files with secrets, is lost from now on.
-pub(in crate::startup) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<CarveOutLost>) {
+pub(crate) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<CarveOutLost>) {
     let ends = ends_when_lost(act);
     launcher.on_loss(Box::new(move |loss: &Loss| {
         // Each is said, also beside one that ends the sandbox.
