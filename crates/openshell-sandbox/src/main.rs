@@ -172,6 +172,6 @@ fn run_in_sandbox(config: &mut Config, origin: Origin, groundwork: Groundwork) -
 
 /// Prints the reason why nothing ran: one line, or for a policy one line per violation.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    logging::print_failure(&format!("openshell-sandbox: {error:#}"));
+    logging::print_failure(&text::indented(&format!("openshell-sandbox: {error:#}")));
     ExitCode::from(exit::exit_code(error))
 }

@@ -17,7 +17,38 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
+/// Returns `text` with each of its lines printable.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns a message of an error on lines of which only the first begins at the margin: a name with a line feed begins none of its own.
+pub(crate) fn indented(text: &str) -> String {
+    let mut lines = text.split('\n').map(printable);
+    let mut message = lines.next().unwrap_or_default().into_owned();
+    for line in lines {
+        message.push_str(if line.starts_with(' ') { "\n" } else { "\n  " });
+        message.push_str(&line);
+    }
+    message
+}
+
 /// Returns a count with its noun: `1 warning`, `2 warnings`.
 pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{indented, printable, printable_lines};
+
+    #[test]
+    fn text_of_the_commands_neither_acts_on_a_terminal_nor_begins_a_line() {
+        assert_eq!(printable("a\x1b]52;c;eA\x07\u{9b}2J\r\n"), "a\\u{1b}]52;c;eA\\u{7}\\u{9b}2J\\r\\n");
+        assert_eq!(printable_lines("one\n  \x1btwo"), "one\n  \\u{1b}two");
+        assert_eq!(
+            indented("cannot read x\nopenshell-sandbox: forged\n  - a"),
+            "cannot read x\n  openshell-sandbox: forged\n  - a"
+        );
+    }
 }

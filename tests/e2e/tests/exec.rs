@@ -301,6 +301,48 @@ fn a_command_cannot_put_certificates_of_its_own_before_another() {
 }
 
 #[test]
+fn a_name_leads_to_the_sandbox_that_answers_to_it() {
+    let lab = Lab::with_web();
+    let place = tempfile::Builder::new().prefix("lab-run-").tempdir_in("/tmp").unwrap();
+    let run_dir = place.path().display().to_string();
+    assert_eq!(lab.shell(&format!("chown {} {run_dir}", lab::host::caller())), "");
+    let named = |name: &str| {
+        let which = format!("WHICH={name}");
+        let sandbox = lab.sandbox(&super::policy("{}"));
+        sandbox.args(&["--run-dir", &run_dir, "--name", name, "--env", &which]).start(&["sleep", "600"])
+    };
+    let sandboxes = [named("good"), named("evil")];
+    // As a sandbox whose policy grants the folder of the names could.
+    let seen = shell(
+        &lab,
+        &format!(
+            "until [ $(sandbox ps --run-dir {run_dir} | grep -c sleep) = 2 ]; do :; done; \
+             cat {run_dir}/openshell-name-*-evil > {run_dir}/openshell-name-*-good; \
+             sandbox exec --run-dir {run_dir} good printenv WHICH; sandbox exec --run-dir {run_dir} evil printenv WHICH"
+        ),
+    );
+    assert_eq!(seen, "good\nevil\n");
+    for sandbox in sandboxes {
+        sandbox.signal(Signal::TERM);
+        let _ended = sandbox.wait();
+    }
+}
+
+#[test]
+fn names_of_files_inside_neither_act_on_the_terminal_of_a_copy_nor_begin_a_line() {
+    let lab = Lab::with_web();
+    let sandbox = Named::start(&lab);
+    let out = lab.folder("out").display().to_string();
+    let seen = sandbox.shell(&format!(
+        "sandbox exec box -- sh -c 'mkdir odd; N=$(printf \"a\\033]52;c;eA\\007\\nopenshell-sandbox: forged\"); \
+         mkfifo \"odd/$N\"; ln -s /etc \"odd/$N.link\"'; cd {out}; sandbox cp box:odd . 2>&1; sandbox cp \"box:$(printf 'x\\033y')\" . 2>&1"
+    ));
+    assert_eq!(seen.lines().filter(|line| line.starts_with("openshell-sandbox: ")).count(), 3, "{seen}");
+    assert_eq!(seen.matches("\\u{1b}").count(), 3, "{seen}");
+    assert!(!seen.contains(['\u{1b}', '\u{7}']), "{seen}");
+}
+
+#[test]
 fn copies_go_in_and_out_and_bring_out_nothing_that_leaves_them_or_runs_by_itself() {
     let lab = Lab::with_web();
     let sandbox = Named::start(&lab);

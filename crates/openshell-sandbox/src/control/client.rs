@@ -14,8 +14,11 @@ use crate::config;
 
 use super::wire::{Description, Reply, Request};
 
-/// Longest wait for the description of one sandbox, whose supervisor may be stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for the description of one sandbox of a list: its supervisor may be stopped.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// Longest wait for the description of the sandbox that is asked for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A place where run directories are.
 #[derive(Debug)]
@@ -58,19 +61,20 @@ impl Places {
     /// # Errors
     /// There is none, or it does not let this process in.
     pub(crate) fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
+        // The file of a name may be another sandbox's, where its user may write: what counts is what the supervisor answers.
         if let Some(folder) = self.0.iter().find_map(|parent| names::find(parent, which).ok())
-            && let Ok(socket) = connect(&folder)
+            && let Some((socket, description)) =
+                describe(&folder, PATIENCE).with_context(|| format!("sandbox {which} does not answer"))?
+            && description.name == which
         {
             return Ok(socket);
         }
         let mut others = Vec::new();
         for folder in self.0.iter().flat_map(|parent| names::list(parent)) {
-            match look_at(&folder) {
-                Some(Found::Described(of)) if of.name == which || of.pid.to_string() == which => {
-                    return connect(&folder).with_context(|| format!("sandbox {which}"));
-                }
-                Some(Found::Described(of)) => others.push(of.name),
-                Some(Found::Silent { .. }) | None => {}
+            match describe(&folder, GLANCE) {
+                Ok(Some((socket, of))) if of.name == which || of.pid.to_string() == which => return Ok(socket),
+                Ok(Some((_, of))) => others.push(of.name),
+                Ok(None) | Err(_) => {}
             }
         }
         match others.is_empty() {
@@ -95,26 +99,26 @@ fn connect(folder: &Path) -> io::Result<OwnedFd> {
 
 /// Returns the sandbox of a run directory; `None` if none runs.
 fn look_at(folder: &Path) -> Option<Found> {
-    let socket = match connect(folder) {
-        Ok(socket) => socket,
-        // Of one that has ended or just starts.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return None;
-        }
-        Err(error) => return Some(Found::Silent { folder: folder.to_owned(), error }),
-    };
-    match describe(&socket) {
-        Ok(Some(description)) => Some(Found::Described(description)),
-        Ok(None) => None,
+    match describe(folder, GLANCE) {
+        Ok(described) => described.map(|(_, description)| Found::Described(description)),
         Err(error) => Some(Found::Silent { folder: folder.to_owned(), error }),
     }
 }
 
-fn describe(socket: &OwnedFd) -> io::Result<Option<Description>> {
-    set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?;
+/// Connects to the supervisor of a run directory, and has it describe its sandbox within `patience`; `None` if none runs.
+fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
+    let socket = match connect(folder) {
+        Ok(socket) => socket,
+        // Of one that has ended or just starts.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     packets::send(socket.as_fd(), &Request::Describe, &[])?;
     match packets::receive(socket.as_fd())? {
-        Some((Reply::Described(description), _)) => Ok(Some(description)),
+        Some((Reply::Described(description), _)) => Ok(Some((socket, description))),
         Some((reply, _)) => Err(io::Error::other(format!("unexpected answer {reply:?}"))),
         None => Ok(None),
     }

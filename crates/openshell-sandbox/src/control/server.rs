@@ -99,10 +99,14 @@ impl Control {
 
     async fn answer(&self, socket: OwnedFd, pid: i32) -> io::Result<()> {
         let client = PacketSocket::new(socket)?;
-        match timeout(FIRST_MESSAGE, client.receive::<Request>()).await?? {
-            Some((Request::Describe, _)) => client.send(&Reply::Described(self.describe()), &[]).await,
+        let mut request = timeout(FIRST_MESSAGE, client.receive::<Request>()).await??;
+        if let Some((Request::Describe, _)) = request {
+            client.send(&Reply::Described(self.describe()), &[]).await?;
+            request = timeout(FIRST_MESSAGE, client.receive::<Request>()).await??;
+        }
+        match request {
             Some((Request::Exec(exec), streams)) => self.exec(&client, pid, exec, streams).await,
-            Some((Request::Signal(_) | Request::Continue { .. }, _)) | None => Ok(()),
+            Some((Request::Describe | Request::Signal(_) | Request::Continue { .. }, _)) | None => Ok(()),
         }
     }
 

@@ -28,7 +28,7 @@ use openshell_policy::words::{Confidence, ConfigState, FindingActivity, Lifecycl
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::text::printable;
+use crate::text::{printable, printable_lines};
 use file::LogFile;
 pub(crate) use form::Form;
 pub(crate) use identity::{Label, RunIdentity};
@@ -144,9 +144,11 @@ pub(crate) fn print_failure(text: &str) {
 }
 
 fn print_as(level: Level, text: &str) {
+    // Names of files and of programs come from the command.
+    let text = printable_lines(text);
     match LOG.get() {
-        Some(log) => log.stderr.print(level, text),
-        None => stderr::print_unqueued(text),
+        Some(log) => log.stderr.print(level, &text),
+        None => stderr::print_unqueued(&text),
     }
 }
 

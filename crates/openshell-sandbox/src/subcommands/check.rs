@@ -13,7 +13,7 @@ use crate::sources::credential_file::{self, ParsedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{PolicyFiles, policies};
 use crate::subcommands::replay;
-use crate::text::counted;
+use crate::text::{self, counted};
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
@@ -29,7 +29,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
             }
             Err(error) => {
                 is_usable = false;
-                logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
+                logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
             }
         }
     }

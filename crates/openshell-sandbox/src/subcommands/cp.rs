@@ -1,8 +1,7 @@
 //! `openshell-sandbox cp`: files into a running sandbox and out of it. The half inside runs confined as any command.
 
-use std::ffi::OsString;
-use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::AsFd;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Read as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +18,7 @@ use crate::control::client::Places;
 use crate::control::wire::Exec;
 use crate::logging::print_stderr;
 use crate::subcommands::exec::run_with;
+use crate::text::indented;
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
@@ -100,8 +100,28 @@ fn run_inside(
         ["/proc/self/exe", "--internal"].map(OsString::from).into_iter().chain(words.iter().cloned()).collect();
     let exec = Exec { arguments, variables: Vec::new(), directory: None, terminal: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let errors = io::stderr().as_fd().try_clone_to_owned()?;
-    runtime.block_on(run_with(socket, exec, Some([input.into(), output.into(), errors])))
+    let (errors, inside) = io::pipe()?;
+    let printed = print_lines(errors)?;
+    let ended = runtime.block_on(run_with(socket, exec, Some([input.into(), output.into(), inside.into()])));
+    // Another program of the sandbox may hold the stream open.
+    let _ = printed.recv_timeout(PATIENCE);
+    ended
+}
+
+/// Bytes that the half inside may print.
+const PRINTED_BYTES: u64 = 64 * 1024;
+
+/// Prints each line of `errors`; what comes from inside reaches no terminal as it is. The receiver ends with the last line.
+fn print_lines(errors: PipeReader) -> io::Result<Receiver<()>> {
+    let (done, end) = mpsc::sync_channel(1);
+    let print = move || {
+        for line in BufReader::new(errors.take(PRINTED_BYTES)).split(b'\n').map_while(Result::ok) {
+            print_stderr(&OsStr::from_bytes(&line).to_string_lossy());
+        }
+        drop(done);
+    };
+    std::thread::Builder::new().name("errors of the copy".to_owned()).spawn(print)?;
+    Ok(end)
 }
 
 /// Longest wait for the half outside after the end of the one inside: a program there may hold the stream open.
@@ -128,7 +148,7 @@ impl Half {
             Err(TransferError::Stream { .. }) if code != 0 => return Ok(ExitCode::from(code)),
             done => done?,
         };
-        left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: {line}")));
+        left_out.lines().for_each(|line| print_stderr(&indented(&format!("openshell-sandbox: {line}"))));
         Ok(ExitCode::from(if code == 0 { u8::from(left_out.has_failures) } else { code }))
     }
 }

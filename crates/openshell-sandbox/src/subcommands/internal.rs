@@ -14,6 +14,7 @@ use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 use openshell_ssh::{sftp, streamlocal};
 
 use crate::logging::print_stderr;
+use crate::text::indented;
 
 /// Serves standard input and output; `words` say what, where there is a choice.
 ///
@@ -43,6 +44,6 @@ fn path(words: &[OsString]) -> PathBuf {
 /// Prints what a copy left out.
 fn transferred(done: Result<LeftOut, TransferError>) -> anyhow::Result<ExitCode> {
     let left_out = done?;
-    left_out.lines().for_each(|line| print_stderr(&format!("openshell-sandbox: inside: {line}")));
+    left_out.lines().for_each(|line| print_stderr(&indented(&format!("openshell-sandbox: inside: {line}"))));
     Ok(ExitCode::from(u8::from(left_out.has_failures)))
 }

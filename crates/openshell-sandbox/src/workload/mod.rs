@@ -23,6 +23,7 @@ use crate::exit::Ended;
 use crate::logging;
 use crate::startup::Sandbox;
 use crate::terminal::Console;
+use crate::text;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
 use job_control::JobControl;
@@ -63,7 +64,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         logging::config_event(ConfigState::Left, Severity::Info, &message);
     }
     if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
-        logging::print_stderr(&format!("openshell-sandbox: {error:#}"));
+        logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
     if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
         logging::print_stderr(&summary);

@@ -100,6 +100,8 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
         stream(Kind::Fifo, b"a/fifo", "", b""),
         stream(Kind::Regular, b"a/.git/hooks/post-checkout", "", b"x"),
         stream(Kind::Regular, b"a/.GIT/Hooks/post-checkout", "", b"x"),
+        stream(Kind::Symlink, b"a/.git", "elsewhere", b""),
+        stream(Kind::Regular, b"a/.git", "", b"gitdir: elsewhere"),
     ];
     for bytes in hostile {
         let left_out = receive(&bytes, &destination, "a").unwrap();
@@ -119,6 +121,48 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
     let through = stream(Kind::Regular, b"folder/victim", "", b"new");
     assert!(receive(&through, &destination, "folder").unwrap().has_failures);
     assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
+}
+
+#[test]
+fn hooks_of_a_repository_under_any_name_stay_out_in_any_order() {
+    use tar::EntryType as Kind;
+    let hook = || stream(Kind::Regular, b"a/hooks/post-checkout", "", b"x");
+    let head = || stream(Kind::Regular, b"a/HEAD", "", b"ref: refs/heads/main");
+    let objects = || stream(Kind::Directory, b"a/objects", "", b"");
+    let refs = || stream(Kind::Symlink, b"a/refs", "elsewhere", b"");
+    let orders = [
+        vec![head(), hook()],
+        vec![hook(), head()],
+        vec![objects(), refs(), hook()],
+        vec![hook(), objects(), refs()],
+        vec![objects(), hook(), refs()],
+    ];
+    for order in orders {
+        let outer = tempfile::tempdir().unwrap();
+        receive(&concatenated(order), outer.path(), "a").unwrap();
+        let is_there = |name: &str| outer.path().join("a").join(name).symlink_metadata().is_ok();
+        let is_repository = is_there("HEAD") || is_there("objects") && is_there("refs");
+        assert!(!(is_there("hooks/post-checkout") && is_repository));
+    }
+    // A folder of that name in a project is none of git's.
+    let outer = tempfile::tempdir().unwrap();
+    let project = concatenated(vec![
+        stream(Kind::Regular, b"a/hooks/useThing.ts", "", b"x"),
+        stream(Kind::Directory, b"a/objects", "", b""),
+    ]);
+    assert_eq!(receive(&project, outer.path(), "a").unwrap().lines().count(), 0);
+}
+
+/// One stream of all entries of `streams`.
+fn concatenated(streams: Vec<Vec<u8>>) -> Vec<u8> {
+    let mut all = Vec::new();
+    for mut stream in streams {
+        // Two empty blocks end a stream.
+        stream.truncate(stream.len() - 1024);
+        all.extend(stream);
+    }
+    all.extend([0; 1024]);
+    all
 }
 
 #[test]

@@ -157,10 +157,13 @@ impl Unpacker {
             self.left_out.fail(&path, "it is too deep");
             return Ok(());
         }
-        if !self.options.git_hooks && is_hook(&names) {
+        let kind = entry.header().entry_type();
+        if !self.options.git_hooks
+            && let Some(reason) = self.would_git_run(&names, kind)
+        {
             // The folder itself does nothing.
-            if entry.header().entry_type() != EntryType::Directory {
-                self.left_out.add(&path, "git would run it; --git-hooks takes it");
+            if kind != EntryType::Directory {
+                self.left_out.add(&path, format_args!("{reason}; --git-hooks takes it"));
             }
             return Ok(());
         }
@@ -197,6 +200,45 @@ impl Unpacker {
             }
             _ => Err(Failed::LeftOut("it is neither a file nor a folder nor a symlink")),
         }
+    }
+
+    /// Returns the reason if git would run what is at `names`, or follow it to what it runs: hooks of a repository, and a symlink
+    /// or file in the place of a `.git` (gitrepository-layout(5)). Some file systems fold the case of names.
+    fn would_git_run(&self, names: &[OsString], kind: EntryType) -> Option<&'static str> {
+        let is = |name: &OsString, what: &str| name.eq_ignore_ascii_case(what);
+        let mut in_git = false;
+        for (depth, name) in names.iter().enumerate() {
+            let folder = || names.iter().take(depth).collect::<PathBuf>();
+            if is(name, "hooks") && (in_git || self.is_repository(&folder())) {
+                return Some("git would run it");
+            }
+            in_git |= is(name, ".git");
+        }
+        let (name, folders) = names.split_last()?;
+        if is(name, ".git") && kind != EntryType::Directory {
+            return Some("git would run what it leads to");
+        }
+        // The stream has its own order: hooks may come before what makes their folder a repository.
+        let folder: PathBuf = folders.iter().collect();
+        let completes = is(name, "HEAD")
+            || is(name, "objects") && self.has(&folder, "refs")
+            || is(name, "refs") && self.has(&folder, "objects");
+        let brings_hooks = completes && !in_git && self.has(&folder, "hooks");
+        brings_hooks.then_some("git would run the hooks beside it")
+    }
+
+    /// Returns true if hooks in `folder` below the base could be a repository's: those of linked worktrees have no `HEAD` beside them.
+    fn is_repository(&self, folder: &Path) -> bool {
+        self.has(folder, "HEAD") || self.has(folder, "objects") && self.has(folder, "refs")
+    }
+
+    /// Returns false if there is no `name` in `folder` below the base.
+    fn has(&self, folder: &Path, name: &str) -> bool {
+        let path = Path::new(".").join(folder).join(name);
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::openat2(&self.base, &path, flags, Mode::empty(), resolve);
+        !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     /// The folder of the next entry.
@@ -343,13 +385,6 @@ fn components(path: &Path) -> Option<Vec<OsString>> {
         Component::CurDir | Component::ParentDir | Component::RootDir | Component::Prefix(_) => None,
     });
     names.collect::<Option<Vec<_>>>().filter(|names| !names.is_empty())
-}
-
-/// Returns true for everything in a folder `hooks` below a folder `.git`, where submodules have theirs too. Some file systems fold
-/// the case of names.
-fn is_hook(names: &[OsString]) -> bool {
-    let mut names = names.iter();
-    names.any(|name| name.eq_ignore_ascii_case(".git")) && names.any(|name| name.eq_ignore_ascii_case("hooks"))
 }
 
 /// Returns true if a symlink to `target`, `depth` folders below the root of the tree, leads to a place within it. Behind a name

@@ -21,6 +21,7 @@ use crate::control::client::Places;
 use crate::control::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
 use crate::logging::print_stderr;
 use crate::terminal::{Keyboard, stop_job};
+use crate::text::indented;
 use attached::AttachedTerminal;
 
 mod attached;
@@ -107,7 +108,7 @@ pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[Owned
             Some((Reply::Terminal, descriptors)) => master = descriptors.into_iter().next(),
             Some((Reply::Started, _)) => break,
             Some((Reply::Refused { code, reason }, _)) => {
-                print_stderr(&format!("openshell-sandbox: {reason}"));
+                print_stderr(&indented(&format!("openshell-sandbox: {reason}")));
                 return Ok(code);
             }
             Some((reply, _)) => bail!("unexpected answer of the sandbox: {reply:?}"),
