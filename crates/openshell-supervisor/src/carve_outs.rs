@@ -14,10 +14,11 @@ use rustix::fs::{FileType, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::is_missing;
 use crate::landlock::{Request, Resolved};
 use crate::mounts::{Shown, Spot, TableEntry, bind, mount_table};
 use crate::pins::{Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled};
-use crate::protected::{OpenCovers, is_missing};
+use crate::protected::OpenCovers;
 use crate::trusted_symlinks::{links, links_so_far, open};
 
 /// What a carve-out takes away, in the order in which carve-outs of one path are applied.

@@ -14,6 +14,7 @@ use openshell_policy::words::FileAccess;
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::is_missing;
 use crate::private_tmp;
 use crate::privilege::is_caller_root;
 use crate::trusted_symlinks::{self, resolve_with_links};
@@ -223,7 +224,10 @@ impl Request {
         grants.extend(program.map(|program| Grant::of(&program, PathAccess::ReadExecute, false)));
         let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
         private.retain(|folder| !grants.iter().any(|grant| grant.listed && folder.starts_with(&grant.path)));
-        private.retain(|folder| folder.symlink_metadata().is_ok_and(|data| data.is_dir()));
+        private.retain(|folder| match folder.symlink_metadata() {
+            Ok(data) => data.is_dir(),
+            Err(error) => !is_missing(&error),
+        });
         let hard_requirement = filesystem.compatibility == Compatibility::HardRequirement;
         Self { grants, private, learning: Learning::default(), hard_requirement }
     }
@@ -350,7 +354,12 @@ impl Request {
     #[must_use]
     pub fn reaches_for_writing(&self, path: &Path) -> bool {
         let covers = |grant: &Grant| {
-            path.starts_with(&grant.path) || std::fs::canonicalize(&grant.path).is_ok_and(|real| path.starts_with(real))
+            path.starts_with(&grant.path)
+                || match std::fs::canonicalize(&grant.path) {
+                    Ok(real) => path.starts_with(real),
+                    // It may lead there.
+                    Err(error) => !is_missing(&error),
+                }
         };
         self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && covers(grant))
     }

@@ -15,6 +15,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::is_missing;
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 use crate::mounts::{Shown, Spot, bind, bind_at, mount_table};
@@ -166,11 +167,6 @@ fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
     links.iter().find(|link| link.ends_with("..data")).and_then(|link| link.parent())
 }
 
-/// Returns true if there is no file. One that this process may not look at is none of these: its owner may open the folders above it again.
-pub(crate) fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
 /// Grants of a policy, as far as they matter to protected paths.
 #[derive(Debug)]
 struct Grants {
@@ -222,7 +218,7 @@ impl Grants {
             };
             // Where the workload is the caller, its files may lie deeper too.
             let is_callers = uid == rustix::process::geteuid().as_raw() && self.listed.contains(path);
-            let is_own = is_callers || rustix::fs::fstat(&opened).is_ok_and(|data| data.st_uid == uid);
+            let is_own = is_callers || rustix::fs::fstat(&opened).map_or(true, |data| data.st_uid == uid);
             let is_kernels = rustix::fs::fstatfs(&opened)
                 .is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system.f_type.cast_unsigned()));
             if !is_own || is_kernels || is_inside(&pinned, path) {

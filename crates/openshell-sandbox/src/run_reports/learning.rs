@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::landlock::Learning;
 use openshell_supervisor::run_as::User;
 
@@ -127,12 +128,17 @@ pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
 /// and its folders in /home; without symlinks.
 pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
     let named = user.home.clone().into_iter().chain(caller.get("HOME").map(PathBuf::from));
-    let is_own = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.uid() == user.identity.uid);
+    // One that cannot be looked at is shown as all others, and may be this user's.
+    let is_own = |path: &PathBuf| std::fs::metadata(path).map_or(true, |data| data.uid() == user.identity.uid);
     let entries = std::fs::read_dir(HOMES).into_iter().flatten().take(MAX_HOMES).flatten();
     let homes = named.chain(entries.map(|entry| entry.path()).filter(is_own));
-    let real = homes.filter_map(|home| std::fs::canonicalize(home).ok());
+    let real = homes.filter_map(|home| match std::fs::canonicalize(&home) {
+        Err(error) if is_missing(&error) => None,
+        Err(_) => Some(home),
+        Ok(real) => Some(real),
+    });
     // Nobody has the root of the file system for a home.
-    real.filter(|home| home.parent().is_some() && home.is_dir()).collect()
+    real.filter(|home| home.parent().is_some() && !home.is_file()).collect()
 }
 
 /// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that the policy grants by name.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
+use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::trusted_symlinks::resolve;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
@@ -55,9 +56,11 @@ impl OutputFile {
     /// The file is an input of the run, by this name or another one.
     pub(super) fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
         for (what, path) in config.inputs() {
-            if let Ok(input) = std::fs::metadata(path)
-                && self.is_at(input)?
-            {
+            let input = match std::fs::metadata(path) {
+                Err(error) if is_missing(&error) => continue,
+                input => input.with_context(|| format!("{flag}: cannot look at {} {}", what, path.display()))?,
+            };
+            if self.is_at(input)? {
                 let path = self.path.display();
                 bail!("{flag} {path}: the file is the {what} of this run and would be overwritten; name another one");
             }

@@ -8,6 +8,7 @@ use openshell_policy::yaml;
 
 use crate::sources::input::{self, Phase};
 use crate::sources::registries;
+use openshell_supervisor::filesystem::is_missing;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("claude-code", include_str!("../../../../data/presets/claude-code.yaml")),
@@ -37,7 +38,9 @@ impl Preset {
             return Ok(Self { text: (*text).to_owned(), file: None });
         }
         let files = folders.iter().map(|folder| folder.join(format!("{name}.yaml")));
-        if let Some(file) = files.into_iter().find(|file| file.symlink_metadata().is_ok()) {
+        if let Some(file) =
+            files.into_iter().find(|file| !file.symlink_metadata().is_err_and(|error| is_missing(&error)))
+        {
             let failed = || format!("--preset {name}: {}", file.display());
             // A pipe would be waited for without end.
             let text = input::read(&file, Phase::Reload).with_context(failed)?;

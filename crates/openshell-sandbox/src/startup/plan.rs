@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
@@ -52,7 +53,7 @@ impl Plan {
         if config.observe_files {
             let homes = learning::homes(&user, &config.environment);
             let mut private = learning::private_paths(&homes, &filesystem);
-            private.retain(|path| path.as_path().symlink_metadata().is_ok());
+            private.retain(|path| !path.as_path().symlink_metadata().is_err_and(|error| is_missing(&error)));
             filesystem.hidden.extend(private);
         }
         // An earlier command may have left what leads elsewhere: what the workload cannot see is none of its own.

@@ -210,7 +210,7 @@ fn compile(config: &SandboxConfig, files: &PolicyFiles) -> anyhow::Result<Policy
 
 /// The policy that the image brings along, else one that permits nothing but the baseline.
 fn of_image() -> ValidPolicy {
-    let Some(path) = IMAGE_POLICIES.iter().map(Path::new).find(|path| path.exists()) else {
+    let Some(path) = IMAGE_POLICIES.iter().map(Path::new).find(|path| path.try_exists().unwrap_or(true)) else {
         return ValidPolicy::restrictive();
     };
     if path == Path::new(LEGACY_IMAGE_POLICY) {

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::regular_files;
 
 /// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.
@@ -144,10 +145,6 @@ fn is_repository(folder: &Path) -> Result<bool, String> {
         }
     }
     Ok(true)
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Returns true if the error is that of a folder of another user, which the calling one may not enter.
