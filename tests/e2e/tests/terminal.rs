@@ -55,7 +55,7 @@ fn on_terminal_of(lab: &Lab, steps: &[&str]) {
 #[test]
 fn a_command_that_stops_itself_does_not_outlive_its_time() {
     on_terminal(&[
-        r"send:BOX -t 1 --grace 0 -- sh -c 'sleep 611 & kill -STOP $$'\n",
+        r"send:BOX -t 1 --grace 0 -- sh -c 'sleep 611 & until grep -q sleep /proc/$!/comm; do :; done; kill -STOP $$'\n",
         "expect:Stopped",
         r"send:while ps -eo args | grep -q '^sleep 61''1'; do sleep 0.1; done; fg; echo RC=$((0+$?))\n",
         "expect:RC=124",
