@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use openshell_supervisor::trusted_symlinks::place_to_make;
 use rustix::fs::Mode;
 
 /// A socket at a path, removed when this value is dropped.
@@ -33,7 +34,9 @@ impl BoundSocket {
     /// # Errors
     /// The socket cannot be made there, or others could put another one in its place.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
-        let folder = path.parent().context("it names no file")?;
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!("it names no file") };
+        let folder = &place_to_make(folder)?;
+        let path = &folder.join(name);
         if !folder.exists() {
             std::fs::DirBuilder::new()
                 .recursive(true)

@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
+use openshell_supervisor::trusted_symlinks::place_to_make;
 use openshell_supervisor::trusted_symlinks::{is_on_read_only_mount, is_root};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -80,7 +81,12 @@ pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
 
 fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     let at = || format!("--ca-dir {}", folder.display());
-    make_folder(folder).and_then(|()| in_folder(folder, wanted)).with_context(at)
+    let open = || {
+        let folder = place_to_make(folder)?;
+        make_folder(&folder)?;
+        in_folder(&folder, wanted)
+    };
+    open().with_context(at)
 }
 
 /// Makes the folder for this user alone, if it is missing; one that is there must not be open to others.

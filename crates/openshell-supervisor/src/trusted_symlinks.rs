@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
+use crate::filesystem::is_missing;
 use crate::privilege::{NOBODY, is_root_mapped};
 
 /// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
@@ -37,6 +38,34 @@ pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> i
         is_roots_alone(link, folder) || (folder.mode() & 0o002 == 0 && !is_writable(at))
     };
     Ok(follow(path, is_trusted)?.0)
+}
+
+/// Returns the absolute place at which the supervisor is to make `path` and the folders above it that are missing. As root it goes
+/// through no symlink but root's: a command may have made others, and root would write where they lead. Others have their own rights alone.
+///
+/// # Errors
+/// A folder on the way cannot be looked at, or is a symlink that is not trusted.
+pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(path);
+    }
+    for above in path.ancestors() {
+        match resolve(above) {
+            Err(error) if is_missing(&error) => {}
+            resolved => {
+                let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+                // What a `..` behind a missing folder means is decided only when that is made.
+                let is_plain = rest.components().all(|component| matches!(component, Component::Normal(_)));
+                return if is_plain { Ok(resolved?.join(rest)) } else { Err(io::ErrorKind::NotFound.into()) };
+            }
+        }
+        if above.is_symlink() {
+            let message = format!("{} is a symlink that leads nowhere; name the place itself", above.display());
+            return Err(io::Error::other(message));
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// Returns the symlinks on the way to `path`, trusted or not.
@@ -143,7 +172,26 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
     use std::path::Path;
 
-    use super::{resolve, resolve_unwritable};
+    use super::{place_to_make, resolve, resolve_unwritable};
+
+    #[test]
+    fn root_makes_nothing_behind_a_link_that_a_command_may_have_made() {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
+        let path = folder.path();
+        std::fs::create_dir(path.join("real")).unwrap();
+        symlink("real", path.join("link")).unwrap();
+        symlink("nowhere", path.join("dangling")).unwrap();
+        let place = |name: &str| place_to_make(&path.join(name));
+        assert_eq!(place("new/deep").unwrap(), path.join("new/deep"));
+        assert_eq!(place("link/new").unwrap(), path.join("real/new"));
+        assert!(place("dangling").is_err() && place("dangling/new").is_err() && place("new/../x").is_err());
+        lchown(path.join("link"), Some(61184), None).unwrap();
+        for name in ["link", "link/new", "link/new/deep"] {
+            assert!(place(name).unwrap_err().to_string().contains("not root's alone"), "{name}");
+        }
+        std::fs::write(path.join("file"), "").unwrap();
+        assert_eq!(place("file/new").unwrap(), path.join("file/new"), "which nobody can make");
+    }
 
     #[test]
     fn root_owned_links_are_followed_and_no_others() {

@@ -371,3 +371,30 @@ fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
         assert!(fill.ends_with("/fill"), "{flags}: {printed}");
     }
 }
+
+#[test]
+fn root_makes_its_own_files_behind_no_link_that_a_command_left() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("project").display().to_string();
+    let elsewhere = lab.folder("elsewhere").display().to_string();
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let caller = lab::host::caller();
+    let plant = format!(
+        "chown {caller} {elsewhere}; ln -s {elsewhere} {folder}/link; chown -h {UID} {folder}/link {folder}; chmod 755 {folder} {elsewhere}"
+    );
+    assert_eq!(lab.shell(&plant), "");
+    let is_root = lab::host::tier() == lab::host::Tier::Root;
+    let flags = ["--run-dir {}/run", "--ca-dir {}/ca", "--health-socket {}/deep/door", "--log-to both --log-dir {}"];
+    for flags in flags.map(|flags| flags.replace("{}", &format!("{folder}/link"))) {
+        let printed =
+            lab.shell(&format!("cd /; {} -p {policy} {flags} -- echo ran 2>&1; ls -A {elsewhere}", lab.binary()));
+        if is_root {
+            assert!(printed.contains("link is a symlink that is not root's alone"), "{flags}: {printed}");
+            assert_eq!(lab.shell(&format!("ls -A {elsewhere}")), "", "{flags}");
+            // Without a log file lines go to standard error, and nothing else is missing.
+            assert_eq!(printed.contains("ran\n"), flags.contains("--log-dir"), "{flags}: {printed}");
+        } else {
+            assert!(printed.contains("ran\n"), "{flags}: {printed}");
+        }
+    }
+}

@@ -25,6 +25,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_gateway::logs::Lines;
 use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
 use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
+use openshell_supervisor::trusted_symlinks::place_to_make;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -121,12 +122,14 @@ fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, PathBu
     }
     let mut problems = Vec::new();
     for (index, folder) in folders.iter().enumerate() {
-        let made = match index {
-            0 => Ok(()),
-            _ => DirBuilder::new().recursive(true).mode(0o700).create(folder),
-        };
-        match made.and_then(|()| LogFile::open(folder, form, print_stderr)) {
-            Ok(file) => return Ok(Some((file, folder.clone()))),
+        let opened = place_to_make(folder).and_then(|folder| {
+            if index > 0 {
+                DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+            }
+            Ok((LogFile::open(&folder, form, print_stderr)?, folder))
+        });
+        match opened {
+            Ok(opened) => return Ok(Some(opened)),
             Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),
         }
     }

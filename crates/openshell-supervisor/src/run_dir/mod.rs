@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::trusted_symlinks::place_to_make;
 use rustix::fs::FlockOperation;
 
 use lock::{LOCK, Parent, is_ours, is_shared, open_regular, remove};
@@ -76,6 +77,7 @@ impl RunDir {
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
+        let parent = &place_to_make(parent).map_err(failed)?;
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
         let path = std::fs::canonicalize(parent).map_err(failed)?;
         let parent = Parent::open(path.clone()).map_err(failed)?;
