@@ -218,7 +218,9 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
         return Err(TargetError::Twice);
     }
     let is_dots = |part: &str| matches!(part, "." | "..");
-    let has_hidden_dots = text.split("%2F").any(|part| is_dots(without_parameters(part)));
+    // Some servers cut blanks off.
+    let hides_dots = |part| is_dots(without_parameters(part).trim_start_matches("%20").trim_end_matches("%20"));
+    let has_hidden_dots = text.split("%2F").any(hides_dots);
     if has_hidden_dots && !is_dots(&text) {
         return Err(TargetError::HiddenDots);
     }
@@ -390,6 +392,9 @@ mod tests {
             ("/pub/..%3Bx=1/priv", E::HiddenDots),
             ("/pub/%2e%2e%3b/priv", E::HiddenDots),
             ("/pub/%2E%3b", E::HiddenDots),
+            ("/pub/..%20/priv", E::HiddenDots),
+            ("/pub/%20%2e%2e/priv", E::HiddenDots),
+            ("/pub/.%20;x/priv", E::HiddenDots),
             ("/pub/..%253b/priv", E::Twice),
         ] {
             check(text, Err(expected));

@@ -180,6 +180,7 @@ impl BackendRequest<'_> {
         rewritten.map_err(|error| match error {
             BodyError::NotJson => Refusal::unsupported_encoding(),
             BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
+            BodyError::List => Refusal::bad_request("the body is a list; send each request by itself"),
         })
     }
 

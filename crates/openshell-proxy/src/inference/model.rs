@@ -7,14 +7,15 @@ use bytes::Bytes;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Replaces the model in `body`, if it is a JSON object; other JSON stays as it is.
+/// Replaces the model in `body`, if it is a JSON object; other JSON stays as it is, if it has no object in it.
 ///
 /// # Errors
-/// The body is not JSON in UTF-8, or names more than one model.
+/// The body is not JSON in UTF-8, names more than one model, or has objects in a list, each of which could name one.
 pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     let Some(spans) = spans(&body) else {
         return match serde_json::from_slice::<IgnoredAny>(&body) {
-            Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Ok(body),
+            Ok(_) if !body.contains(&b'{') => Ok(body),
+            Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Err(BodyError::List),
             Ok(_) | Err(_) => Err(BodyError::NotJson),
         };
     };
@@ -49,6 +50,8 @@ pub enum BodyError {
     NotJson,
     /// It names more than one model.
     Ambiguous,
+    /// It is a list of objects.
+    List,
 }
 
 /// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other than UTF-8 or ASCII.
@@ -164,6 +167,9 @@ mod tests {
     fn what_others_could_read_as_an_object_is_refused() {
         for body in [r#"{"model":"m","model":"big"}"#, r#"{"model":"m","MODEL":"big"}"#] {
             assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::Ambiguous), "{body}");
+        }
+        for body in [r#"[{"model":"big"}]"#, r#" ["x", [{}]]"#] {
+            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::List), "{body}");
         }
         for body in [
             &br#"{"model":"x"} {"#[..],
