@@ -108,7 +108,39 @@ const PRIVATE: &[&str] = &[
     ".librewolf",
     ".waterfox",
     ".mysql_history",
+    ".sqlite_history",
+    ".rediscli_history",
+    ".age",
+    ".config/age",
+    ".config/gopass",
+    ".local/share/gopass",
+    ".local/share/password-store",
+    ".config/keepassxc",
+    ".cache/keepassxc",
+    ".config/KeePass",
+    ".config/google-chrome-beta",
+    ".config/google-chrome-unstable",
+    ".config/microsoft-edge-dev",
+    ".config/yandex-browser",
+    ".config/qutebrowser",
+    ".config/falkon",
+    ".config/Element",
+    ".local/share/qutebrowser",
+    ".local/share/epiphany",
+    ".cache/BraveSoftware",
+    ".cache/microsoft-edge",
+    ".cache/vivaldi",
+    ".zen",
+    ".floorp",
+    ".tor-browser",
+    ".local/share/torbrowser",
+    // The log of all sandboxes of the user.
+    ".local/state/openshell",
 ];
+
+/// Folders in a home whose password databases stay hidden, and the entries that are looked at in each.
+const DATABASE_FOLDERS: &[&str] = &["", "Documents", "Desktop", "Downloads"];
+const MAX_ENTRIES: usize = 10_000;
 
 /// Returns what is shown: the folders at the root, and `home`.
 ///
@@ -141,10 +173,45 @@ pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
     real.filter(|home| home.parent().is_some() && !home.is_file()).collect()
 }
 
+/// Returns the password databases in the usual folders of `home`.
+fn password_databases(home: &Path) -> Vec<PathBuf> {
+    let folders = DATABASE_FOLDERS.iter().map(|name| home.join(name));
+    let entries =
+        folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).flatten());
+    let is_database = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "kdbx" || kind == "kdb");
+    entries.map(|entry| entry.path()).filter(is_database).collect()
+}
+
 /// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that the policy grants by name.
 pub(crate) fn private_paths(homes: &BTreeSet<PathBuf>, filesystem: &Filesystem) -> Vec<GrantedPath> {
     let granted = || filesystem.read_only.iter().chain(&filesystem.read_write).map(GrantedPath::as_path);
     let is_meant = |path: &Path| granted().any(|granted| granted.starts_with(path));
     let paths = homes.iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
+    let paths = paths.chain(homes.iter().flat_map(|home| password_databases(home)));
     paths.filter(|path| !is_meant(path)).map(GrantedPath::found).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use openshell_policy::filesystem::{Filesystem, GrantedPath};
+
+    use super::private_paths;
+
+    #[test]
+    fn password_databases_and_the_log_of_all_sandboxes_stay_hidden_from_an_observed_run() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("Documents")).unwrap();
+        for name in ["Documents/mine.kdbx", "old.kdb", "notes.txt"] {
+            std::fs::write(home.path().join(name), "").unwrap();
+        }
+        let homes = BTreeSet::from([home.path().to_owned()]);
+        let hidden = private_paths(&homes, &Filesystem::default());
+        let is_hidden = |name: &str| hidden.iter().map(GrantedPath::as_path).any(|path| path == home.path().join(name));
+        for name in ["Documents/mine.kdbx", "old.kdb", ".config/age", ".local/state/openshell", ".ssh"] {
+            assert!(is_hidden(name), "{name}");
+        }
+        assert!(!is_hidden("notes.txt"));
+    }
 }
