@@ -148,7 +148,9 @@ impl Half {
             Err(TransferError::Stream { .. }) if code != 0 => return Ok(ExitCode::from(code)),
             done => done?,
         };
-        left_out.lines().for_each(|line| print_stderr(&indented(&format!("openshell-sandbox: {line}"))));
+        for line in left_out.lines() {
+            print_stderr(&indented(&format!("openshell-sandbox: {line}")));
+        }
         Ok(ExitCode::from(if code == 0 { u8::from(left_out.has_failures) } else { code }))
     }
 }

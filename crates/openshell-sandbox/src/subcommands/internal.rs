@@ -44,6 +44,8 @@ fn path(words: &[OsString]) -> PathBuf {
 /// Prints what a copy left out.
 fn transferred(done: Result<LeftOut, TransferError>) -> anyhow::Result<ExitCode> {
     let left_out = done?;
-    left_out.lines().for_each(|line| print_stderr(&indented(&format!("openshell-sandbox: inside: {line}"))));
+    for line in left_out.lines() {
+        print_stderr(&indented(&format!("openshell-sandbox: inside: {line}")));
+    }
     Ok(ExitCode::from(u8::from(left_out.has_failures)))
 }

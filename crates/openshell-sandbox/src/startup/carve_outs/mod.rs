@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
+use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::filesystem::{self, Placeholder};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
@@ -213,7 +214,7 @@ impl Place {
     fn of(path: &Path) -> anyhow::Result<Self> {
         for above in path.ancestors() {
             match std::fs::canonicalize(above) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(error) if is_missing(&error) => {}
                 existing => {
                     let existing = existing.with_context(|| {
                         format!("{} cannot be looked at, so {} cannot be kept", above.display(), path.display())
@@ -299,7 +300,7 @@ fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32) -> anyhow:
     let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(error) if is_missing(&error) => continue,
             // The command cannot open a folder of another user; should that one do, what is hidden in it stays so.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_of_another(&folder, uid) => {
                 found.extend(Some(folder).filter(|folder| restriction == Restriction::Hidden && *folder != base));
