@@ -14,8 +14,8 @@ use rustix::fs::{FileType, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::filesystem::is_missing;
 use crate::landlock::{Request, Resolved};
+use crate::missing::is_missing;
 use crate::mounts::{Shown, Spot, TableEntry, bind, mount_table};
 use crate::pins::{Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled};
 use crate::protected::OpenCovers;

@@ -1,4 +1,4 @@
-//! Creates missing read-write directories, without following symlinks, and tells what is missing.
+//! Creates missing read-write directories, without following symlinks.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -23,13 +23,6 @@ pub enum PrepareError {
     Create { path: PathBuf, source: io::Error },
     #[error("cannot give read_write path {path} to the workload's user")]
     Chown { path: PathBuf, source: io::Error },
-}
-
-/// Returns true if there is no file. One that this process may not look at is none of these: its owner may open the folders above it
-/// again.
-#[must_use]
-pub fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Creates the missing directories of `read_write` with mode 0755 and owned by `owner`, and records them in `made`.

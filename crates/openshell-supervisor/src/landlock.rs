@@ -14,7 +14,7 @@ use openshell_policy::words::FileAccess;
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::filesystem::is_missing;
+use crate::missing::is_missing;
 use crate::private_tmp;
 use crate::privilege::is_caller_root;
 use crate::trusted_symlinks::{self, resolve_with_links};

@@ -15,6 +15,7 @@ pub mod sandbox_files;
 pub mod landlock;
 mod learning_home;
 mod masked_paths;
+pub mod missing;
 mod mounts;
 pub mod netlink;
 pub mod netns;

@@ -15,9 +15,9 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::filesystem::is_missing;
 use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
+use crate::missing::is_missing;
 use crate::mounts::{Shown, Spot, bind, bind_at, mount_table};
 use crate::pins::{Identity, MountPoint, Pins, Places, are_kept, is_of_change, is_read_only, settled};
 use crate::trusted_symlinks::{is_on_read_only_mount, links, open};

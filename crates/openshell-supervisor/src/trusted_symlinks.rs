@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::filesystem::is_missing;
+use crate::missing::is_missing;
 use crate::privilege::{NOBODY, is_root_mapped};
 
 /// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).

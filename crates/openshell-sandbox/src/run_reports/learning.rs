@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use openshell_supervisor::environment::Environment;
-use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::landlock::Learning;
+use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::run_as::User;
 
 /// Folders at the root that belong to the kernel, to services, or to the sandbox itself.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
-use openshell_supervisor::filesystem::is_missing;
+use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::trusted_symlinks::resolve;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 

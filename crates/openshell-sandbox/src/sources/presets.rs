@@ -8,7 +8,7 @@ use openshell_policy::yaml;
 
 use crate::sources::input::{self, Phase};
 use crate::sources::registries;
-use openshell_supervisor::filesystem::is_missing;
+use openshell_supervisor::missing::is_missing;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("claude-code", include_str!("../../../../data/presets/claude-code.yaml")),

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use openshell_supervisor::filesystem::is_missing;
+use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::regular_files;
 
 /// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.

@@ -13,9 +13,9 @@ use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
-use openshell_supervisor::filesystem::is_missing;
 use openshell_supervisor::filesystem::{self, Placeholder};
 use openshell_supervisor::landlock::Request;
+use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 
 use crate::cli::{CarveOutArgs, GitConfig};
