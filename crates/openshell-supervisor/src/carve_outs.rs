@@ -391,7 +391,7 @@ impl Grants {
             // Mounting verifies that the cover is in its place.
             Restriction::Hidden => {
                 let cover = covers.of(kind).map_err(failed)?;
-                (true, self.pins.mount(cover, &spot, Shown::ReadOnly, path, &mut points).map_err(failed)?)
+                (true, self.pins.mount(cover, &spot, Shown::Cover, path, &mut points).map_err(failed)?)
             }
             Restriction::NoExec => {
                 let shown = Shown::NoExecWithin;

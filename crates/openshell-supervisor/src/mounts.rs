@@ -20,6 +20,8 @@ use crate::trusted_symlinks::open;
 pub(crate) enum Shown {
     /// The file or folder, as it is.
     AsItIs,
+    /// An empty file or folder, read-only, without the mask that may lie on it.
+    Cover,
     /// The file or folder, read-only, with the mounts in it as they are.
     ReadOnly,
     /// The same with the mounts in it, where the kernel has mount_setattr(2); else those as they are.
@@ -33,9 +35,14 @@ impl Shown {
     fn flags(self) -> Option<(u64, MountFlags)> {
         match self {
             Self::AsItIs => None,
-            Self::ReadOnly | Self::ReadOnlyWithin => Some((libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY)),
+            Self::Cover | Self::ReadOnly | Self::ReadOnlyWithin => Some((libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY)),
             Self::NoExecWithin => Some((libc::MOUNT_ATTR_NOEXEC, MountFlags::NOEXEC)),
         }
+    }
+
+    /// Returns true if the mounts within get the attribute too.
+    fn is_recursive(self) -> bool {
+        matches!(self, Self::ReadOnlyWithin | Self::NoExecWithin)
     }
 }
 
@@ -139,13 +146,12 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, spot: Option<(&Spot, Shown)>) -> 
     let changed = spot.and_then(|(spot, shown)| Some((spot, shown, shown.flags()?)));
     // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user namespace mounts of the outer one
     // can be cloned only together with those in them (mount_namespaces(7)).
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_RECURSIVE;
+    let is_cover = spot.is_some_and(|(_, shown)| shown == Shown::Cover);
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    flags.set(OpenTreeFlags::AT_RECURSIVE, !is_cover);
     let moved = rustix::mount::open_tree(source, "", flags).map_err(io::Error::from).and_then(|tree| {
         if let Some((_, shown, (attribute, _))) = changed {
-            sys::add_mount_attributes(&tree, attribute, shown != Shown::ReadOnly)?;
+            sys::add_mount_attributes(&tree, attribute, shown.is_recursive())?;
         }
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(&tree, "", target, "", flags)?;
@@ -155,7 +161,11 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, spot: Option<(&Spot, Shown)>) -> 
         // A container's filter may know the older call alone.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             let before = mount_id(target)?;
-            rustix::mount::mount_bind_recursive(by_descriptor(source), by_descriptor(target))?;
+            if is_cover {
+                rustix::mount::mount_bind(by_descriptor(source), by_descriptor(target))?;
+            } else {
+                rustix::mount::mount_bind_recursive(by_descriptor(source), by_descriptor(target))?;
+            }
             let Some((spot, _)) = spot else { return Ok(None) };
             let root = spot.reopen()?;
             // It is the new mount, unless something else was put in its place.

@@ -316,8 +316,12 @@ impl Grants {
             let opened = open(inner, OFlags::PATH).map_err(|errno| failed(errno.into()))?;
             bind_at(&opened, inner, Shown::AsItIs).map_err(failed)?;
         }
-        let source = if *holds_secret { covers.of(kind).map_err(failed)? } else { &spot.file };
-        let root = made.pins.mount(source, &spot, Shown::ReadOnly, path, &mut made.points).map_err(failed)?;
+        let (source, shown) = if *holds_secret {
+            (covers.of(kind).map_err(failed)?, Shown::Cover)
+        } else {
+            (&spot.file, Shown::ReadOnly)
+        };
+        let root = made.pins.mount(source, &spot, shown, path, &mut made.points).map_err(failed)?;
         if !is_read_only(&root) {
             return Err(ProtectError::NotProved { what: what.clone(), path: path.clone(), grant });
         }
