@@ -57,6 +57,8 @@ def run(transport, command):
         channel.exec_command(command)
         return channel.recv_exit_status(), channel.makefile().read().decode()
     except (paramiko.SSHException, EOFError, OSError):
+        # An answer, or the end of the connection, tells the two apart.
+        transport.global_request("any@example.com", wait=True)
         return "refused" if transport.is_active() else "disconnected"
 
 
