@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= no-keep-settings tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -38,7 +38,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l pub
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s w -l workdir -d 'Working directory of the command, an existing folder; also added to its writable paths' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l carve-out-lost -d 'What happens when such a path is replaced outside while the sandbox runs, and so is no longer kept from the command [default: end for hidden paths, warn for the others]' -r -f -a "end\t'The sandbox ends'
 warn\t'A log line says it'"
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l git-config -d 'Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case' -r -f -a "ro\t'Read-only: `git config`, `git remote add`, `git push -u` and the like fail'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l git-config -d 'Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case' -r -f -a "ro\t'Read-only: `git config` and `git remote add` fail, `git push -u` and the like in part'
 rw\t'Writable'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l tmp-size -d 'Most bytes in each of the sandbox\'s own /tmp and /dev/shm, such as 512M [default: 1G, or half of the memory limit]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s t -l timeout -d 'Time limit of the command: seconds, or 90s, 5m, 1h30m; 0 means no limit' -r
@@ -80,6 +80,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l hea
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l print-policy -d 'Print the policy that the command line means, as YAML, and run nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l watch -d 'Read the policy and the credentials again when their files change, as for SIGHUP'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Make no empty files in place of missing paths of read_only and hidden, which the command could then make; they are named instead'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-keep-settings -d 'Let the command write the project\'s settings that editors, shells and agents execute, such as .vscode, .envrc and .mcp.json'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s i -l interactive -d 'Give the command what you type from the start, also where its output goes elsewhere [default: if input and output are the terminal]'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-interactive -d 'Give the command nothing of what you type: its standard input is empty if it is a terminal'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Start the command\'s environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller\'s'

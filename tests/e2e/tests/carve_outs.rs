@@ -9,31 +9,31 @@ use lab::host::UID;
 use super::reload::wait_for_lines;
 
 /// A project of the workload's user.
-struct Project<'l> {
+pub(super) struct Project<'l> {
     lab: &'l Lab,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
 }
 
 impl<'l> Project<'l> {
     /// Makes the project by `script`, which runs in its folder.
-    fn new(lab: &'l Lab, script: &str) -> Self {
+    pub(super) fn new(lab: &'l Lab, script: &str) -> Self {
         let project = Self { lab, folder: lab.folder("project") };
         project.run(script);
         project
     }
 
     /// Runs `script` outside, and gives what it makes to the user.
-    fn run(&self, script: &str) -> String {
+    pub(super) fn run(&self, script: &str) -> String {
         let folder = self.folder.display();
         self.lab.shell(&format!("cd {folder}; export HOME={folder}; {script}\nchown -hR {UID}:{UID} {folder}"))
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
     /// Returns a sandbox that may write to the project, with `rest` as further lists of paths, `@` for the project.
-    fn sandbox(&self, rest: &str) -> lab::Sandbox<'l> {
+    pub(super) fn sandbox(&self, rest: &str) -> lab::Sandbox<'l> {
         let (folder, rest) = (self.folder.display().to_string(), rest.replace('@', &self.folder.display().to_string()));
         let policy = super::policy("{}");
         self.lab
@@ -55,7 +55,7 @@ done
 "#;
 
 /// Asserts the ends of `attempts`, each with its line.
-fn assert_attempts(sandbox: lab::Sandbox<'_>, attempts: &[(&str, &str)]) {
+pub(super) fn assert_attempts(sandbox: lab::Sandbox<'_>, attempts: &[(&str, &str)]) {
     let lines: String = attempts.iter().map(|(line, _)| format!("{line}\n")).collect();
     let finished = sandbox.input(lines.as_bytes()).sh(ATTEMPTS);
     let ends: Vec<_> = finished.ok().lines().collect();
@@ -295,12 +295,16 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
             ("echo /x > .git/worktrees/linked/commondir", "EROFS"),
             ("mv .git/worktrees .git/w", "EBUSY"),
             (&commit, "ok"),
-            ("git config user.name x && git branch b && git status", "ok"),
+            ("git branch b && git status", "ok"),
         ],
     );
     assert_attempts(tree("linked"), &[("echo x > .git", "EROFS"), ("echo x > ../main/.git/hooks/pre-commit", "EROFS")]);
     assert_attempts(
-        tree("main").args(&["--git-config", "ro"]),
+        tree("main").args(&["--git-config", "rw"]),
+        &[("git config user.name x && git remote add o /x", "ok"), ("echo x > .git/hooks/pre-commit", "EROFS")],
+    );
+    assert_attempts(
+        tree("main"),
         &[
             ("git config core.hooksPath evil 2>/dev/null; grep -c evil .git/config; test $? = 1", "ok"),
             ("echo x > .git/config", "EROFS"),
@@ -504,7 +508,7 @@ fn what_an_earlier_command_has_planted_has_the_supervisor_make_nothing_outside()
     for plant in plants {
         let project = Project::new(&lab, &format!("rm -rf .git deep; {}", plant.replace("VICTIM", &victim)));
         let rest = "read_only: [@/deep/a/settings], hidden: [\"**/.env\"]";
-        let finished = project.sandbox(rest).args(&["--git-config", "ro"]).sh("echo ran; touch deep/a/settings");
+        let finished = project.sandbox(rest).sh("echo ran; touch deep/a/settings");
         // What git would read, and is no file or has other names, cannot be kept.
         let is_refused = plant.contains("mkfifo .git/") || plant.contains("ln hooks");
         assert_eq!(finished.stdout, if is_refused { "" } else { "ran\n" }, "{plant}: {finished:?}");
@@ -588,7 +592,7 @@ fn beside_a_neighbour(act: &str, count: u32) -> String {
          before=$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed); \
          {as_user} timeout --kill-after=1 300 /usr/bin/python3 {neighbour} {work} {victim} {act} & until [ -e up ]; do :; done; \
          started=0; for n in $(seq {count}); do \
-           timeout 15 {caller} {program} --policy-data {policy} --workdir {work} --git-config ro --carve-out-lost warn -- \
+           timeout 15 {caller} {program} --policy-data {policy} --workdir {work} --carve-out-lost warn -- \
              sh -c 'dd if=sub/.env iflag=nonblock 2> /dev/null; echo ran' > {victim}/out 2> {victim}/err; rc=$?; \
            [ {act} = away ] && grep -q hush {victim}/out && echo LEAKED; \
            if grep -q ran {victim}/out; then started=$((started+1)); \

@@ -30,6 +30,7 @@ mod origin;
 mod policy;
 mod process;
 mod programs;
+mod project_settings;
 mod protected;
 mod publish;
 mod relay;

@@ -454,8 +454,12 @@ pub(crate) struct CarveOutArgs {
     pub(crate) carve_out_lost: Option<CarveOutLost>,
 
     /// Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case
-    #[arg(long, value_name = "ACCESS", default_value = "rw")]
+    #[arg(long, value_name = "ACCESS", default_value = "ro")]
     pub(crate) git_config: GitConfig,
+
+    /// Let the command write the project's settings that editors, shells and agents execute, such as .vscode, .envrc and .mcp.json
+    #[arg(long)]
+    pub(crate) no_keep_settings: bool,
 }
 
 /// What happens when a carve-out is lost.
@@ -470,7 +474,7 @@ pub(crate) enum CarveOutLost {
 /// Access to the configuration of git work trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GitConfig {
-    /// Read-only: `git config`, `git remote add`, `git push -u` and the like fail
+    /// Read-only: `git config` and `git remote add` fail, `git push -u` and the like in part
     Ro,
     /// Writable
     Rw,

@@ -130,7 +130,11 @@ impl Watch {
     }
 }
 
-fn instance() -> io::Result<AsyncFd<OwnedFd>> {
+/// Makes an inotify instance. To be called inside a tokio runtime.
+///
+/// # Errors
+/// The system has no more of them (inotify(7)).
+pub(crate) fn instance() -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
     AsyncFd::with_interest(events, Interest::READABLE)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::CarveOut;
-use openshell_supervisor::confine::LandlockProof;
+use openshell_supervisor::confine::{LandlockProof, Mount, Purpose};
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::privilege::{NOBODY, Privilege};
@@ -21,7 +21,7 @@ use openshell_supervisor::{environment, filesystem, private_run};
 
 use crate::config::Config;
 use crate::logging;
-use crate::startup::ca_files::CaFiles;
+use crate::startup::ca_files::{CaFiles, write_file};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files::ResolverFiles;
 
@@ -30,6 +30,8 @@ pub(super) struct Host {
     pub(super) private: PrivateFolders,
     pub(super) tls: CaFiles,
     pub(super) resolver_files: ResolverFiles,
+    /// Mounts by which git inside does not add placeholders.
+    pub(super) git_excludes: Vec<Mount>,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// The file system of the sandbox's files, if they have one.
@@ -64,6 +66,7 @@ impl Host {
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
         let files = SandboxFile::root(file_system.as_ref(), run_dir.path());
+        let git_excludes = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
         let tls = CaFiles::create(config, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
@@ -78,8 +81,32 @@ impl Host {
         is_made.with_context(|| format!("cannot write {file}"))?;
         let covers = Covers { file: file.inside().to_owned(), folder: folder.inside().to_owned() };
         let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
-        Ok(Self { private, tls, resolver_files, made, run_dir, file_system, landlock, home, proof, covers, carve_outs })
+        Ok(Self {
+            private,
+            tls,
+            resolver_files,
+            git_excludes,
+            made,
+            run_dir,
+            file_system,
+            landlock,
+            home,
+            proof,
+            covers,
+            carve_outs,
+        })
     }
+}
+
+/// Writes the lists of what git does not add among the sandbox's files; returns the mounts at their places.
+fn git_excludes(lists: Vec<(PathBuf, Vec<u8>)>, files: &SandboxFile) -> anyhow::Result<Vec<Mount>> {
+    let mut mounts = Vec::with_capacity(lists.len());
+    for (number, (target, content)) in lists.into_iter().enumerate() {
+        let file = files.join(&format!("exclude{number}"));
+        write_file(&file, [content.as_slice()])?;
+        mounts.push(Mount { source: file.inside().to_owned(), target, purpose: Purpose::GitExclude });
+    }
+    Ok(mounts)
 }
 
 /// Makes the file of the Landlock self-test.

@@ -239,6 +239,10 @@ pub(crate) async fn start(
     let file_refusals = file_log.as_ref().map(|log| Arc::clone(log.refusals()));
     let protection = confined.protection();
     let kept = confined.take_carve_outs();
+    let repositories = plan.carve_outs.repositories();
+    if !repositories.is_empty() {
+        tasks.spawn("watch over git's configuration", carve_outs::say_how_to_write(repositories));
+    }
     carve_outs::watch(&confined.launcher, kept, config.carve_outs.carve_out_lost);
     sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network);

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::run_reports::learning;
-use crate::startup::carve_outs::CarveOuts;
+use crate::startup::carve_outs::{CarveOuts, Writable};
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {
@@ -58,7 +58,8 @@ impl Plan {
         }
         // An earlier command may have left what leads elsewhere: what the workload cannot see is none of its own.
         let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
-        let look = || CarveOuts::plan(&mut filesystem, &writable, options, presets, user.identity.uid);
+        let folders = Writable { folders: &writable, work: work_folders(config, real_home.as_deref()) };
+        let look = || CarveOuts::plan(&mut filesystem, &folders, options, presets, user.identity.uid);
         let carve_outs = user.identity.look(look).context("cannot look at files as the command's user")??;
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
@@ -126,6 +127,15 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+}
+
+/// Returns the folders that people work in. In a container of its own, and at a gateway, the command is all that works in them.
+fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
+    if config.is_launched || rustix::process::getpid().is_init() {
+        return Vec::new();
+    }
+    let work = config.workdir.as_deref().or(config.current_dir.as_deref());
+    work.into_iter().chain(home).map(Path::to_owned).collect()
 }
 
 /// Requires that no hidden path, nor what a pattern has found, holds the working directory or another grant.

@@ -97,6 +97,8 @@ pub enum Purpose {
     FurtherTrust,
     /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing is made.
     Names,
+    /// What git is not to add: no failure is reported.
+    GitExclude,
 }
 
 /// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do not matter.
@@ -329,7 +331,7 @@ impl Confinement {
         let [mut no_trust, mut no_names] = [None, None];
         for Mount { source, target, purpose } in &self.mounts {
             let mounted = open(source, OFlags::PATH).map_err(Into::into).and_then(|from| match purpose {
-                Purpose::Trust | Purpose::FurtherTrust => bind_at(&from, target, Shown::ReadOnly),
+                Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude => bind_at(&from, target, Shown::ReadOnly),
                 Purpose::Names => cover(&from, target),
             });
             let Err(error) = mounted else { continue };
@@ -337,7 +339,7 @@ impl Confinement {
             match purpose {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
-                Purpose::FurtherTrust => {}
+                Purpose::FurtherTrust | Purpose::GitExclude => {}
             }
         }
         [no_trust, no_names]

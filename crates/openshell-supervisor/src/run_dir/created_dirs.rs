@@ -176,7 +176,8 @@ const PLACEHOLDERS: [&[u8]; 3] = [b"", b"{}\n", b".\n"];
 const PLACEHOLDER_BYTES: u64 = 3;
 
 /// Returns true if the file has the content of a placeholder.
-fn is_placeholder(file: &Path) -> bool {
+#[must_use]
+pub fn is_placeholder(file: &Path) -> bool {
     // Opening a device may have effects.
     let is_small = |data: Metadata| data.is_file() && data.len() <= PLACEHOLDER_BYTES;
     if !std::fs::symlink_metadata(file).is_ok_and(is_small) {

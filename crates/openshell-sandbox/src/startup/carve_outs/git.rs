@@ -1,6 +1,6 @@
 //! Files of git work trees by which git runs programs for whoever uses the tree next: hooks, and attributes that name filters and drivers.
-//! By a writable `config` it does that too (`core.hooksPath`, `core.fsmonitor`, filters), which is kept only on request, as `git config`,
-//! `git remote add` and `git push -u` write to it.
+//! By a writable `config` it does that too (`core.hooksPath`, `core.fsmonitor`, filters), which is kept unless it is to be written, as
+//! `git config`, `git remote add` and `git push -u` do.
 //!
 //! What is read here may have been written by an earlier command: it only ever adds paths to be kept from being written, and what cannot
 //! be read whole is said.
@@ -41,6 +41,8 @@ pub(super) struct Found {
     pub(super) paths: Vec<SensitivePath>,
     /// Why further paths may not be known.
     pub(super) unknown: Vec<String>,
+    /// The repository of a work tree.
+    pub(super) repository: Option<PathBuf>,
 }
 
 impl Found {
@@ -62,6 +64,7 @@ impl Found {
 pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
     let link = folder.join(".git");
     let mut found = Found::default();
+    let mut is_tree = true;
     let own = match link.metadata() {
         // A linked work tree, or a submodule (gitrepository-layout(5)).
         Ok(data) if data.is_file() => {
@@ -72,7 +75,10 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
         Ok(_) => link,
         Err(error) if is_missing(&error) => match found.known(is_repository(folder)) {
             // A bare one.
-            true => folder.to_owned(),
+            true => {
+                is_tree = false;
+                folder.to_owned()
+            }
             false => return found,
         },
         Err(error) => {
@@ -85,6 +91,7 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
     };
     let common = found.known(path_of(&own.join("commondir"), "")).map(|common| normal(&own.join(common)));
     let repository = common.unwrap_or_else(|| own.clone());
+    found.repository = is_tree.then(|| repository.clone());
     let mut repositories = vec![repository.clone()];
     let searched = modules(&repository, &mut repositories);
     found.known(searched);
@@ -249,7 +256,7 @@ fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
 ///
 /// # Errors
 /// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
-fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     // Of whatever kind an earlier run has left it; git follows symlinks.
     let opened = match regular_files::open(file) {

@@ -1,6 +1,9 @@
 //! The carve-outs of a start: which paths are taken out of what the policy grants, and what stands in for those that are missing.
 
+mod exclude;
 mod git;
+mod git_config;
+mod settings;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -20,11 +23,17 @@ use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 
 use crate::cli::{CarveOutArgs, GitConfig};
 use crate::logging;
+use crate::startup::carve_outs::exclude::Exclude;
+use crate::startup::carve_outs::settings::Settings;
 
+pub(super) use git_config::say_how_to_write;
 pub(super) use watch::{ends_when_lost, watch};
 
-/// Paths that one pattern may match: each takes a mount or two.
+/// Paths that one pattern may match, and settings that are kept: each takes a mount or two.
 const MATCHES: usize = 1000;
+
+/// Work trees in which placeholders are kept out of commits.
+const EXCLUDES: usize = 16;
 
 /// Entries of folders that are looked at for one pattern.
 const ENTRIES: usize = 1_000_000;
@@ -38,6 +47,24 @@ pub(super) struct CarveOuts {
     has_placeholders: bool,
     /// User of the workload.
     uid: u32,
+    /// The lists of what git does not add in the work trees.
+    excludes: Vec<Exclude>,
+    /// Repositories whose configuration is kept.
+    repositories: Vec<PathBuf>,
+}
+
+/// The folders that may be written.
+#[derive(Debug)]
+pub(super) struct Writable<'p> {
+    pub(super) folders: &'p [PathBuf],
+    /// The folder that the command works in, and its home: which of the others hold them is a project.
+    pub(super) work: Vec<PathBuf>,
+}
+
+impl Writable<'_> {
+    fn is_project(&self, folder: &Path) -> bool {
+        self.work.iter().any(|work| work.starts_with(folder))
+    }
 }
 
 /// A path to take out.
@@ -53,7 +80,7 @@ struct Wanted {
 
 impl CarveOuts {
     /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them, those of the git work trees among
-    /// the folders that may be written, and the folders of `presets`.
+    /// the folders that may be written, and those of their settings, and the folders of `presets`.
     ///
     /// `uid` is the workload's. To be called as the workload's user.
     ///
@@ -61,52 +88,12 @@ impl CarveOuts {
     /// A pattern matches too much, or a folder cannot be searched.
     pub(super) fn plan(
         filesystem: &mut Filesystem,
-        writable: &[PathBuf],
+        writable: &Writable<'_>,
         options: &CarveOutArgs,
         presets: &[PathBuf],
         uid: u32,
     ) -> anyhow::Result<Self> {
-        let mut wanted = BTreeSet::new();
-        let lists = [
-            (Restriction::ReadOnly, &mut filesystem.read_only),
-            (Restriction::Hidden, &mut filesystem.hidden),
-            (Restriction::NoExec, &mut filesystem.noexec),
-        ];
-        for (restriction, listed) in lists {
-            let mut expanded = Vec::with_capacity(listed.len());
-            for path in listed.drain(..) {
-                match path.is_pattern() {
-                    true => expanded.extend(matches(&path, restriction, uid)?),
-                    false => expanded.push(path),
-                }
-            }
-            *listed = expanded;
-            wanted.extend(listed.iter().map(|path| Wanted {
-                path: path.as_path().to_owned(),
-                restriction,
-                placeholder: stand_in(path, restriction),
-                is_default: false,
-            }));
-        }
-        let has_config = options.git_config == GitConfig::Ro;
-        let mut of_git = Vec::new();
-        for folder in writable {
-            let found = git::sensitive_paths(folder, has_config);
-            if let Some(why) = found.unknown.first() {
-                bail!(
-                    "the hooks and attributes of git in {} cannot all be kept from the command: {why}; look at what is there, and remove or \
-                     repair it",
-                    folder.display()
-                );
-            }
-            of_git.extend(found.paths);
-        }
-        wanted.extend(of_git.into_iter().filter(|found| !writable.contains(&found.path)).map(|found| Wanted {
-            path: found.path,
-            restriction: Restriction::ReadOnly,
-            placeholder: Placeholder::File(found.placeholder),
-            is_default: true,
-        }));
+        let mut wanted = listed(filesystem, uid)?;
         // A command must not widen the next run.
         wanted.extend(presets.iter().map(|folder| Wanted {
             path: folder.clone(),
@@ -115,7 +102,77 @@ impl CarveOuts {
             is_default: false,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
-        Ok(Self { wanted, is_hard, has_placeholders: !options.no_placeholders, uid })
+        let has_placeholders = !options.no_placeholders;
+        let mut planned =
+            Self { wanted, is_hard, has_placeholders, uid, excludes: Vec::new(), repositories: Vec::new() };
+        let has_config = options.git_config == GitConfig::Ro;
+        let mut settings = Settings::default();
+        for folder in writable.folders {
+            let repository = planned.add_git(folder, has_config, writable.folders)?;
+            if let Some(repository) = &repository {
+                planned.excludes.extend(Exclude::read(folder, repository));
+            }
+            if !options.no_keep_settings && (repository.is_some() || writable.is_project(folder)) {
+                settings.add(folder, repository.is_some(), uid)?;
+            }
+        }
+        for tree in &settings.trees {
+            planned.add_git(tree, has_config, writable.folders)?;
+        }
+        if let Some(project) = &settings.cut {
+            let message = format!(
+                "{} has so many files that not all settings in its subfolders are kept from the command; \
+                 filesystem_policy.read_only keeps what it names",
+                project.display()
+            );
+            logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+        }
+        planned.keep(settings.paths, writable.folders);
+        Ok(planned)
+    }
+
+    /// Adds what git takes programs from in `folder`; returns the repository if it is a work tree.
+    ///
+    /// # Errors
+    /// A part cannot be looked at.
+    fn add_git(&mut self, folder: &Path, has_config: bool, writable: &[PathBuf]) -> anyhow::Result<Option<PathBuf>> {
+        let found = git::sensitive_paths(folder, has_config);
+        if let Some(why) = found.unknown.first() {
+            bail!(
+                "the hooks and attributes of git in {} cannot all be kept from the command: {why}; look at what is there, and remove or \
+                 repair it",
+                folder.display()
+            );
+        }
+        let paths = found.paths.into_iter().map(|found| (found.path, Placeholder::File(found.placeholder)));
+        self.keep(paths, writable);
+        if has_config {
+            self.repositories.extend(found.repository.clone());
+        }
+        Ok(found.repository)
+    }
+
+    /// Keeps `paths` from being written, but for those that the policy lists as `writable` themselves.
+    fn keep(&mut self, paths: impl IntoIterator<Item = (PathBuf, Placeholder<'static>)>, writable: &[PathBuf]) {
+        for (path, placeholder) in paths {
+            if !writable.contains(&path) {
+                self.wanted.insert(Wanted { path, restriction: Restriction::ReadOnly, placeholder, is_default: true });
+            }
+        }
+    }
+
+    /// Repositories whose configuration is kept.
+    pub(super) fn repositories(&self) -> Vec<PathBuf> {
+        self.repositories.clone()
+    }
+
+    /// Returns the lists of what git does not add that are to be shown in the sandbox, each with its place: placeholders are among it.
+    pub(super) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut shown = Vec::new();
+        for exclude in self.excludes.iter().take(EXCLUDES).filter(|_| self.has_placeholders) {
+            shown.extend(exclude.naming(self.paths(), made));
+        }
+        shown
     }
 
     /// The paths, which another sandbox must not remove.
@@ -200,6 +257,36 @@ impl CarveOuts {
         logging::config_event(ConfigState::Degraded, Severity::Medium, line);
         Ok(())
     }
+}
+
+/// Returns what a policy lists, whose patterns are replaced in it by what matches them.
+///
+/// # Errors
+/// A pattern matches too much, or a folder cannot be searched.
+fn listed(filesystem: &mut Filesystem, uid: u32) -> anyhow::Result<BTreeSet<Wanted>> {
+    let mut wanted = BTreeSet::new();
+    let lists = [
+        (Restriction::ReadOnly, &mut filesystem.read_only),
+        (Restriction::Hidden, &mut filesystem.hidden),
+        (Restriction::NoExec, &mut filesystem.noexec),
+    ];
+    for (restriction, listed) in lists {
+        let mut expanded = Vec::with_capacity(listed.len());
+        for path in listed.drain(..) {
+            match path.is_pattern() {
+                true => expanded.extend(matches(&path, restriction, uid)?),
+                false => expanded.push(path),
+            }
+        }
+        *listed = expanded;
+        wanted.extend(listed.iter().map(|path| Wanted {
+            path: path.as_path().to_owned(),
+            restriction,
+            placeholder: stand_in(path, restriction),
+            is_default: false,
+        }));
+    }
+    Ok(wanted)
 }
 
 /// A path behind the symlinks on its way, as far as it exists.

@@ -1,0 +1,58 @@
+//! The hint at the first refused change of a repository's configuration. Git writes `config.lock` and renames it to `config`, which is a
+//! mount point inside, so it removes the lock again.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use openshell_policy::words::{ConfigState, Severity};
+use rustix::fs::inotify::{self, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::time::sleep;
+
+use crate::logging;
+use crate::sources::watch::instance;
+
+/// Age of a sandbox at which the watch begins. To end one takes the kernel some 15 ms, which a short run should not last longer.
+const BEGIN: Duration = Duration::from_millis(500);
+
+/// Repositories that are watched.
+const REPOSITORIES: usize = 16;
+
+/// Waits until a change of the configuration in one of `repositories` is refused, and says once how to permit it; goes on for good.
+pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
+    sleep(BEGIN).await;
+    match refused_change(repositories).await {
+        Ok(()) => {
+            let message = "git's configuration is read-only to the command, as it can name programs to run, so `git config`, \
+                           `git remote add`, `git branch -m` and `git push -u` fail in part; --git-config rw permits them";
+            logging::config_event(ConfigState::Validated, Severity::Medium, message);
+        }
+        Err(error) => tracing::debug!("changes of git's configuration cannot be watched: {error}"),
+    }
+    std::future::pending().await
+}
+
+/// # Errors
+/// The system has no more inotify instances or watches (inotify(7)).
+async fn refused_change(repositories: Vec<PathBuf>) -> io::Result<()> {
+    let events = instance()?;
+    for repository in repositories.iter().take(REPOSITORIES) {
+        inotify::add_watch(events.get_ref(), repository, WatchFlags::DELETE | WatchFlags::ONLYDIR)?;
+    }
+    let mut space = [MaybeUninit::uninit(); 4096];
+    loop {
+        let mut ready = events.readable().await?;
+        let mut reader = Reader::new(events.get_ref(), &mut space);
+        loop {
+            match reader.next() {
+                Ok(event) if event.file_name() == Some(c"config.lock") => return Ok(()),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        ready.clear_ready();
+    }
+}

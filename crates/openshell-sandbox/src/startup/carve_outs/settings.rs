@@ -1,0 +1,263 @@
+//! Settings of a project that name programs to run: editors, shells and agents execute them for whoever works in the folder next.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use openshell_supervisor::filesystem::Placeholder;
+use openshell_supervisor::missing::is_missing;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
+use rustix::io::Errno;
+
+use super::{MATCHES, is_of_another};
+
+/// Entries of folders that are looked at in all projects of a run.
+const ENTRIES: usize = 50_000;
+
+/// Those of the names that git, editors, direnv and agents look for at the top of a work tree. Where one is missing, something stands
+/// in for it.
+const AT_THE_TOP: [(&str, Placeholder<'static>); 6] = [
+    (".gitmodules", Placeholder::File("")),
+    (".mcp.json", Placeholder::File("{}\n")),
+    (".envrc", Placeholder::File("")),
+    (".vscode", Placeholder::Folder),
+    (".idea", Placeholder::Folder),
+    (".devcontainer", Placeholder::Folder),
+];
+
+/// Further names, which are kept where they are there.
+const ANYWHERE: [&str; 22] = [
+    ".devcontainer.json",
+    ".cursor",
+    ".zed",
+    ".exrc",
+    ".nvim.lua",
+    ".dir-locals.el",
+    ".gdbinit",
+    ".lldbinit",
+    ".gitconfig",
+    ".ripgreprc",
+    ".profile",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_aliases",
+    ".zshrc",
+    ".zshenv",
+    ".zprofile",
+    ".zlogin",
+    ".zlogout",
+    ".inputrc",
+];
+
+/// Folders that are not looked into: git's own, which is looked at by itself, and packages, which are replaced as a whole.
+const CLOSED: [&str; 2] = [".git", "node_modules"];
+
+/// Threads that look at folders which are many.
+const THREADS: usize = 2;
+const MANY: usize = 32;
+
+/// What was found in the projects of a run.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
+    /// Work trees in subfolders.
+    pub(super) trees: Vec<PathBuf>,
+    /// The first project of which a part was not looked at.
+    pub(super) cut: Option<PathBuf>,
+    seen: usize,
+}
+
+impl Settings {
+    /// Adds the settings in `project`, those next to its top first; with `is_tree` also those that are missing there.
+    ///
+    /// # Errors
+    /// A folder of `uid`, the command's user, cannot be looked at: the command may open it again.
+    pub(super) fn add(&mut self, project: &Path, is_tree: bool, uid: u32) -> anyhow::Result<()> {
+        if is_tree {
+            self.paths.extend(AT_THE_TOP.map(|(name, placeholder)| (project.join(name), placeholder)));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = match rustix::fs::open(project, flags, Mode::empty()) {
+            Err(errno) if is_missing(&errno.into()) => return Ok(()),
+            opened => opened.with_context(|| format!("{} cannot be searched for settings", project.display()))?,
+        };
+        let walk = Walk { project, root, uid, seen: AtomicUsize::new(self.seen) };
+        let mut level = vec![PathBuf::new()];
+        while !level.is_empty() {
+            let found = walk.look_at_all(&level)?;
+            self.paths.extend(found.paths);
+            self.trees.extend(found.trees);
+            level = found.folders;
+            self.seen = walk.seen.load(Ordering::Relaxed);
+            if self.seen > ENTRIES || self.paths.len() + self.trees.len() > MATCHES {
+                self.paths.truncate(MATCHES);
+                self.trees.truncate(MATCHES);
+                self.cut.get_or_insert_with(|| project.to_owned());
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A walk through the folders of a project, all of one depth before those in them.
+struct Walk<'p> {
+    project: &'p Path,
+    root: OwnedFd,
+    uid: u32,
+    seen: AtomicUsize,
+}
+
+/// What was found in folders.
+#[derive(Default)]
+struct Found {
+    paths: Vec<(PathBuf, Placeholder<'static>)>,
+    trees: Vec<PathBuf>,
+    /// Folders to look at next, in the project.
+    folders: Vec<PathBuf>,
+}
+
+impl Walk<'_> {
+    /// Looks at `folders`, which are in the project, by several threads if they are many: a file system takes 0.3 µs for an entry.
+    fn look_at_all(&self, folders: &[PathBuf]) -> anyhow::Result<Found> {
+        let threads = if folders.len() < MANY { 1 } else { THREADS };
+        let mut parts = folders.chunks(folders.len().div_ceil(threads));
+        let own = parts.next().unwrap_or_default();
+        std::thread::scope(|scope| {
+            // They have the user of this thread.
+            let others: Vec<_> = parts.map(|part| scope.spawn(|| self.look_at(part))).collect();
+            let mut found = self.look_at(own)?;
+            for other in others {
+                let other = other.join().map_err(|_| anyhow::anyhow!("the search for settings failed"))??;
+                found.paths.extend(other.paths);
+                found.trees.extend(other.trees);
+                found.folders.extend(other.folders);
+            }
+            Ok(found)
+        })
+    }
+
+    fn look_at(&self, folders: &[PathBuf]) -> anyhow::Result<Found> {
+        let mut space = [MaybeUninit::uninit(); 32 * 1024];
+        let mut found = Found::default();
+        for folder in folders {
+            let whole = self.project.join(folder);
+            let opened = match open_in(&self.root, folder) {
+                // Somebody has removed it, or put a symlink in its place.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                // The command cannot open a folder of another user.
+                Err(Errno::ACCESS) if is_of_another(&whole, self.uid) => continue,
+                opened => opened.map_err(io::Error::from).with_context(|| cannot_search(&whole))?,
+            };
+            let mut entries = RawDir::new(&opened, &mut space);
+            while let Some(entry) = entries.next() {
+                let entry = entry.map_err(io::Error::from).with_context(|| cannot_search(&whole))?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                if self.seen.fetch_add(1, Ordering::Relaxed) >= ENTRIES {
+                    return Ok(found);
+                }
+                if is_kept(name) {
+                    found.paths.push((whole.join(name), Placeholder::File("")));
+                } else if name == ".git" && !folder.as_os_str().is_empty() {
+                    found.trees.push(whole.clone());
+                } else if is_folder(&opened, name, entry.file_type()) && CLOSED.iter().all(|closed| name != *closed) {
+                    found.folders.push(folder.join(name));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn cannot_search(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "{folder} cannot be searched, so the settings in it that editors, shells and agents execute cannot be kept from the command, which \
+         may open it again; `chmod u+rx {folder}`, or give --no-keep-settings"
+    )
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    // Most names begin otherwise.
+    name.as_bytes().first() == Some(&b'.')
+        && (AT_THE_TOP.iter().any(|(kept, _)| name == *kept) || ANYWHERE.iter().any(|kept| name == *kept))
+}
+
+fn open_in(root: &OwnedFd, folder: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    rustix::fs::openat2(root, folder, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+}
+
+/// Returns true for a folder; not every file system tells the type of an entry in the list.
+fn is_folder(parent: &OwnedFd, name: &OsStr, listed: FileType) -> bool {
+    if listed != FileType::Unknown {
+        return listed == FileType::Directory;
+    }
+    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{ENTRIES, Settings};
+
+    fn found(project: &Path, is_tree: bool) -> (Vec<String>, Settings) {
+        let mut settings = Settings::default();
+        settings.add(project, is_tree, rustix::process::geteuid().as_raw()).unwrap();
+        let name = |path: &Path| path.strip_prefix(project).unwrap().display().to_string();
+        let mut names: Vec<_> = settings.paths.iter().map(|(path, _)| name(path)).collect();
+        names.sort_unstable();
+        (names, settings)
+    }
+
+    #[test]
+    fn settings_are_found_at_any_depth_and_missing_ones_at_the_top_of_a_work_tree_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for path in ["a/b/.vscode", "node_modules/p/.vscode", ".git/.vscode", "sub/.git", "a/link", "a/.envrc.d"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in [".envrc", "a/b/.vscode/settings.json", "a/.bashrc", "a/b/.mcp.json", "a/bashrc"] {
+            std::fs::write(root.join(path), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/", root.join("a/b/way")).unwrap();
+        std::os::unix::fs::symlink("/nowhere", root.join("a/.idea")).unwrap();
+        let there = [".envrc", "a/.bashrc", "a/.idea", "a/b/.mcp.json", "a/b/.vscode"];
+        let (names, settings) = found(root, false);
+        assert_eq!(names, there);
+        assert_eq!(settings.trees, [root.join("sub")]);
+        let (mut names, _) = found(root, true);
+        names.dedup();
+        let missing = [".devcontainer", ".gitmodules", ".idea", ".mcp.json", ".vscode"];
+        let mut all = [&there[..], &missing[..]].concat();
+        all.sort_unstable();
+        assert_eq!(names, all);
+    }
+
+    #[test]
+    fn a_large_project_is_looked_at_from_its_top_and_the_rest_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        for number in 0..ENTRIES {
+            std::fs::File::create(deep.join(format!("file{number}"))).unwrap();
+        }
+        std::fs::write(folder.path().join("a/.envrc"), "").unwrap();
+        let (names, settings) = found(folder.path(), false);
+        assert_eq!(names, ["a/.envrc"]);
+        assert_eq!(settings.cut.as_deref(), Some(folder.path()));
+    }
+}

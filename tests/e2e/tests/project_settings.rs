@@ -1,0 +1,176 @@
+//! Settings of projects that git, editors, shells and agents execute, which the command may not write by default.
+
+use lab::Lab;
+use lab::host::UID;
+
+use super::carve_outs::{Project, assert_attempts};
+use super::reload::wait_for_lines;
+
+/// Makes a work tree of a repository that others push to.
+const CLONE: &str = "
+exec 2> /dev/null
+git config --global user.name a; git config --global user.email a@b; git config --global safe.directory '*'
+git init -q --bare -b main bare; git clone -q bare tree; cd tree; git checkout -q -b main
+echo 1 > f; git add f; git commit -q -m first; git push -q -u origin main";
+
+/// The identity for commits, and no other settings of the user's.
+const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b";
+
+/// Returns a sandbox in `tree` of the project that may write there, and to the bare repository.
+fn in_tree<'l>(lab: &'l Lab, project: &Project<'l>, tree: &str) -> lab::Sandbox<'l> {
+    let (tree, bare) = (project.path(tree), project.path("bare"));
+    let policy = super::policy("{}");
+    lab.sandbox(&format!("{policy}filesystem_policy: {{read_write: [{tree}, {bare}]}}\n")).current_dir(&tree)
+}
+
+#[test]
+fn settings_are_read_only_at_any_depth_and_cannot_be_made_at_the_top_of_a_work_tree() {
+    let lab = Lab::with_web();
+    let make = "mkdir -p tree/a/b/.vscode tree/node_modules/p/.vscode tree/a/c; cd tree; git init -q; echo x > .envrc; echo {} > a/b/.vscode/tasks.json; \
+                echo x > a/.bashrc; echo x > a/other; git init -q a/sub";
+    let project = Project::new(&lab, make);
+    let kept = [
+        ("echo x > .envrc", "EROFS"),
+        ("rm .envrc", "EBUSY"),
+        ("mv a/b a/d", "EBUSY"),
+        ("echo x > a/b/.vscode/tasks.json", "EROFS"),
+        ("touch a/b/.vscode/settings.json", "EROFS"),
+        ("echo x > a/.bashrc", "EROFS"),
+        ("mkdir .vscode/x", "EROFS"),
+        ("touch .idea/x .devcontainer/x", "EROFS"),
+        ("echo x > .mcp.json", "EROFS"),
+        ("echo x > .gitmodules", "EROFS"),
+        ("echo x > a/sub/.git/config", "EROFS"),
+        ("echo x > a/sub/.git/hooks/pre-commit", "EROFS"),
+        // What is no setting, and what is no place where one is looked for.
+        ("echo x > a/other; touch a/b/new; rm -r node_modules", "ok"),
+        ("mkdir a/c/.vscode; echo x > a/c/.envrc", "ok"),
+    ];
+    assert_attempts(in_tree(&lab, &project, "tree"), &kept);
+    assert_eq!(project.run("cd tree; ls -A . a"), ".:\n.envrc\n.git\na\n\na:\n.bashrc\nb\nc\nother\nsub\n");
+    let written = [
+        ("echo x > .envrc; touch a/b/.vscode/settings.json a/.bashrc", "ok"),
+        ("mkdir .vscode .idea; echo x > .mcp.json", "ok"),
+        ("echo x > .git/hooks/pre-commit", "EROFS"),
+    ];
+    assert_attempts(in_tree(&lab, &project, "tree").args(&["--no-keep-settings"]), &written);
+}
+
+#[test]
+fn a_folder_that_is_no_work_tree_gets_no_placeholders_and_its_settings_are_kept() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "mkdir -p tree/sub/.vscode bare; touch tree/sub/.envrc");
+    let attempts = [
+        ("mkdir .vscode .idea; echo x > .envrc", "ok"),
+        ("touch sub/.vscode/x", "EROFS"),
+        ("echo x > sub/.envrc", "EROFS"),
+    ];
+    assert_attempts(in_tree(&lab, &project, "tree"), &attempts);
+}
+
+#[test]
+fn placeholders_are_in_no_commit_and_no_way_of_git_clean() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, &format!("{CLONE}; git worktree add -q ../linked; echo own > .git/info/exclude"));
+    let script = format!(
+        "{GIT}; echo 2 > f; echo x > own; git status --short; git add -A; git commit -q -m second; git show --format= --name-only; \
+         git clean -fd; ls -A"
+    );
+    for tree in ["tree", "linked"] {
+        let policy = super::policy("{}");
+        let (tree, all) = (project.path(tree), project.folder.display());
+        let policy = format!(
+            "{policy}filesystem_policy: {{read_write: [{tree}, {all}/tree/.git], hidden: [{tree}/.env], read_only: [{tree}/a.json]}}\n"
+        );
+        let finished = lab.sandbox(&policy).current_dir(&tree).sh(&script);
+        let shown = ".devcontainer\n.env\n.envrc\n.git\n.gitmodules\n.idea\n.mcp.json\n.vscode\na.json\nf\nown\n";
+        assert_eq!(finished.ok(), format!(" M f\nf\n{shown}").trim_end(), "{finished:?}");
+        assert_eq!(project.run(&format!("ls -A {tree}")), ".git\nf\nown\n");
+    }
+    // The host's list is as it was, and one that is missing is not left there.
+    assert_eq!(project.run("cat tree/.git/info/exclude; rm tree/.git/info/exclude"), "own\n");
+    let finished = in_tree(&lab, &project, "tree").sh(&format!("{GIT}; git status --short"));
+    assert_eq!(finished.ok(), "?? own", "{finished:?}");
+    assert_eq!(project.run("ls tree/.git/info"), "");
+}
+
+#[test]
+fn a_list_of_gits_that_leads_elsewhere_shows_nothing_of_there() {
+    let lab = Lab::with_web();
+    let secret = lab.file("secret", "s3cret\n").display().to_string();
+    lab.shell(&format!("chown 0:0 {secret}; chmod 600 {secret}")).clear();
+    let project = Project::new(&lab, &format!("{CLONE}; ln -sf {secret} .git/info/exclude"));
+    let finished = in_tree(&lab, &project, "tree").sh("cat .git/info/exclude 2> /dev/null | grep -c s3cret");
+    assert_eq!((finished.stdout.as_str(), finished.code()), ("0\n", 1), "{finished:?}");
+}
+
+/// What agents do in a work tree, each step with its exit code where the configuration is read-only.
+const STEPS: [(&str, i32); 26] = [
+    ("git status --short", 0),
+    ("git checkout -q -b feature", 0),
+    ("git switch -q -c other", 0),
+    ("echo 2 >> f && git commit -qam second", 0),
+    ("git push -q origin other", 0),
+    ("git push -q -u origin other", 0),
+    ("git fetch -q origin", 0),
+    ("git checkout -q -b tracking origin/other", 0),
+    ("git pull -q origin other", 0),
+    ("git stash list; echo 3 >> f; git stash -q && git stash pop -q && git checkout -q f", 0),
+    ("git rebase -q main", 0),
+    ("git switch -q main && git merge -q --no-edit other", 0),
+    ("git cherry-pick --no-commit other~1 2> /dev/null; git reset -q --hard", 0),
+    ("git revert --no-edit HEAD > /dev/null", 0),
+    ("git tag v1", 0),
+    ("git branch -q -D feature", 0),
+    ("git worktree add -q wt v1 2> /dev/null && git worktree remove wt", 0),
+    ("git clone -q . sub && git -C sub config user.name b && rm -rf sub", 0),
+    ("git log --oneline | cat > /dev/null; git diff --stat HEAD~1 > /dev/null; git blame f > /dev/null", 0),
+    ("git gc -q", 0),
+    ("git clean -fdq", 0),
+    ("mkdir d && git mv f d/f && git commit -qm moved", 0),
+    ("git branch -m tracking renamed", 128),
+    ("git remote add second ../bare", 128),
+    ("git config user.name c", 4),
+    ("git init -q", 128),
+];
+
+#[test]
+fn the_usual_steps_of_agents_pass_and_with_a_writable_configuration_all_of_git() {
+    let lab = Lab::with_web();
+    for access in ["ro", "rw"] {
+        let project = Project::new(&lab, CLONE);
+        let steps: String =
+            STEPS.iter().map(|(step, _)| format!("( {step} ) > said 2>&1; echo $?; rm -f said\n")).collect();
+        let script =
+            format!("{GIT}; cd /tmp; mkdir s; cd {}; {steps}", project.path("tree")).replace("said", "/tmp/s/said");
+        let finished = in_tree(&lab, &project, "tree").args(&["--git-config", access]).sh(&script);
+        let ends: Vec<i32> = finished.ok().lines().map(|line| line.parse().unwrap()).collect();
+        let expected = STEPS.map(|(_, end)| if access == "rw" { 0 } else { end });
+        let wrong: Vec<_> =
+            STEPS.iter().zip(expected).zip(&ends).filter(|((_, expected), end)| expected != *end).collect();
+        assert!(wrong.is_empty() && ends.len() == STEPS.len(), "{access}: {wrong:#?} {finished:?}");
+        lab.shell(&format!("rm -rf {}", project.folder.display())).clear();
+    }
+}
+
+#[test]
+fn the_first_refused_change_of_gits_configuration_is_explained_once() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, CLONE);
+    let again = "until test -e end; do git config user.name c 2> /dev/null; done; git config user.name c 2> /dev/null";
+    let running = in_tree(&lab, &project, "tree").start(&["sh", "-c", &format!("{GIT}; {again}")]);
+    wait_for_lines(&lab, "--git-config rw permits them", 1);
+    assert_eq!(project.run("touch tree/end"), "");
+    let finished = running.wait();
+    assert_eq!(finished.stderr.matches("--git-config rw permits them").count(), 1, "{finished:?}");
+}
+
+#[test]
+fn what_cannot_be_searched_for_settings_stops_the_start_and_is_named() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "mkdir -p bare tree/sub/.vscode; chmod 0 tree/sub");
+    let finished = in_tree(&lab, &project, "tree").sh("chmod 700 sub; touch sub/.vscode/x");
+    assert!(finished.code() != 0 && finished.stderr.contains("chmod u+rx "), "{finished:?}");
+    assert!(finished.stderr.contains("tree/sub"), "{finished:?}");
+    assert_eq!(project.run(&format!("chmod 700 tree/sub; chown {UID} tree; ls -A tree/sub/.vscode")), "");
+}
