@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use openshell_supervisor::filesystem::{Placeholder, make_placeholder};
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
-use super::git;
+use super::git::content_of;
 
 /// The list of a work tree of what git does not add.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Exclude {
     /// the workload's user, who can put a symlink in its place.
     pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
-        let content = git::content_of(&file).ok()?.unwrap_or_default();
+        let content = content_of(&file).ok()?.unwrap_or_default();
         (!file.is_symlink()).then(|| Self { tree: tree.to_owned(), file, content })
     }
 

@@ -3,6 +3,7 @@
 mod exclude;
 mod git;
 mod git_config;
+mod patterns;
 mod settings;
 mod watch;
 
@@ -24,19 +25,14 @@ use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 use crate::cli::{CarveOutArgs, GitConfig};
 use crate::logging;
 use crate::startup::carve_outs::exclude::Exclude;
+use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
 
 pub(super) use git_config::say_how_to_write;
 pub(super) use watch::{ends_when_lost, watch};
 
-/// Paths that one pattern may match, and settings that are kept: each takes a mount or two.
-const MATCHES: usize = 1000;
-
 /// Work trees in which placeholders are kept out of commits.
 const EXCLUDES: usize = 16;
-
-/// Entries of folders that are looked at for one pattern.
-const ENTRIES: usize = 1_000_000;
 
 /// The paths to take out, before anything is made for them.
 #[derive(Debug)]
@@ -359,69 +355,4 @@ fn placeholder(wanted: &Wanted, place: &Place, uid: u32, made: &mut CreatedDirs)
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
         Err(error) => Err(error),
     }
-}
-
-/// Returns true for a folder of another user than `uid`, or one on whose way such a folder closes it.
-fn is_of_another(folder: &Path, uid: u32) -> bool {
-    folder.symlink_metadata().map_or(true, |data| data.uid() != uid)
-}
-
-/// Returns the paths that match a pattern; what lies in one of them is not looked at.
-///
-/// # Errors
-/// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could be missed.
-fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32) -> anyhow::Result<Vec<GrantedPath>> {
-    let (base, is_match) = pattern.matcher();
-    let steps = pattern.as_path().strip_prefix(&base).map_or(0, |rest| rest.components().count());
-    let is_deep = pattern
-        .as_path()
-        .components()
-        .any(|part| part.as_os_str().as_encoded_bytes().windows(2).any(|two| two == b"**"));
-    // Folders beneath the last name of a pattern hold no match.
-    let is_searched =
-        |folder: &Path| is_deep || folder.strip_prefix(&base).is_ok_and(|rest| rest.components().count() < steps);
-    // A symlink is no part of the folder if it leads out of it: its target is, or is not, granted by itself.
-    let is_inside =
-        |path: &Path| !path.is_symlink() || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base));
-    let shown = || format!("filesystem_policy.{}: {}", restriction.as_str(), pattern.as_path().display());
-    let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
-    while let Some(folder) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
-            Err(error) if is_missing(&error) => continue,
-            // The command cannot open a folder of another user; should that one do, what is hidden in it stays so.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_of_another(&folder, uid) => {
-                found.extend(Some(folder).filter(|folder| restriction == Restriction::Hidden && *folder != base));
-                continue;
-            }
-            entries => entries.with_context(|| {
-                let folder = folder.display();
-                format!(
-                    "{}: {folder} cannot be searched, so what matches in it cannot be kept from the command, which may open it again; \
-                     `chmod u+rx {folder}`, or take it out of the policy",
-                    shown()
-                )
-            })?,
-        };
-        for entry in entries {
-            let entry = entry.with_context(shown)?;
-            seen += 1;
-            if seen > ENTRIES {
-                bail!(
-                    "{}: there are more than {ENTRIES} files to look at in {}; name a folder in it",
-                    shown(),
-                    base.display()
-                );
-            }
-            let path = entry.path();
-            if path.strip_prefix(&base).is_ok_and(&is_match) {
-                found.extend(Some(path).filter(|path| is_inside(path)));
-            } else if entry.file_type().with_context(shown)?.is_dir() && is_searched(&path) {
-                folders.push(path);
-            }
-            if found.len() > MATCHES {
-                bail!("{}: more than {MATCHES} paths match; name a folder that holds them", shown());
-            }
-        }
-    }
-    Ok(found.into_iter().map(GrantedPath::found).collect())
 }

@@ -14,7 +14,7 @@ use openshell_supervisor::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{MATCHES, is_of_another};
+use super::patterns::{MATCHES, is_of_another};
 
 /// Entries of folders that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
