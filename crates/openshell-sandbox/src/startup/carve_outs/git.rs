@@ -284,8 +284,8 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-#[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "the tests run git itself")]
+#[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::process::Command;
