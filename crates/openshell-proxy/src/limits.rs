@@ -141,6 +141,18 @@ impl Limits {
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
     /// Connections whose programs are read, or that are judged, at once; more would only compete for the processors.
     pub const JUDGING: usize = 32;
+    /// Those of them whose program the policy does not list.
+    pub const JUDGING_UNLISTED: usize = 4;
+    /// Open connections that are judged again at once after a change of the policy.
+    pub const JUDGING_OPEN: usize = 8;
+    /// Programs below [`Self::LARGE_PROGRAM`] that are read for their fingerprints at once.
+    pub const READING_SMALL: usize = 2;
+    /// Larger ones.
+    pub const READING_LARGE: usize = 1;
+    /// Bytes of a large program, with its ancestors.
+    pub const LARGE_PROGRAM: u64 = 64 * 1024 * 1024;
+    /// Time after a change of the policy in which an open connection goes on without having been judged again; then no byte passes.
+    pub const HOLD_AFTER: Duration = Duration::from_secs(1);
     /// Time to judge a connection, the wait for a slot included.
     pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
     /// Cached decisions of one policy generation, if they have [`Self::DECISION_BYTES`] each.

@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use crate::authorize::connection::Connection;
+use crate::authorize::hold::Hold;
 use crate::closing::Closing;
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
@@ -64,11 +65,11 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         Opened::Upstream(dialed, watch) => (dialed, watch),
         Opened::Models(models) => return Box::pin(serve_models(&proxy, client, surplus, models, closing)).await,
     };
-    let (connection, lasted) = (Arc::clone(watch.connection()), Stopwatch::start());
+    let (connection, lasted, hold) = (Arc::clone(watch.connection()), Stopwatch::start(), Hold::default());
     {
         let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection, &closing));
         tokio::select! {
-            relayed = &mut relayed => if let Err(refusal) = relayed {
+            relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
                 // A placeholder that is found after the connection was established is a decision by itself.
                 match refusal.is_credential_denial() {
                     true => {
@@ -78,7 +79,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                     false => closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)),
                 }
             },
-            refusal = watch.revoked(&proxy.services.authorizer) => {
+            refusal = watch.revoked(&proxy.services.authorizer, &hold) => {
                 closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
                 if connection.notify_shutdown() {
                     let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
@@ -220,8 +221,13 @@ async fn relay_tls(
         (Protocol::Http1 | Protocol::Http2, _) => {
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
             let tunnel = HttpTunnel::new(services, connection, Scheme::Https);
-            relay_http(proxy, &tunnel, protocol, Ends { client, socket, upstream, address, upstream_protocol, slot })
-                .await
+            Box::pin(relay_http(
+                proxy,
+                &tunnel,
+                protocol,
+                Ends { client, socket, upstream, address, upstream_protocol, slot },
+            ))
+            .await
         }
         (Protocol::Tls | Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);

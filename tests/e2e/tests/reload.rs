@@ -119,6 +119,57 @@ fn what_is_permitted_no_longer_ends_within_a_second_and_is_logged() {
     assert_eq!(finished.logged(&line).len(), 20, "{}", finished.log);
 }
 
+/// Before the tunnels of [`TUNNELS`] are ready, makes the proxy read 48 programs of 2 GB each.
+const PROGRAMS: &str = r"
+import os, shutil, subprocess
+def begin():
+    for n in range(48):
+        name = shutil.copy(shutil.which('curl'), './curl%d' % n)
+        os.truncate(name, 2000 << 20)
+        subprocess.Popen([name, '-s', '-x', os.environ['HTTPS_PROXY'], 'http://web.test:8080/'], stdout=subprocess.DEVNULL)
+";
+
+/// The same with a program that the policy does not list and that asks for 300 connections at once, again and again.
+const FLOOD: &str = r"
+import os, shutil, subprocess, sys
+ASK = r'''
+import socket, sys, threading
+def ask():
+    while True:
+        try:
+            s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)
+            s.sendall(b'CONNECT other%d.test:443 HTTP/1.1\r\n\r\n' % id(s)); s.recv(4096); s.close()
+        except OSError: pass
+for n in range(300): threading.Thread(target=ask, daemon=True).start()
+sys.stdin.read()
+'''
+def begin():
+    name = shutil.copy(os.path.realpath(sys.executable), './flood')
+    load = subprocess.Popen([name, '-c', ASK] + os.environ['HTTPS_PROXY'][7:].split(':'), stdin=subprocess.PIPE)
+    globals()['load'] = load
+";
+
+#[test]
+fn what_is_permitted_no_longer_ends_while_the_proxy_reads_programs_or_refuses_others() {
+    let everything = super::web().replace(&super::python(), "\"/**\"");
+    for (load, policy) in [(PROGRAMS, everything), (FLOOD, super::web())] {
+        let lab = Lab::with_web();
+        let _echo = lab.echo("10.99.0.1:8080".parse().unwrap());
+        let program = format!("{load}{}", TUNNELS.replace("open('ready'", "begin(); open('ready'"));
+        let running = Running::start_under(&lab, &policy, &program, 40);
+        running.until(|| load == PROGRAMS || running.log().contains("other"));
+        // What a change permits goes on, and what it does not ends before the programs are read.
+        running.reload(&format!("{policy}# changed\n"), LOADED);
+        let start = Instant::now();
+        running.reload(&super::policy("{}"), "policy_changed");
+        running.until(|| running.log().matches("[code:policy_changed]").count() >= 40);
+        assert!(start.elapsed() < Duration::from_secs(8), "a second, and what a busy machine adds: {load}");
+        let finished = running.finish();
+        assert!(finished.ok().starts_with("0 HTTP/1.1 403"), "{load}: {}", finished.log);
+        assert!(!finished.log.contains("took too long"), "{load}: {}", finished.log);
+    }
+}
+
 #[test]
 fn an_address_that_is_permitted_no_longer_ends_what_is_connected_to_it() {
     let lab = Lab::with_web();

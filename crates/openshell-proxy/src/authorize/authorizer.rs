@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tracing::debug;
 
+use crate::authorize::places::Places;
 use crate::decide::action::Action;
 use crate::decide::connection::{judge, observe};
 use crate::decide::message::{self, MessagePermit};
@@ -29,8 +30,8 @@ pub struct Authorizer {
     pub policy: Arc<PolicyStore>,
     /// Verifies the programs behind connections.
     identifier: Arc<Identifier>,
-    /// Slots for look-ups and evaluations at once; [`Limits::JUDGING`] of them.
-    pub(super) slots: Arc<Semaphore>,
+    /// Places for look-ups and evaluations.
+    pub(super) places: Arc<Places>,
     /// Treatment of policy violations.
     pub(super) mode: Mode,
 }
@@ -77,7 +78,7 @@ impl Authorizer {
     /// Creates an authorizer by `policy` for callers verified by `identifier`.
     #[must_use]
     pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, mode: Mode) -> Self {
-        Self { policy, identifier, slots: Arc::new(Semaphore::new(Limits::JUDGING)), mode }
+        Self { policy, identifier, places: Arc::default(), mode }
     }
 
     /// Judges a connection of `identity` to `target`. A known program's is judged at once; else in one of the slots, on a
@@ -122,11 +123,13 @@ impl Authorizer {
         target: Target,
     ) -> Result<(Caller, Result<Permit, Refusal>), Refusal> {
         let (identifier, policy) = (Arc::clone(&self.identifier), Arc::clone(&self.policy));
-        let (slot, mode) = (Arc::clone(&self.slots).acquire_owned(), self.mode.clone());
+        let mode = self.mode.clone();
+        let is_listed = policy.load().lists(&identified.caller().program);
+        let place = self.places.for_new(is_listed, identifier.unread_bytes(&identified));
         let decision = async {
-            let slot = slot.await;
+            let place = place.await;
             let work = tokio::task::spawn_blocking(move || {
-                let _slot = slot;
+                let _place = place;
                 let (policy, caller) = (policy.load(), identifier.with_arguments(&identified));
                 let verify = || identifier.verify(&identified, |path| policy.is_pinned(path));
                 let permit = mode.judge(&policy, &caller, &target, verify);
@@ -161,7 +164,7 @@ impl Authorizer {
         action: &Action,
     ) -> Result<MessagePermit, Refusal> {
         let watch = Stopwatch::start();
-        let judged = message::judge(&self.slots, permit, action).await;
+        let judged = message::judge(&self.places.new, permit, action).await;
         let us = watch.micros();
         let message_permit =
             judged.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
@@ -237,7 +240,7 @@ mod tests {
     async fn a_client_waits_for_a_slot_no_longer_than_for_its_judgement() {
         let (services, _) = testing::services("{host: web.test, port: 80}");
         let all = u32::try_from(Limits::JUDGING).unwrap();
-        let _held = services.authorizer.slots.acquire_many(all).await.unwrap();
+        let _held = services.authorizer.places.new.acquire_many(all).await.unwrap();
         let (mut record, begin) = (Record::new(&services.audit, String::new(), None), Instant::now());
         let authorized =
             services.authorizer.authorize(&testing::identity(), &testing::target("web.test:80"), &mut record).await;

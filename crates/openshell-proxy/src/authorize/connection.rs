@@ -168,10 +168,9 @@ impl Connection {
         let (snapshot, mode) = (authorizer.policy.load(), authorizer.mode.clone());
         let (caller, target) = (self.caller.clone(), self.target.clone());
         let (addresses, activities) = (lock(&self.addresses).clone(), lock(&self.activities).clone());
-        let slot = Arc::clone(&authorizer.slots).acquire_owned().await;
-        let slot = slot.map_err(|error| Refusal::engine(error.to_string()))?;
+        let place = authorizer.places.for_open().await.map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
-            let _slot = slot;
+            let _place = place;
             let permit = mode.judge(&snapshot, &caller, &target, || Ok(()))?;
             guard::check(&permit, addresses)?;
             activities.permitted_by(&permit)?;

@@ -2,4 +2,6 @@
 
 pub mod authorizer;
 pub mod connection;
+pub mod hold;
+mod places;
 pub mod revocation;

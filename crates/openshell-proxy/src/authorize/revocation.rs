@@ -2,13 +2,17 @@
 
 use std::future::pending;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::authorize::authorizer::{Authorization, Authorizer};
 use crate::authorize::connection::Connection;
+use crate::authorize::hold::Hold;
 use crate::denial::refusal::Refusal;
+use crate::limits::Limits;
 
 /// Watches one authorized connection for its revocation.
 #[derive(Debug)]
@@ -36,10 +40,11 @@ impl RevocationWatch {
         &self.connection
     }
 
-    /// Returns the reason once the connection is permitted no longer. Cancel safe.
-    pub async fn revoked(&mut self, authorizer: &Authorizer) -> Refusal {
+    /// Returns the reason once the connection is permitted no longer, or cannot be judged within [`Limits::JUDGE_DEADLINE`]. From
+    /// [`Limits::HOLD_AFTER`] on until then its work is held by `hold`. Cancel safe.
+    pub async fn revoked(&mut self, authorizer: &Authorizer, hold: &Hold) -> Refusal {
         loop {
-            match self.next(authorizer).await {
+            match self.next(authorizer, hold).await {
                 Ok(()) => {}
                 Err(refusal) => return refusal,
             }
@@ -47,13 +52,21 @@ impl RevocationWatch {
     }
 
     /// Waits for one change, and judges the connection after it.
-    async fn next(&mut self, authorizer: &Authorizer) -> Result<(), Refusal> {
+    async fn next(&mut self, authorizer: &Authorizer, hold: &Hold) -> Result<(), Refusal> {
         let generation = self.generation;
         if self.generations.wait_for(|current| *current != generation).await.is_err() {
             // Without a sender there are no more generations.
             pending::<()>().await;
         }
-        let judged = self.connection.reauthorize(authorizer).await;
+        let mut judging = pin!(self.connection.reauthorize(authorizer));
+        let judged = match timeout(Limits::HOLD_AFTER, &mut judging).await {
+            Ok(judged) => judged,
+            Err(_) => {
+                let _held = hold.begin();
+                let late = timeout(Limits::JUDGE_DEADLINE - Limits::HOLD_AFTER, judging).await;
+                late.unwrap_or_else(|_| Err(Refusal::engine("judging it by the new policy took too long".to_owned())))
+            }
+        };
         let permit = judged.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
         self.generation = permit.generation();
         Ok(())
@@ -62,8 +75,12 @@ impl RevocationWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::RevocationWatch;
+    use std::future::pending;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
+
+    use super::{Hold, Limits, RevocationWatch};
 
     use openshell_policy::reason::ReasonCode;
     use tokio::time::timeout;
@@ -77,9 +94,9 @@ mod tests {
     async fn a_generation_that_refuses_a_connection_ends_it_with_the_reason() {
         let (services, _) = testing::services(PLAIN);
         let mut watch = testing::watch(&services, "web.test:80");
-        assert!(timeout(DAY, watch.revoked(&services.authorizer)).await.is_err());
+        assert!(timeout(DAY, watch.revoked(&services.authorizer, &Hold::default())).await.is_err());
         services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
-        let refusal = watch.revoked(&services.authorizer).await;
+        let refusal = watch.revoked(&services.authorizer, &Hold::default()).await;
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert!(refusal.reason().contains("web.test"), "{}", refusal.reason());
     }
@@ -90,9 +107,51 @@ mod tests {
         let mut watch = testing::watch(&services, "web.test:80");
         for generation in 2..5 {
             services.authorizer.policy.replace(testing::snapshot(generation, PLAIN));
-            assert!(timeout(DAY, watch.revoked(&services.authorizer)).await.is_err());
+            assert!(timeout(DAY, watch.revoked(&services.authorizer, &Hold::default())).await.is_err());
             assert_eq!(watch.connection().permit().generation(), generation);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_judged_again_in_time_passes_nothing_and_ends() {
+        let (services, _) = testing::services(PLAIN);
+        let authorizer = &services.authorizer;
+        let mut watch = testing::watch(&services, "web.test:80");
+        let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
+        let taken = authorizer.places.open.acquire_many(all).await.unwrap();
+        let (hold, passed) = (Hold::default(), AtomicU32::new(0));
+        let second = Duration::from_secs(1);
+        let mut work = pin!(async {
+            loop {
+                tokio::time::sleep(second / 10).await;
+                passed.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        authorizer.policy.replace(testing::snapshot(2, PLAIN));
+        // Held, and permitted late.
+        let late = async {
+            tokio::time::sleep(5 * second).await;
+            assert!(passed.load(Ordering::Relaxed) <= 10, "{passed:?}");
+            drop(taken);
+            tokio::time::sleep(second).await;
+            assert!(passed.load(Ordering::Relaxed) >= 9 + 9, "{passed:?}");
+        };
+        tokio::select! {
+            refusal = watch.revoked(authorizer, &hold) => panic!("{refusal:?}"),
+            () = hold.over(work.as_mut()) => {}
+            () = late => {}
+        }
+        // Never judged.
+        let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
+        let (before, begun) = (passed.load(Ordering::Relaxed), tokio::time::Instant::now());
+        authorizer.policy.replace(testing::snapshot(3, PLAIN));
+        let refusal = tokio::select! {
+            refusal = watch.revoked(authorizer, &hold) => refusal,
+            () = hold.over(work.as_mut()) => pending().await,
+        };
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert!(begun.elapsed() >= Limits::JUDGE_DEADLINE && begun.elapsed() < Limits::JUDGE_DEADLINE + second);
+        assert!(passed.load(Ordering::Relaxed) - before <= 11, "{passed:?} {before}");
     }
 
     #[tokio::test]
@@ -101,6 +160,6 @@ mod tests {
         let authorization = testing::authorization(&services, "web.test:80");
         services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
         let mut watch = RevocationWatch::new(authorization, testing::UPSTREAM);
-        assert_eq!(watch.revoked(&services.authorizer).await.code(), ReasonCode::PolicyChanged);
+        assert_eq!(watch.revoked(&services.authorizer, &Hold::default()).await.code(), ReasonCode::PolicyChanged);
     }
 }

@@ -204,12 +204,21 @@ impl Snapshot {
         self.entries_of(path).all(|binary| binary.pinned)
     }
 
+    /// Returns true if an entry names `program` or an ancestor, by a pattern too. Rules of others may name any.
+    pub(crate) fn lists(&self, program: &Program) -> bool {
+        let mut binaries = self.policy.network().values().flat_map(|policy| &policy.binaries);
+        let paths = || std::iter::once(&program.executable).chain(&program.ancestors);
+        !self.is_built_in() || binaries.any(|binary| paths().any(|path| self.is_of(binary, path)))
+    }
+
+    /// Returns true if `binary` names the program at `path`.
+    fn is_of(&self, binary: &Binary, path: &str) -> bool {
+        binary.path.matches(path) || self.links.get(&binary.to_string()).is_some_and(|target| target == path)
+    }
+
     /// Entries that are exact or not pinned, and one of whose programs is `path`.
     fn entries_of(&self, path: &str) -> impl Iterator<Item = &Binary> {
-        self.special.iter().filter(move |binary| {
-            let is_target = || self.links.get(&binary.to_string()).is_some_and(|target| target == path);
-            binary.path.matches(path) || is_target()
-        })
+        self.special.iter().filter(move |binary| self.is_of(binary, path))
     }
 
     /// Returns true if `program` has been permitted to go to `target`, and arguments do not count.

@@ -118,6 +118,13 @@ impl Identifier {
         identified.0.executables.iter().all(|executable| self.fingerprints.knows(executable))
     }
 
+    /// Returns how many bytes [`Self::verify`] reads, at most.
+    #[must_use]
+    pub fn unread_bytes(&self, identified: &Identified) -> u64 {
+        let unread = identified.0.executables.iter().filter(|executable| !self.fingerprints.knows(executable));
+        unread.map(|executable| executable.stamp.size).sum()
+    }
+
     /// Verifies that every executable of `identified` is the one of its path's first use. Blocks: it hashes a new
     /// program, so it comes after the policy has permitted the path. A change of one that `is_pinned` excepts is reported.
     ///

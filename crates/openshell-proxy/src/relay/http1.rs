@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::authorize::connection::Connection;
+use crate::authorize::hold::Hold;
 use crate::authorize::revocation::RevocationWatch;
 use crate::closing::Closing;
 use crate::denial::refusal::Refusal;
@@ -186,8 +187,9 @@ impl Driver {
             }
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
-        let connection = protocol.serve_connection(client, answer).with_upgrades();
-        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches, &closing)), pin!(tasks.run()));
+        let mut connection = pin!(protocol.serve_connection(client, answer).with_upgrades());
+        let hold = Hold::default();
+        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches, &closing, &hold)), pin!(tasks.run()));
         let finish = || {
             let last = closing.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(last) = last {
@@ -195,7 +197,7 @@ impl Driver {
             }
         };
         tokio::select! {
-            served = connection => match served {
+            served = hold.over(connection.as_mut()) => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
                     finish();
@@ -203,7 +205,7 @@ impl Driver {
                 }
                 _ => {}
             },
-            () = &mut driven => {}
+            () = hold.over(driven.as_mut()) => {}
             () = &mut revoked => {
                 finish();
                 return Ok(());
@@ -220,9 +222,10 @@ impl Driver {
             }
         }
         if let Ok(upgraded) = upgrades.try_recv() {
+            let upgraded = pin!(relay_upgraded::<S>(services, upgraded));
             tokio::select! {
-                () = relay_upgraded::<S>(services, upgraded) => {}
-                () = driven => {}
+                () = hold.over(upgraded) => {}
+                () = hold.over(driven) => {}
                 () = revoked => {}
             }
         }
@@ -263,12 +266,17 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
 }
 
 /// Returns when the last request, whose response may be in flight, is permitted no longer.
-async fn revoked(services: &Services, watches: &mut mpsc::Receiver<RevocationWatch>, closing: &CurrentClosing) {
+async fn revoked(
+    services: &Services,
+    watches: &mut mpsc::Receiver<RevocationWatch>,
+    closing: &CurrentClosing,
+    hold: &Hold,
+) {
     let mut current: Option<RevocationWatch> = None;
     loop {
         let ended = async {
             match current.as_mut() {
-                Some(watch) => watch.revoked(&services.authorizer).await,
+                Some(watch) => watch.revoked(&services.authorizer, hold).await,
                 None => pending().await,
             }
         };

@@ -1,0 +1,45 @@
+//! Holds the work of a connection while it is not known whether it is still permitted.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use futures_util::task::AtomicWaker;
+
+/// A switch that stops the work of one connection. All of it is polled by one task.
+#[derive(Debug, Default)]
+pub struct Hold {
+    is_held: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// Holds until it is dropped.
+#[derive(Debug)]
+pub(super) struct Held<'h>(&'h Hold);
+
+impl Hold {
+    /// Drives `work`, apart from the times when it is held: then nothing of it happens, so that no byte passes.
+    pub async fn over<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+        poll_fn(move |cx| {
+            self.waker.register(cx.waker());
+            match self.is_held.load(Ordering::Acquire) {
+                true => Poll::Pending,
+                false => work.as_mut().poll(cx),
+            }
+        })
+        .await
+    }
+
+    pub(super) fn begin(&self) -> Held<'_> {
+        self.is_held.store(true, Ordering::Release);
+        Held(self)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.is_held.store(false, Ordering::Release);
+        self.0.waker.wake();
+    }
+}
