@@ -532,7 +532,7 @@ fn lines_of_the_log_on_standard_error_are_not_taken_out_of_it() {
     let run = |redirection: &str| {
         lab.shell(&format!(
             "cd /tmp; {} {} --policy-data {} --log-to stderr --log-level info -- sh -c 'cat /proc/self/fd/2 > /dev/null & python3 -c \"import os; os.ftruncate(2, 0)\"; \
-             sleep 0.2; kill $!; echo said >&2' {redirection}",
+             sleep 0.2; kill $!; wait $!; echo said >&2' {redirection}",
             lab.as_caller(),
             lab.program_path().display(),
             policy.display()

@@ -86,6 +86,7 @@ impl Settings {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = match rustix::fs::open(project, flags, Mode::empty()) {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
+            Err(Errno::ACCESS) if is_of_another(project, uid) => return Ok(()),
             opened => opened.with_context(|| format!("{} cannot be searched for settings", project.display()))?,
         };
         let walk = Walk { project, root, uid, seen: AtomicUsize::new(self.seen) };
