@@ -139,6 +139,8 @@ impl Limits {
     pub const RECENT_EXECUTABLES: usize = 16;
     /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+    /// Compressed answers that are decoded at once to be searched, each with a window of up to 16 MB.
+    pub const DECODED_ANSWERS: usize = 16;
     /// Connections whose programs are read, or that are judged, at once; more would only compete for the processors.
     pub const JUDGING: usize = 32;
     /// Those of them whose program the policy does not list.

@@ -15,6 +15,7 @@ pub struct Memory {
     windows: Arc<Semaphore>,
     heads: Arc<Quota>,
     searched: Arc<Quota>,
+    decoded: Arc<Semaphore>,
 }
 
 impl Default for Memory {
@@ -23,6 +24,7 @@ impl Default for Memory {
             windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
             heads: Arc::new(Quota::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
             searched: Arc::new(Quota::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
+            decoded: Arc::new(Semaphore::new(Limits::DECODED_ANSWERS)),
         }
     }
 }
@@ -62,6 +64,15 @@ impl Memory {
         // Each byte has a mark beside it.
         let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
         room.map(Some).ok_or(Refusal::limit_reached("too many answers at once that are searched for secrets"))
+    }
+
+    /// Reserves the window of a decoder, until the permit is dropped.
+    ///
+    /// # Errors
+    /// All are in use.
+    pub fn decoding(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.decoded).try_acquire_owned();
+        place.map_err(|_| Refusal::limit_reached("too many compressed answers at once that are searched for secrets"))
     }
 }
 

@@ -620,6 +620,32 @@ fn an_answer_that_holds_the_secret_comes_without_it() {
 }
 
 #[test]
+fn an_answer_in_a_coding_or_character_set_that_was_not_asked_for_comes_decoded_or_not_at_all() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    for version in ["--http1.1", "--http2"] {
+        for (base, how) in [("https://web.test", ""), ("http://web.test:8080", "-p"), ("http://web.test:8080", "")] {
+            let ask = |back: &str, query: &str| {
+                format!("{version} {how} -H \"X-Back: {back}\" '{base}/coded?{query}' | tr -d '\\0\\377\\376'")
+            };
+            let queries = ["gzip", "deflate", "raw", ";utf-16-le", ";utf-16-be", ";utf-16", "gzip;utf-16-le"];
+            let asked = queries.map(|query| ask("$P", query).replace("-le", "le").replace("-be", "be"));
+            let finished = curl(&lab, &origin, CREDENTIALS, &asked);
+            assert!(!finished.stdout.contains("s3cret") && !finished.stdout.contains("Value"), "{finished:?}");
+            assert_eq!(finished.stdout.matches("<p>****").count(), queries.len(), "{version} {base} {finished:?}");
+            // What cannot be searched is refused where the request carried a secret, and reported where it did not.
+            let odd = [ask("$P", "compress"), ask("$P", ";utf-7"), ask("none", "compress"), ask("none", ";utf-7")];
+            let finished = curl(&lab, &origin, CREDENTIALS, &odd);
+            assert_eq!(finished.stdout.matches("\"error\":\"upstream_unreachable").count(), 2, "{finished:?}");
+            assert_eq!(finished.stdout.matches("<p>none</p>").count(), 2, "{finished:?}");
+            assert!(finished.stdout.contains("cannot be searched for the credential"), "{finished:?}");
+            assert!(!finished.stdout.contains("s3cret"), "{finished:?}");
+            assert!(finished.log.contains("is encoded, and was not searched for API_KEY"), "{}", finished.log);
+        }
+    }
+}
+
+#[test]
 fn what_one_request_has_stored_another_does_not_read_back() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);

@@ -7,4 +7,5 @@
 pub mod inject;
 pub mod matcher;
 pub mod redact;
+pub mod searchable;
 pub mod vault;

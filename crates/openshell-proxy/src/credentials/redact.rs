@@ -112,12 +112,16 @@ impl Scrubber {
     }
 
     /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest with its line or
-    /// message, since the next message begins with a byte that ends lines. The count depends on lines alone, or its
+    /// message, since the next message begins with zeros. The count depends on lines alone, or its
     /// timing would tell a guesser how much of a secret is matched.
     fn hold_back(&mut self, part: &[u8]) -> usize {
-        let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
-        let line = match part.iter().rev().position(ends_line) {
-            Some(after) => after,
+        // In UTF-16 each other byte of a secret may be a zero.
+        let ends_line = |end: &usize| match part.get(..*end) {
+            Some([.., b'\n' | b'\r'] | [.., 0, 0]) => true,
+            Some(_) | None => false,
+        };
+        let line = match (1..=part.len()).rev().find(ends_line) {
+            Some(end) => part.len() - end,
             None => part.len() + self.held.len(),
         };
         let message = match self.messages.as_mut().map(|messages| messages.after_last(part)) {
@@ -401,6 +405,30 @@ mod tests {
                 assert!(masked.matches('*').count() >= 27 && masked.len() == encoded.len(), "{encoded} {masked}");
             }
         }
+    }
+
+    #[test]
+    fn a_secret_is_masked_in_utf_16_and_where_each_byte_is_escaped_in_another_way() {
+        let secret = "a/b+c=d\"e0123456789";
+        let wide = |order: fn(u16) -> [u8; 2]| secret.encode_utf16().flat_map(order).collect::<Vec<_>>();
+        let mixed = "a%2Fb&#43;c\\u003dd&quot;e%300\\x3123456789".replace("%300", "%30");
+        for text in [wide(u16::to_le_bytes), wide(u16::to_be_bytes), mixed.into_bytes()] {
+            let text = [b"<p>".as_slice(), &text, b"</p>\0\0\0\0\0\0\0\0\0\0"].concat();
+            for cut in 0..text.len() {
+                let mut scrubber = scrubber(&[secret]);
+                let (first, second) = text.split_at(cut);
+                let parts = [first, second].map(|part| scrubber.push(Bytes::copy_from_slice(part)).0);
+                let passed = [&parts[0][..], &parts[1], &scrubber.finish()].concat();
+                let shown: Vec<_> =
+                    passed.iter().filter(|byte| byte.is_ascii_alphanumeric() && **byte != b'p').collect();
+                assert!(shown.is_empty() && passed.len() == text.len(), "{cut}: {}", passed.escape_ascii());
+            }
+        }
+        // A run of zeros is none of a text, whatever its length.
+        let mut scrubber = scrubber(&[secret]);
+        let zeros = [b"a".as_slice(), &[0; 100_000], &secret.as_bytes()[1..]].concat();
+        let passed = [scrubber.push(Bytes::from(zeros.clone())).0, scrubber.finish()].concat();
+        assert_eq!(passed, zeros);
     }
 
     #[test]

@@ -430,6 +430,13 @@ impl Refusal {
         Self { detail: Some("{request} failed: {reason}"), ..Self::new(ReasonCode::UpstreamUnreachable, reason) }
     }
 
+    /// The answer to a request with a secret cannot be searched for it.
+    #[must_use]
+    pub fn answer_not_searched(why: &str) -> Self {
+        let reason = format!("the answer cannot be searched for the credential that the request carried: {why}");
+        Self { detail: Some("{request} failed: {reason}"), ..Self::because(ReasonCode::UpstreamUnreachable, reason) }
+    }
+
     /// The upstream did not answer in time.
     #[must_use]
     pub const fn upstream_timeout() -> Self {

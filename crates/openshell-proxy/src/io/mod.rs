@@ -2,6 +2,7 @@
 
 pub mod complete_body;
 pub(crate) mod coop;
+pub mod decoded;
 pub(crate) mod delegate;
 pub mod lingering;
 pub mod metered;

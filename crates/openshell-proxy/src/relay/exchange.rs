@@ -17,6 +17,7 @@ use tracing::debug;
 use crate::authorize::connection::Connection;
 use crate::credentials::inject::inject;
 use crate::credentials::redact::redact;
+use crate::credentials::searchable::searchable;
 use crate::credentials::vault::{Credential, CurrentVault, Vault};
 use crate::denial::refusal::Refusal;
 use crate::http::body::{ResponseBody, boxed};
@@ -249,6 +250,8 @@ impl Exchange<'_> {
             }
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
             record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
+            let may_leak = source.connection().is_some_and(|connection| connection.permit().allows_leaks());
+            let must_be_searched = !request.used().is_empty() && !may_leak;
             let sent = within(source.answer_deadline(), source.upstream().send(request, authorized.upgrade.as_ref()));
             let watch = Stopwatch::start();
             unsent = match sent.await? {
@@ -262,6 +265,7 @@ impl Exchange<'_> {
                     return Ok(match watched.is_empty() {
                         true => response.map(boxed),
                         false => {
+                            let response = searchable(response, &self.services.memory, must_be_searched)?;
                             let finding = record.echo(watched.iter().map(|credential| credential.name()));
                             redact(response, &watched, finding, is_grpc_call).map(|body| boxed(body.holding(room)))
                         }

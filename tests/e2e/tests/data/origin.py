@@ -1,7 +1,7 @@
 """An HTTP/1.1 origin for the tests: `origin.py FOLDER PORT[:CERTIFICATE]…`. The path selects the response; each request that
 was read completely is a line of FOLDER/seen."""
 
-import asyncio, hashlib, json, ssl, sys, time
+import asyncio, gzip, hashlib, json, ssl, sys, time, zlib
 
 folder, ports = sys.argv[1], sys.argv[2:]
 stored = {}
@@ -69,6 +69,13 @@ async def answer(reader, writer, method, path, query, headers, digest):
         return False
     elif path == '/trailers':
         writer.write(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-End\r\n\r\n5\r\nhello\r\n0\r\nX-End: yes\r\n\r\n')
+    elif path == '/coded':
+        # In a coding or character set that nobody has asked for.
+        text = f'<p>{headers.get("x-back", "")}</p>'
+        name, _, charset = query.partition(';')
+        coded = {'gzip': gzip.compress, 'deflate': zlib.compress, 'raw': lambda text: zlib.compress(text)[2:-4], 'compress': bytes, '': bytes}[name](text.encode(charset or 'utf-8'))
+        fields = f'Content-Encoding: {"deflate" if name == "raw" else name}\r\n' if name else ''
+        writer.write(f'HTTP/1.1 200 OK\r\nContent-Type: text/html; charset={charset or "utf-8"}\r\n{fields}Content-Length: {len(coded)}\r\n\r\n'.encode() + coded)
     elif path == '/named': plain('named', extra=f'Trailer: {headers.get("x-back", "")}\r\n')
     elif path == '/hints':
         writer.write(b'HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n')

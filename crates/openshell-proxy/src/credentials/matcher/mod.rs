@@ -1,10 +1,10 @@
 //! Search for a secret in text that arrives in parts, in the encodings of common software: plain, in Base64, and
-//! percent-encoded or escaped as in JSON or HTML, all of it or single bytes.
+//! percent-encoded or escaped as in JSON or HTML, all of it or single bytes, each in its own way; and in UTF-16.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use memchr::{memchr, memchr2, memmem};
+use memchr::{memchr, memchr2, memchr3, memmem};
 use zeroize::Zeroizing;
 
 use crate::placeholder::base64_forms;
@@ -137,14 +137,15 @@ pub struct Matcher {
     /// Bytes matched of each form in the text as it is.
     plain: Vec<usize>,
     /// Progress in the text with each kind of escape decoded.
-    escaped: [Decoder; 4],
+    escaped: [Decoder; 6],
 }
 
 impl Matcher {
     /// Begins a search for the secret of `forms`.
     #[must_use]
     pub fn new(forms: &Forms) -> Self {
-        let escapes = [Escapes::Percent, Escapes::Form, Escapes::Backslash, Escapes::Reference];
+        let escapes =
+            [Escapes::Percent, Escapes::Form, Escapes::Backslash, Escapes::Reference, Escapes::Mixed, Escapes::Zeros];
         Self { plain: vec![0; forms.needles.len()], escaped: escapes.map(|escapes| Decoder::new(escapes, forms)) }
     }
 
@@ -177,6 +178,10 @@ enum Escapes {
     Backslash,
     /// `&#x2b;`, `&#43;`, `&plus;` (HTML Standard, Character references).
     Reference,
+    /// Any of them, as where a percent-encoded path stands in a page.
+    Mixed,
+    /// Zeros between bytes: UTF-16 and UTF-32 in either order of bytes.
+    Zeros,
 }
 
 /// Result of reading an escape.
@@ -197,6 +202,8 @@ impl Escapes {
             Self::Form => memchr2(b'%', b'+', text),
             Self::Backslash => memchr(b'\\', text),
             Self::Reference => memchr(b'&', text),
+            Self::Mixed => memchr3(b'%', b'\\', b'&', text),
+            Self::Zeros => memchr(0, text),
         }
     }
 
@@ -204,10 +211,15 @@ impl Escapes {
     fn read(self, text: &[u8]) -> Escape {
         let read = match (self, text) {
             (Self::Form, [b'+', ..]) => Some(Some((1, vec![b' ']))),
-            (Self::Percent | Self::Form, [_, digits @ ..]) => hexadecimal(digits, 2)
-                .map(|value| value.map(|value| (3, vec![u8::try_from(value).unwrap_or_default()]))),
-            (Self::Backslash, [_, rest @ ..]) => backslash(rest),
-            (Self::Reference, [_, rest @ ..]) => reference(rest),
+            (Self::Zeros, [0, 0, 0, 0, ..]) => Some(None),
+            (Self::Zeros, zeros) if zeros.len() < 4 && zeros.iter().all(|byte| *byte == 0) => None,
+            (Self::Zeros, [_, ..]) => Some(Some((1, Vec::new()))),
+            (Self::Percent | Self::Form, [_, digits @ ..]) | (Self::Mixed, [b'%', digits @ ..]) => {
+                hexadecimal(digits, 2)
+                    .map(|value| value.map(|value| (3, vec![u8::try_from(value).unwrap_or_default()])))
+            }
+            (Self::Backslash, [_, rest @ ..]) | (Self::Mixed, [b'\\', rest @ ..]) => backslash(rest),
+            (Self::Reference | Self::Mixed, [_, rest @ ..]) => reference(rest),
             (_, []) => None,
         };
         match read {
