@@ -16,6 +16,7 @@ pub mod dns;
 pub mod ingress;
 pub mod publish;
 
+pub mod admission;
 pub mod authorize;
 pub mod decide;
 pub mod identify;

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, debug_span};
 
+use crate::admission::Admitted;
 use crate::denial::refusal::Refusal;
 use crate::dns::names::Names;
 use crate::ingress;
@@ -63,8 +64,15 @@ impl Slots {
 impl Service for Proxy {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         let identity = self.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
-        let served = pipeline::serve(self, client, identity, Entry::Proxy);
-        served.instrument(debug_span!("connection", client = %peer)).await;
+        let admitted = self.admission.admit(&identity, &self.services.authorizer.policy.load());
+        match admitted {
+            Admitted::Served(_place) => {
+                let served = pipeline::serve(self, client, identity, Entry::Proxy);
+                served.instrument(debug_span!("connection", client = %peer)).await;
+            }
+            Admitted::Refused(_place) => ingress::refuse_excess(self, client).await,
+            Admitted::Closed => ingress::named::reset(&client),
+        }
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
@@ -88,8 +96,16 @@ impl Service for NamedDoors {
             return ingress::named::reset(&client);
         };
         let identity = self.proxy.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
-        let served = pipeline::serve(Arc::clone(&self.proxy), client, identity, Entry::Name(target));
-        served.instrument(debug_span!("connection", client = %peer)).await;
+        let proxy = Arc::clone(&self.proxy);
+        let admitted = proxy.admission.admit(&identity, &proxy.services.authorizer.policy.load());
+        match admitted {
+            Admitted::Served(_place) => {
+                let served = pipeline::serve(Arc::clone(&proxy), client, identity, Entry::Name(target));
+                served.instrument(debug_span!("connection", client = %peer)).await;
+            }
+            Admitted::Refused(_place) => self.refuse_excess(client, peer).await,
+            Admitted::Closed => ingress::named::reset(&client),
+        }
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::admission::Admission;
 use crate::dns::names::Names;
 use crate::identify::Witness;
 use crate::inference::route::Inference;
@@ -15,6 +16,8 @@ pub struct Proxy {
     pub services: Arc<Services>,
     /// Tells who makes connections.
     pub witness: Arc<dyn Witness>,
+    /// Bounds on the connections of programs.
+    pub admission: Admission,
     /// TLS interception.
     pub interceptor: Interceptor,
     /// Names of programs that use no proxy; `None` without a name server.

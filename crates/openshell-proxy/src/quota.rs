@@ -64,6 +64,12 @@ impl Quota {
         Some(QuotaGuard { quota: Arc::clone(self), program: program.to_owned(), amount })
     }
 
+    /// The amount that all programs have taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.counts().all
+    }
+
     /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the same.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)

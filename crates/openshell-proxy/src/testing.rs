@@ -180,7 +180,14 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
 /// A proxy of `services` without CA or models.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
     let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
-    Arc::new(Proxy { services, witness: Arc::new(Blind), interceptor, names: None, inference: None })
+    Arc::new(Proxy {
+        services,
+        witness: Arc::new(Blind),
+        admission: Default::default(),
+        interceptor,
+        names: None,
+        inference: None,
+    })
 }
 
 /// Leave of curl to reach `host:port`.

@@ -469,6 +469,38 @@ socket.socketpair(); print('local')
 
 // Conformance: L4-25.
 #[test]
+fn a_program_that_is_not_listed_takes_the_network_from_no_listed_one() {
+    let lab = Lab::with_web();
+    let _echo = lab.echo("10.99.0.1:8080".parse().unwrap());
+    // Silent connections of another program, by the proxy's own door and by that of a name, until no more are taken.
+    let silent = "
+import os, resource, shutil, socket, subprocess, sys
+if sys.argv[1:]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(12000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+    door = socket.create_connection((sys.argv[1], int(sys.argv[2]))).getpeername()
+    held = []
+    while len(held) < 4400:
+        try: held.append(socket.create_connection(door, 5))
+        except OSError: break
+    print(len(held), flush=True)
+    sys.stdin.read()
+    sys.exit()
+proxy = os.environ['HTTPS_PROXY'][7:].split(':')
+other = shutil.copy(os.path.realpath(sys.executable), './other')
+load = subprocess.Popen([other, '-c', open('/proc/self/cmdline', 'rb').read().split(b'\\0')[2].decode()] + proxy, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert int(load.stdout.readline()) > 100
+for n in range(20):
+    s = socket.create_connection((proxy[0], int(proxy[1])), 20)
+    s.sendall(b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n')
+    print(s.recv(4096).split(b'\\r\\n')[0].decode())
+load.communicate()
+";
+    let folder = lab.folder("work").display().to_string();
+    let finished = lab.sandbox(&web()).args(&["--workdir", &folder]).python(silent, &[]);
+    assert_eq!(finished.ok(), "HTTP/1.1 200 Connection Established\n".repeat(20).trim_end(), "{finished:?}");
+}
+
+#[test]
 fn fifty_at_once_get_their_own_verdicts() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");

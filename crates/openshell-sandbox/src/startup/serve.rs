@@ -204,6 +204,7 @@ impl RunServices {
         let proxy = Arc::new(Proxy {
             services: Arc::clone(&services),
             witness: Arc::clone(&witness),
+            admission: Default::default(),
             interceptor: Interceptor::new(tls.authority),
             names: Some(Arc::clone(&names)),
             inference: in_force.inference,
