@@ -88,6 +88,8 @@ impl Limits {
     pub const LEAK_HOLD: Duration = Duration::from_millis(50);
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
     pub const PREFETCH_BYTES: u64 = 64 * 1024;
+    /// KiB of these bytes in all requests at once. Beyond them bodies are searched as they are sent on.
+    pub const PREFETCHED_KIB: usize = 64 * 1024;
     /// Time for these bytes to arrive.
     pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
     /// The same for long or unsized bodies: a client may be waiting for a response to the first part.

@@ -16,6 +16,7 @@ pub struct Memory {
     heads: Arc<Quota>,
     searched: Arc<Quota>,
     decoded: Arc<Semaphore>,
+    prefetched: Arc<Quota>,
 }
 
 impl Default for Memory {
@@ -25,6 +26,7 @@ impl Default for Memory {
             heads: Arc::new(Quota::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
             searched: Arc::new(Quota::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
             decoded: Arc::new(Semaphore::new(Limits::DECODED_ANSWERS)),
+            prefetched: Arc::new(Quota::new(Limits::PREFETCHED_KIB / 2, Limits::PREFETCHED_KIB)),
         }
     }
 }
@@ -64,6 +66,14 @@ impl Memory {
         // Each byte has a mark beside it.
         let room = self.searched.take_many(program, (2 * longest).div_ceil(1024));
         room.map(Some).ok_or(Refusal::limit_reached("too many answers at once that are searched for secrets"))
+    }
+
+    /// Reserves memory for the first `bytes` of the body of a request of `program`, which are read ahead, until the guard is dropped;
+    /// `None` if its part, or all, is in use.
+    #[must_use]
+    pub fn prefetching(&self, program: &str, bytes: u64) -> Option<QuotaGuard> {
+        let kib = usize::try_from(bytes.min(Limits::PREFETCH_BYTES)).map_or(0, |bytes| bytes.div_ceil(1024));
+        self.prefetched.take_many(program, kib)
     }
 
     /// Reserves the window of a decoder, until the permit is dropped.
@@ -148,6 +158,18 @@ mod tests {
         assert!(last.upstream() >= 16 * last.upstream_stream());
         drop((all, first));
         assert_eq!(memory.windows().upstream(), Limits::UPSTREAM_WINDOW);
+    }
+
+    #[test]
+    fn bodies_that_are_read_ahead_have_a_bound_and_short_ones_take_what_they_have() {
+        let memory = Memory::default();
+        let held: Vec<_> = std::iter::from_fn(|| memory.prefetching("/a", u64::MAX)).collect();
+        assert_eq!(held.len() as u64 * Limits::PREFETCH_BYTES, Limits::PREFETCHED_KIB as u64 * 1024 / 2);
+        assert!(memory.prefetching("/a", 1).is_none());
+        let short: Vec<_> = (0..1000).map_while(|_| memory.prefetching("/b", 1024)).collect();
+        assert_eq!(short.len(), 1000);
+        drop(held);
+        assert!(memory.prefetching("/a", 1).is_some());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::leaks::scan::Scan;
 use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::placeholder::{self, is_in_header};
+use crate::quota::QuotaGuard;
 
 /// Searches for placeholders in a text that arrives in parts.
 #[derive(Debug, Default)]
@@ -137,6 +138,8 @@ pub struct Searches {
 struct Scanned {
     /// Data that was prefetched.
     first: Bytes,
+    /// Guard of the memory for it.
+    room: Option<QuotaGuard>,
     trailers: Option<HeaderMap>,
     rest: CompleteBody,
     placeholders: Option<Scanner>,
@@ -286,7 +289,7 @@ impl From<Unsendable> for Refusal {
 }
 
 /// Prepares the `body` of a request with these `headers` for sending, and searches its beginning. `held` is kept until the body is
-/// sent.
+/// sent; `room` reserves memory for so many bytes, until they are.
 ///
 /// # Errors
 /// The beginning holds a placeholder or a secret that is refused, or the body is malformed.
@@ -295,6 +298,7 @@ pub async fn prefetch(
     headers: &HeaderMap,
     searches: Searches,
     held: Option<Held>,
+    room: impl FnOnce(u64) -> Option<QuotaGuard>,
 ) -> Result<RequestBody, Refusal> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
@@ -302,6 +306,7 @@ pub async fn prefetch(
     let has_body = !body.is_end_stream();
     let mut scanned = Scanned {
         first: Bytes::new(),
+        room: None,
         trailers: None,
         rest: body,
         placeholders: (!is_encoded && placeholders).then(Scanner::default),
@@ -312,16 +317,21 @@ pub async fn prefetch(
     // What is only reported need not be known before the request is sent.
     let is_refused = scanned.placeholders.is_some() || scanned.leaks.as_ref().is_some_and(|leaks| leaks.watch.blocks());
     if is_refused && has_body {
+        scanned.room = room(scanned.rest.size_hint().upper().unwrap_or(u64::MAX));
+    }
+    // A body for which there is no room is sent on as it arrives.
+    if scanned.room.is_some() {
         let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::PREFETCH_BYTES);
         let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
         let mut first = BytesMut::new();
-        // A body that takes longer is sent on as it arrives.
+        // So is one that takes longer.
         let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first)).await;
         prefetched.unwrap_or(Ok(()))?;
         scanned.first = match &mut scanned.leaks {
             Some(leaks) => leaks.released(first.freeze()),
             None => first.freeze(),
         };
+        scanned.room.take_if(|_| scanned.first.is_empty());
     }
     Ok(scanned.boxed_unsync())
 }
@@ -375,6 +385,7 @@ impl Body for Scanned {
         let this = self.get_mut();
         loop {
             if !this.first.is_empty() {
+                this.room = None;
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.first)))));
             }
             if let Some(trailers) = this.trailers.take() {

@@ -229,7 +229,9 @@ impl Exchange<'_> {
                     leaks.as_mut().map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
                     searched.clone_from(&leaks);
                     let searches = Searches { placeholders: !vault.is_empty(), leaks, report: report.clone() };
-                    body::prefetch(body, &parts.headers, searches, self.held.clone()).await?
+                    let program = record.subject().caller.as_ref().map(|caller| caller.program.executable.as_str());
+                    let room = |bytes| self.services.memory.prefetching(program.unwrap_or("-"), bytes);
+                    body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await?
                 }
                 Unsent::Replay(body) => body,
             };
