@@ -86,6 +86,10 @@ impl Limits {
     pub const LEAKS_REPORTED: usize = 1024;
     /// Time for which bytes that may be the beginning of a secret wait for more, where secrets are refused.
     pub const LEAK_HOLD: Duration = Duration::from_millis(50);
+    /// Bytes of a text that is searched on a connection's thread; larger ones are searched elsewhere.
+    pub const SEARCHED_BYTES: usize = 64 * 1024;
+    /// Such larger ones that are searched at once.
+    pub const LARGE_SEARCHES: usize = 2;
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
     pub const PREFETCH_BYTES: u64 = 64 * 1024;
     /// KiB of these bytes in all requests at once. Beyond them bodies are searched as they are sent on.

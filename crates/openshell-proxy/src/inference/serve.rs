@@ -182,7 +182,10 @@ impl Models<'_> {
             }
         };
         let leaks = self.services.leaks.watch(&self.services.vault.load(), record, None);
-        leaks.map_or(Ok(()), |leaks| leaks.whole(&body)).map_err(Refusal::of_model)?;
+        if let Some(leaks) = leaks {
+            let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
+            leaks.whole_of(body.clone(), program).await.map_err(Refusal::of_model)?;
+        }
         let mut unreachable = None;
         for route in table.serving(call.interface) {
             record.routed(&route.name, call.interface.as_str(), call.kind);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::http::request::Parts;
 use openshell_policy::issuers::Issuers;
@@ -13,6 +14,7 @@ use crate::credentials::vault::{Credential, Vault};
 use crate::denial::refusal::Refusal;
 use crate::leaks::own_secrets::OwnSecrets;
 use crate::leaks::scan::Scan;
+use crate::leaks::turns::Turns;
 use crate::limits::Limits;
 use crate::needles::{Kind, Needles, Sought, Value};
 use crate::placeholder;
@@ -39,6 +41,7 @@ pub struct LeakDetector {
     prepared: ArcSwapOption<Prepared>,
     /// Names of secrets with the hosts that they were reported for.
     reported: Mutex<HashSet<(String, String)>>,
+    turns: Turns,
 }
 
 /// A search for the credentials of one vault, and the supervisor's own secrets.
@@ -152,6 +155,22 @@ impl LeakWatch {
     /// It holds a secret, and secrets are refused.
     pub fn whole(&self, text: &[u8]) -> Result<(), Refusal> {
         self.found(&self.found_in(text))
+    }
+
+    /// Searches a text of `program` that is complete; a large one elsewhere than on the calling thread, and when it is its turn.
+    ///
+    /// # Errors
+    /// As [`Self::whole`].
+    pub async fn whole_of(self, text: Bytes, program: &str) -> Result<(), Refusal> {
+        if text.len() <= Limits::SEARCHED_BYTES {
+            return self.whole(&text);
+        }
+        let turn = self.detector.turns.next(program).await.map_err(|error| Refusal::engine(error.to_string()))?;
+        let search = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            self.whole(&text)
+        });
+        search.await.map_err(|error| Refusal::engine(error.to_string()))?
     }
 
     fn found_in(&self, text: &[u8]) -> Vec<usize> {

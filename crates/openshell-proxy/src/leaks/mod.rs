@@ -6,6 +6,7 @@
 pub mod detector;
 mod own_secrets;
 pub mod scan;
+mod turns;
 pub mod websocket;
 
 #[cfg(test)]
