@@ -52,6 +52,14 @@ struct Prepared {
     needles: Arc<Needles>,
 }
 
+/// What is reported of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Secret,
+    /// There were so many that no more are reported.
+    Full,
+}
+
 /// Detector for the requests to one target.
 #[derive(Clone, Debug)]
 pub struct LeakWatch {
@@ -123,10 +131,16 @@ impl LeakDetector {
         needles
     }
 
-    /// Returns true if the secret `name` has not been reported for `host` yet.
-    fn is_new(&self, name: &str, host: &str) -> bool {
+    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first time, or that no more are reported.
+    fn news(&self, name: &str, host: &str) -> Option<News> {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.len() < Limits::LEAKS_REPORTED && reported.insert((name.to_owned(), host.to_owned()))
+        let pair = (name.to_owned(), host.to_owned());
+        match reported.len() {
+            0..Limits::LEAKS_REPORTED => reported.insert(pair).then_some(News::Secret),
+            // One more, which is the last.
+            Limits::LEAKS_REPORTED if !reported.contains(&pair) => reported.insert(pair).then_some(News::Full),
+            _ => None,
+        }
     }
 }
 
@@ -232,7 +246,13 @@ impl LeakWatch {
     }
 
     fn report(&self, secret: &Sought, target: &Target) {
-        if self.detector.is_new(&secret.name, &target.host.to_string()) {
+        let news = self.detector.news(&secret.name, &target.host.to_string());
+        if news == Some(News::Full) {
+            self.finding.report(&format!(
+                "a secret of {}, and no further ones are reported, as there were too many",
+                secret.name
+            ));
+        } else if news.is_some() {
             let kind = match secret.kind {
                 Kind::Shape => "what looks like a secret of",
                 Kind::Credential => "the secret of the credential",
@@ -240,5 +260,21 @@ impl LeakWatch {
             };
             self.finding.report(&format!("{kind} {}", secret.name));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LeakDetector, LeakMode, Limits, News};
+
+    #[test]
+    fn each_secret_is_reported_once_for_a_host_and_once_that_no_more_are() {
+        let detector = LeakDetector::new(LeakMode::Report);
+        for host in 0..Limits::LEAKS_REPORTED {
+            assert_eq!(detector.news("key", &host.to_string()), Some(News::Secret));
+            assert_eq!(detector.news("key", &host.to_string()), None);
+        }
+        assert_eq!(detector.news("key", "further"), Some(News::Full));
+        assert_eq!([detector.news("key", "further"), detector.news("other", "further")], [None, None]);
     }
 }
