@@ -71,7 +71,7 @@ impl Service for Proxy {
                 served.instrument(debug_span!("connection", client = %peer)).await;
             }
             Admitted::Refused(_place) => ingress::refuse_excess(self, client).await,
-            Admitted::Closed => ingress::named::reset(&client),
+            Admitted::Closed => drop(client),
         }
     }
 

@@ -4,8 +4,9 @@
 //! empty file or folder over it. No mount point can be renamed or removed (rename(2), EBUSY), so every folder between the writable
 //! grant and the part, and every symlink that leads to it, is mounted on itself too.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -446,6 +447,8 @@ impl Grants {
 
     /// Verifies that all mounts in the paths that are kept by an option have it.
     fn prove_options(&self, table: &[TableEntry]) -> Result<(), CarveOutError> {
+        // The last mount at a place covers those before.
+        let shown: BTreeMap<&Path, &TableEntry> = table.iter().map(|mount| (mount.place.as_path(), mount)).collect();
         for (restriction, path) in &self.kept_by_option {
             let option: &[u8] = match restriction {
                 Restriction::NoExec => b"noexec",
@@ -454,10 +457,10 @@ impl Grants {
             let is_exempt = |place: &Path| {
                 *restriction == Restriction::ReadOnly && self.inner(path).any(|folder| place.starts_with(folder))
             };
-            // The last mount at a place covers those before.
-            let within = table.iter().filter(|mount| mount.place.starts_with(path) && !is_exempt(&mount.place));
-            let shown: HashMap<&Path, &TableEntry> = within.map(|mount| (mount.place.as_path(), mount)).collect();
-            if !shown.values().all(|mount| mount.has_option(option)) {
+            let from = shown.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
+            let mut within =
+                from.take_while(|(place, _)| place.starts_with(path)).filter(|(place, _)| !is_exempt(place));
+            if !within.all(|(_, mount)| mount.has_option(option)) {
                 return Err(CarveOutError::NotProved(*restriction, path.clone()));
             }
         }

@@ -467,7 +467,6 @@ socket.socketpair(); print('local')
     assert_eq!(finished.ok(), "refused\nrefused\nlocal");
 }
 
-// Conformance: L4-25.
 #[test]
 fn a_program_that_is_not_listed_takes_the_network_from_no_listed_one() {
     let lab = Lab::with_web();
@@ -500,6 +499,7 @@ load.communicate()
     assert_eq!(finished.ok(), "HTTP/1.1 200 Connection Established\n".repeat(20).trim_end(), "{finished:?}");
 }
 
+// Conformance: L4-25.
 #[test]
 fn fifty_at_once_get_their_own_verdicts() {
     let lab = Lab::with_web();

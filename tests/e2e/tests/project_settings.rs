@@ -166,6 +166,63 @@ fn the_first_refused_change_of_gits_configuration_is_explained_once() {
 }
 
 #[test]
+fn what_git_runs_outside_is_kept_wherever_its_configuration_puts_it() {
+    let lab = Lab::with_web();
+    // In the work tree, which the command then tries to plant something in.
+    let cases = [
+        ("mkdir hk; git config --global core.hooksPath hk", "hk/pre-commit"),
+        ("git config --global core.hooksPath .husky/_", ".husky/_/pre-commit"),
+        ("mkdir -p .husky/_; git config core.hooksPath .husky/_", ".husky/pre-commit"),
+        ("git config extensions.worktreeConfig true; git config --worktree core.hooksPath hk", "hk/pre-commit"),
+        ("printf '[core]\\nhooksPath = \\\\\\nhk\\n' >> .git/config", "hk/pre-commit"),
+        ("git config include.path ../i1; printf '[core]\\nhooksPath = hk\\n' > i1", "hk/pre-commit"),
+        ("git config --add include.path ../i1; git config --add include.path ../i2; touch i1 i2", "i1"),
+        ("git config include.path ../i1; printf '[include]\\npath = i2\\n' > i1; touch i2", "i2"),
+        ("printf '[include]\\npath = %s/i3\\n' $PWD >> ~/.gitconfig; touch i3", "i3"),
+        ("git worktree add -q ../out; git config extensions.worktreeConfig true", ".git/worktrees/out/config.worktree"),
+        (
+            "git init -q ../sm; git -C ../sm commit -q --allow-empty -m x; git worktree add -q ../out; cd ../out; \
+             git -c protocol.file.allow=always submodule --quiet add ../sm sm; cd ../tree",
+            ".git/worktrees/out/modules/sm/config",
+        ),
+        ("git init -q --bare b.git", "b.git/hooks/pre-receive"),
+        ("git init -q --bare d/b.git", "d/b.git/config"),
+        ("mkdir t; touch t/hk; ln -s t l; ln -s ../../l/hk .git/hooks/pre-commit", "t/hk"),
+        ("touch x; ln -s x l2; ln -s ../../l2 .git/hooks/pre-commit", "l2"),
+        ("true", ".git/remotes/origin"),
+    ];
+    for (make, path) in cases {
+        let project = Project::new(&lab, &format!("{CLONE}; {make}"));
+        let plant = format!("rm -f {path}; mkdir -p $(dirname {path}); echo planted > {path}");
+        let way = path.split('/').next().unwrap();
+        // Nor by another folder in the place of one on the way.
+        let other = format!("mv {way} away; mkdir -p $(dirname {path}); echo planted > {path}");
+        let finished = in_tree(&lab, &project, "tree")
+            .env("HOME", &project.folder.display().to_string())
+            .sh(&format!("({plant}) 2>&1; ({other}) 2>&1; true"));
+        assert_eq!(project.run(&format!("grep -s planted tree/{path}")), "", "{make}: {finished:?}");
+        lab.shell(&format!("rm -rf {}", project.folder.display())).clear();
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_of_git_stops_the_start_and_is_named() {
+    let lab = Lab::with_web();
+    let cases = [
+        ("git config core.hooksPath .", "core.hooksPath"),
+        ("git config core.hooksPath '%(prefix)/x'", "is not understood"),
+        ("echo x > .git/hooks/pre-commit; ln .git/hooks/pre-commit further", "hard links"),
+        ("echo '[core' > .git/config", "no configuration of git"),
+    ];
+    for (make, said) in cases {
+        let project = Project::new(&lab, &format!("{CLONE}; {make}"));
+        let finished = in_tree(&lab, &project, "tree").sh("echo ran");
+        assert!(finished.stdout.is_empty() && finished.stderr.contains(said), "{make}: {finished:?}");
+        lab.shell(&format!("rm -rf {}", project.folder.display())).clear();
+    }
+}
+
+#[test]
 fn what_cannot_be_searched_for_settings_stops_the_start_and_is_named() {
     let lab = Lab::with_web();
     let project = Project::new(&lab, "mkdir -p bare tree/sub/.vscode; chmod 0 tree/sub");

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
@@ -14,11 +14,12 @@ use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
 use tracing::Level;
 
+use crate::cli::GitConfig;
 use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::run_reports::learning;
-use crate::startup::carve_outs::{CarveOuts, Writable};
+use crate::startup::carve_outs::{CarveOuts, GitUse, Writable};
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {
@@ -59,7 +60,8 @@ impl Plan {
         // An earlier command may have left what leads elsewhere: what the workload cannot see is none of its own.
         let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
         let folders = Writable { folders: &writable, work: work_folders(config, real_home.as_deref()) };
-        let look = || CarveOuts::plan(&mut filesystem, &folders, options, presets, user.identity.uid);
+        let git = git_use(config)?;
+        let look = || CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid);
         let carve_outs = user.identity.look(look).context("cannot look at files as the command's user")??;
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
@@ -127,6 +129,14 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+}
+
+/// Returns how the caller uses git.
+fn git_use(config: &Config) -> anyhow::Result<GitUse> {
+    let has_config = config.carve_outs.git_config == GitConfig::Ro;
+    GitUse::read(has_config, &config.environment).map_err(|why| {
+        anyhow!("the hooks of your git cannot be kept from the command: {why}; repair that file, or remove it")
+    })
 }
 
 /// Returns the folders that people work in. In a container of its own, and at a gateway, the command is all that works in them.

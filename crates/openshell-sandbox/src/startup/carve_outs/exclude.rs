@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use openshell_supervisor::filesystem::{Placeholder, make_placeholder};
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
-use super::git::content_of;
+use super::git_files::content_of;
 
 /// The list of a work tree of what git does not add.
 #[derive(Debug)]

@@ -5,21 +5,25 @@
 //! What is read here may have been written by an earlier command: it only ever adds paths to be kept from being written, and what cannot
 //! be read whole is said.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::DirEntry;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::regular_files;
+
+use super::git_files::content_of;
+use super::git_settings::GitSettings;
+use super::git_use::GitUse;
+
+/// Repositories of submodules whose files are kept.
+const REPOSITORIES: usize = 500;
 
 /// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.
 const FOLDERS: usize = 10_000;
-
-/// Bytes of a file of git's that are read.
-const BYTES: u64 = 1024 * 1024;
 
 /// A path that git takes programs from, or that leads it to them.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,9 +63,9 @@ impl Found {
     }
 }
 
-/// Returns the paths in the work tree or repository `folder` that the command must not change; none if it is neither. With `has_config`
-/// those of the configuration are among them.
-pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
+/// Returns the paths in the work tree or repository `folder` that the command must not change; none if it is neither.
+pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
+    let has_config = git.has_config;
     let link = folder.join(".git");
     let mut found = Found::default();
     let mut is_tree = true;
@@ -93,30 +97,50 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
     let repository = common.unwrap_or_else(|| own.clone());
     found.repository = is_tree.then(|| repository.clone());
     let mut repositories = vec![repository.clone()];
-    let searched = modules(&repository, &mut repositories);
-    found.known(searched);
+    let mut holders = vec![repository.clone(), own.clone()];
+    holders.extend(found.known(entries(&repository.join("worktrees"))).iter().map(DirEntry::path));
+    holders.dedup();
+    for holder in holders {
+        let searched = modules(&holder, &mut repositories);
+        found.known(searched);
+    }
+    if repositories.len() > REPOSITORIES {
+        found.unknown.push(format!("{} has more than {REPOSITORIES} submodules", repository.display()));
+        return found;
+    }
     if own != repository {
         let leads = leads(&own, has_config);
         found.paths.extend(leads);
     }
     for repository in &repositories {
-        let config = found.known(content_of(&repository.join("config"))).unwrap_or_default();
+        let config = found.known(GitSettings::read(&repository.join("config"), git.home.as_deref()));
+        let of_trees = found.known(GitSettings::read(&repository.join("config.worktree"), git.home.as_deref()));
         // The `.git` file of a submodule's work tree leads to its repository.
-        let tree = value_of(&config, "worktree").map(|tree| normal(&repository.join(tree)).join(".git"));
+        let tree = config.worktree.as_ref().map(|tree| normal(&repository.join(tree)).join(".git"));
         found.paths.extend(tree.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
         let tree = repository.parent().unwrap_or(repository);
-        let hooks = value_of(&config, "hookspath").map(|hooks| normal(&tree.join(hooks)));
-        for hooks in hooks.into_iter().chain([repository.join("hooks")]) {
+        let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
+        let trees: &[&Path] = if is_tree { &[tree, folder] } else { &[tree] };
+        let named = named.flat_map(|hooks| trees.iter().map(move |tree| normal(&tree.join(hooks))));
+        let all: BTreeSet<_> = named.chain([repository.join("hooks")]).collect();
+        for hooks in all {
+            if folder.starts_with(&hooks) {
+                found.unknown.push(format!("core.hooksPath is {}, which holds everything", hooks.display()));
+            }
             found.known(targets(&hooks)).into_iter().for_each(|target| found.add(target));
-            found.add(hooks);
+            // The programs of husky run those beside them.
+            found.add(hooks.parent().filter(|_| hooks.ends_with("_")).unwrap_or(&hooks).to_owned());
         }
         found.add(repository.join("info/attributes"));
+        found.paths.extend(git.included.iter().cloned().map(SensitivePath::new));
         for linked in found.known(entries(&repository.join("worktrees"))) {
             found.paths.extend(leads(&linked.path(), has_config));
         }
         if has_config {
-            ["config", "config.worktree"].into_iter().for_each(|name| found.add(repository.join(name)));
-            let included = value_of(&config, "path").map(|path| normal(&repository.join(path)));
+            // Remotes are named in the latter two as well (gitrepository-layout(5)).
+            let names = ["config", "config.worktree", "remotes", "branches"];
+            names.into_iter().for_each(|name| found.add(repository.join(name)));
+            let included = config.included.iter().chain(&of_trees.included).map(|path| normal(path));
             found.paths.extend(included.map(SensitivePath::new));
             // It would make another folder's configuration count.
             found.paths.push(SensitivePath { path: repository.join("commondir"), placeholder: ".\n" });
@@ -129,11 +153,11 @@ pub(super) fn sensitive_paths(folder: &Path, has_config: bool) -> Found {
 
 /// The files of a linked work tree's own part of the repository that lead to the rest.
 fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
-    let config = has_config.then_some("config.worktree");
-    let paths: Vec<_> = ["commondir", "gitdir"].into_iter().chain(config).map(|name| own.join(name)).collect();
+    let config = has_config.then(|| own.join("config.worktree"));
+    let paths = ["commondir", "gitdir"].map(|name| own.join(name));
     // What cannot be looked at is kept as well.
     let is_there = |path: &PathBuf| path.symlink_metadata().map_or_else(|error| !is_missing(&error), |_| true);
-    paths.into_iter().filter(is_there).map(SensitivePath::new)
+    paths.into_iter().filter(is_there).chain(config).map(SensitivePath::new)
 }
 
 /// Returns the repository that a `.git` file names.
@@ -194,17 +218,25 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     failed
 }
 
-/// Returns what the symlinks in a folder of hooks lead to; also what is missing there, as the command could make it.
+/// Returns the symlinks in a folder of hooks that lead to something, and what others would lead to, as the command could make it.
 fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
     let mut targets = Vec::new();
     for entry in entries(hooks)? {
         let link = entry.path();
         let failed = |error: io::Error| format!("{}: {error}", link.display());
-        if !entry.file_type().map_err(failed)?.is_symlink() {
+        let data = entry.metadata().map_err(failed)?;
+        if data.is_file() && data.nlink() > 1 {
+            return Err(format!(
+                "{}: it has further names (hard links), under which the command may write to it",
+                link.display()
+            ));
+        }
+        if !data.is_symlink() {
             continue;
         }
         match std::fs::canonicalize(&link) {
-            Ok(target) => targets.push(target),
+            // With the links on its way.
+            Ok(_) => targets.push(link),
             Err(error) if is_missing(&error) => {
                 targets.push(normal(&hooks.join(std::fs::read_link(&link).map_err(failed)?)));
             }
@@ -231,44 +263,12 @@ fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
     }
 }
 
-/// Returns the last value of a key, in lower case, of a configuration, in whatever section; these names occur in one.
-fn value_of(config: &[u8], key: &str) -> Option<PathBuf> {
-    let value = |line: &[u8]| {
-        let line = line.rsplit(|byte| *byte == b']').next()?;
-        let mut parts = line.splitn(2, |byte| *byte == b'=');
-        let (name, value) = (parts.next()?.trim_ascii(), parts.next()?);
-        let value = value.split(|byte| matches!(byte, b';' | b'#')).next()?.trim_ascii();
-        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        name.eq_ignore_ascii_case(key.as_bytes()).then(|| PathBuf::from(OsStr::from_bytes(value)))
-    };
-    config.split(|byte| *byte == b'\n').filter_map(value).next_back()
-}
-
 /// Returns the path in the first line of a file, behind `word`; `None` if there is no file, or another word.
 fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
     let Some(content) = content_of(file)? else { return Ok(None) };
     let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
     let path = line.strip_prefix(word.as_bytes()).map(<[u8]>::trim_ascii_start);
     Ok(path.map(|path| PathBuf::from(OsStr::from_bytes(path))))
-}
-
-/// Returns the content of a file; `None` if there is none.
-///
-/// # Errors
-/// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
-pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
-    let failed = |error: io::Error| format!("{}: {error}", file.display());
-    // Of whatever kind an earlier run has left it; git follows symlinks.
-    let opened = match regular_files::open(file) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        opened => opened.map_err(failed)?,
-    };
-    let mut content = Vec::new();
-    opened.take(BYTES + 1).read_to_end(&mut content).map_err(failed)?;
-    match content.len() as u64 > BYTES {
-        true => Err(format!("{} has more than {BYTES} bytes", file.display())),
-        false => Ok(Some(content)),
-    }
 }
 
 /// Returns `path` without `.` and `..`, which the command must not be able to make lead elsewhere.
@@ -290,12 +290,16 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use super::sensitive_paths;
+    use super::GitUse;
 
     fn git(folder: &Path, words: &[&str]) {
         let settings = ["-c", "protocol.file.allow=always", "-c", "user.name=a", "-c", "user.email=a@b"];
         let run = Command::new("git").current_dir(folder).args(settings).args(words).output().unwrap();
         assert!(run.status.success(), "{run:?}");
+    }
+
+    fn sensitive_paths(tree: &Path, has_config: bool) -> super::Found {
+        super::sensitive_paths(tree, &GitUse { has_config, ..GitUse::default() })
     }
 
     fn names(tree: &Path, root: &Path, has_config: bool) -> Vec<String> {
@@ -338,7 +342,7 @@ mod tests {
         std::os::unix::fs::symlink("../../script", main.join(".git/hooks/pre-commit")).unwrap();
         std::fs::write(main.join("script"), "").unwrap();
         let found = names(&main, &root, false);
-        for name in all.iter().chain(&["main/script", "main/.husky"]) {
+        for name in all.iter().chain(&["main/.git/hooks/pre-commit", "main/.husky"]) {
             assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
         }
         assert!(!found.contains(&"main/.git".to_owned()));

@@ -3,6 +3,9 @@
 mod exclude;
 mod git;
 mod git_config;
+mod git_files;
+mod git_settings;
+mod git_use;
 mod patterns;
 mod settings;
 mod watch;
@@ -22,13 +25,14 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 
-use crate::cli::{CarveOutArgs, GitConfig};
+use crate::cli::CarveOutArgs;
 use crate::logging;
 use crate::startup::carve_outs::exclude::Exclude;
 use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
 
 pub(super) use git_config::say_how_to_write;
+pub(super) use git_use::GitUse;
 pub(super) use watch::{ends_when_lost, watch};
 
 /// Work trees in which placeholders are kept out of commits.
@@ -85,6 +89,7 @@ impl CarveOuts {
     pub(super) fn plan(
         filesystem: &mut Filesystem,
         writable: &Writable<'_>,
+        git: &GitUse,
         options: &CarveOutArgs,
         presets: &[PathBuf],
         uid: u32,
@@ -101,10 +106,9 @@ impl CarveOuts {
         let has_placeholders = !options.no_placeholders;
         let mut planned =
             Self { wanted, is_hard, has_placeholders, uid, excludes: Vec::new(), repositories: Vec::new() };
-        let has_config = options.git_config == GitConfig::Ro;
         let mut settings = Settings::default();
         for folder in writable.folders {
-            let repository = planned.add_git(folder, has_config, writable.folders)?;
+            let repository = planned.add_git(folder, git, writable.folders)?;
             if let Some(repository) = &repository {
                 planned.excludes.extend(Exclude::read(folder, repository));
             }
@@ -113,7 +117,7 @@ impl CarveOuts {
             }
         }
         for tree in &settings.trees {
-            planned.add_git(tree, has_config, writable.folders)?;
+            planned.add_git(tree, git, writable.folders)?;
         }
         if let Some(project) = &settings.cut {
             let message = format!(
@@ -131,8 +135,8 @@ impl CarveOuts {
     ///
     /// # Errors
     /// A part cannot be looked at.
-    fn add_git(&mut self, folder: &Path, has_config: bool, writable: &[PathBuf]) -> anyhow::Result<Option<PathBuf>> {
-        let found = git::sensitive_paths(folder, has_config);
+    fn add_git(&mut self, folder: &Path, git: &GitUse, writable: &[PathBuf]) -> anyhow::Result<Option<PathBuf>> {
+        let found = git::sensitive_paths(folder, git);
         if let Some(why) = found.unknown.first() {
             bail!(
                 "the hooks and attributes of git in {} cannot all be kept from the command: {why}; look at what is there, and remove or \
@@ -142,7 +146,7 @@ impl CarveOuts {
         }
         let paths = found.paths.into_iter().map(|found| (found.path, Placeholder::File(found.placeholder)));
         self.keep(paths, writable);
-        if has_config {
+        if git.has_config {
             self.repositories.extend(found.repository.clone());
         }
         Ok(found.repository)
@@ -334,7 +338,8 @@ fn placeholder(wanted: &Wanted, place: &Place, uid: u32, made: &mut CreatedDirs)
     let Wanted { path, placeholder, is_default, .. } = wanted;
     let is_deep = place.rest.components().count() > 1;
     // A submodule that is not checked out, and a repository that is not there.
-    if *is_default && (path.ends_with(".git") || is_deep && !path.ends_with("info/attributes")) {
+    let is_gits = path.components().any(|part| part.as_os_str() == ".git");
+    if *is_default && (path.ends_with(".git") || is_deep && is_gits && !path.ends_with("info/attributes")) {
         return Ok(false);
     }
     if path.is_symlink() {

@@ -12,8 +12,8 @@ use openshell_supervisor::missing::is_missing;
 /// Entries of folders that are looked at for one pattern.
 const ENTRIES: usize = 1_000_000;
 
-/// Paths that one pattern may match, and settings that are kept: each takes a mount or two.
-pub(super) const MATCHES: usize = 1000;
+/// Paths that one pattern may match: each takes a mount or two.
+const MATCHES: usize = 1000;
 
 /// Returns true for a folder of another user than `uid`, or one on whose way such a folder closes it.
 pub(super) fn is_of_another(folder: &Path, uid: u32) -> bool {

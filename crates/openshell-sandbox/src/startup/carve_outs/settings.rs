@@ -14,10 +14,14 @@ use openshell_supervisor::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::{MATCHES, is_of_another};
+use super::patterns::is_of_another;
 
 /// Entries of folders that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
+
+/// Paths, and work trees and repositories, that are kept: each takes some mounts, and a command may have made them.
+const PATHS: usize = 400;
+const TREES: usize = 100;
 
 /// Those of the names that git, editors, direnv and agents look for at the top of a work tree. Where one is missing, something stands
 /// in for it.
@@ -63,11 +67,14 @@ const CLOSED: [&str; 2] = [".git", "node_modules"];
 const THREADS: usize = 2;
 const MANY: usize = 32;
 
+/// What makes a folder a bare repository.
+const REPOSITORY: [&str; 3] = ["HEAD", "objects", "refs"];
+
 /// What was found in the projects of a run.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
-    /// Work trees in subfolders.
+    /// Work trees and repositories in subfolders.
     pub(super) trees: Vec<PathBuf>,
     /// The first project of which a part was not looked at.
     pub(super) cut: Option<PathBuf>,
@@ -97,9 +104,9 @@ impl Settings {
             self.trees.extend(found.trees);
             level = found.folders;
             self.seen = walk.seen.load(Ordering::Relaxed);
-            if self.seen > ENTRIES || self.paths.len() + self.trees.len() > MATCHES {
-                self.paths.truncate(MATCHES);
-                self.trees.truncate(MATCHES);
+            if self.seen > ENTRIES || self.paths.len() > PATHS || self.trees.len() > TREES {
+                self.paths.truncate(PATHS);
+                self.trees.truncate(TREES);
                 self.cut.get_or_insert_with(|| project.to_owned());
                 break;
             }
@@ -157,6 +164,7 @@ impl Walk<'_> {
                 Err(Errno::ACCESS) if is_of_another(&whole, self.uid) => continue,
                 opened => opened.map_err(io::Error::from).with_context(|| cannot_search(&whole))?,
             };
+            let mut of_repository = 0;
             let mut entries = RawDir::new(&opened, &mut space);
             while let Some(entry) = entries.next() {
                 let entry = entry.map_err(io::Error::from).with_context(|| cannot_search(&whole))?;
@@ -169,11 +177,17 @@ impl Walk<'_> {
                 }
                 if is_kept(name) {
                     found.paths.push((whole.join(name), Placeholder::File("")));
-                } else if name == ".git" && !folder.as_os_str().is_empty() {
+                    continue;
+                }
+                of_repository += usize::from(REPOSITORY.iter().any(|entry| name == *entry));
+                if name == ".git" && !folder.as_os_str().is_empty() {
                     found.trees.push(whole.clone());
                 } else if is_folder(&opened, name, entry.file_type()) && CLOSED.iter().all(|closed| name != *closed) {
                     found.folders.push(folder.join(name));
                 }
+            }
+            if of_repository == REPOSITORY.len() && !folder.as_os_str().is_empty() {
+                found.trees.push(whole);
             }
         }
         Ok(found)

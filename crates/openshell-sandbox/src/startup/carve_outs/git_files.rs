@@ -1,0 +1,29 @@
+//! Reads files of git's, which an earlier command may have left in any form.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::regular_files;
+
+/// Bytes of a file of git's that are read.
+const BYTES: u64 = 1024 * 1024;
+
+/// Returns the content of a file; `None` if there is none.
+///
+/// # Errors
+/// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
+pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
+    let failed = |error: io::Error| format!("{}: {error}", file.display());
+    // Of whatever kind an earlier run has left it; git follows symlinks.
+    let opened = match regular_files::open(file) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let mut content = Vec::new();
+    opened.take(BYTES + 1).read_to_end(&mut content).map_err(failed)?;
+    match content.len() as u64 > BYTES {
+        true => Err(format!("{} has more than {BYTES} bytes", file.display())),
+        false => Ok(Some(content)),
+    }
+}
