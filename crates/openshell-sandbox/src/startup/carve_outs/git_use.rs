@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use openshell_supervisor::environment::Environment;
+use rustix::fs::Access;
+use rustix::io::Errno;
 
 use super::git_settings::{GitSettings, expanded};
 
@@ -38,7 +40,9 @@ impl GitUse {
             None => std::iter::once(system).chain(of_home.into_iter().flatten()).collect(),
         };
         let mut git = Self { has_config, home, ..Self::default() };
-        for file in files.iter().filter(|file| *file != "/dev/null") {
+        // What the caller may not read, its git does not read either.
+        let is_closed = |file: &PathBuf| rustix::fs::access(file, Access::READ_OK) == Err(Errno::ACCESS);
+        for file in files.iter().filter(|file| *file != "/dev/null" && !is_closed(file)) {
             let settings = GitSettings::read(file, git.home.as_deref())?;
             git.hooks.extend(settings.hooks);
             git.included.extend(settings.included);
