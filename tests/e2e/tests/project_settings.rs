@@ -104,6 +104,30 @@ fn a_list_of_gits_that_leads_elsewhere_shows_nothing_of_there() {
     assert_eq!((finished.stdout.as_str(), finished.code()), ("0\n", 1), "{finished:?}");
 }
 
+#[test]
+fn placeholders_that_another_sandbox_shares_outlast_the_one_that_made_them_wherever_its_run_directory_is() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, CLONE);
+    let wait = |file: &str| format!("until test -e {file}; do sleep 0.01; done");
+    let folders = ["a", "b"].map(|name| lab.folder(name).display().to_string());
+    let own = format!("chown $({} id -u) {1} {2}; chmod 700 {1} {2}", lab.as_caller(), folders[0], folders[1]);
+    assert_eq!(lab.shell(&own), "");
+    let start = |folder: &str, script: &str| {
+        in_tree(&lab, &project, "tree").args(&["--run-dir", folder]).start(&["sh", "-c", script])
+    };
+    let first = start(&folders[0], &wait("end"));
+    wait_for_lines(&lab, "PROC:LAUNCH", 1);
+    let plant = "touch .vscode/x; echo planted > .envrc; echo planted > .git/config.worktree; true";
+    let second = start(&folders[1], &format!("{}; ({plant}) 2> /dev/null", wait("go")));
+    wait_for_lines(&lab, "PROC:LAUNCH", 2);
+    assert_eq!(project.run("touch tree/end"), "");
+    assert_eq!(first.wait().code(), 0);
+    assert_eq!(project.run("touch tree/go"), "");
+    let finished = second.wait();
+    assert!(finished.code() == 0 && !finished.log.contains("was replaced or renamed"), "{}", finished.log);
+    assert_eq!(project.run("cd tree; ls -A .vscode; cat .envrc .git/config.worktree"), "");
+}
+
 /// What agents do in a work tree, each step with its exit code where the configuration is read-only.
 const STEPS: [(&str, i32); 26] = [
     ("git status --short", 0),

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::run_dir::lock::{RunDir, is_ours, is_shared, open_regular};
 use crate::trusted_symlinks;
@@ -46,6 +47,8 @@ pub struct CreatedDirs {
     made: Vec<PathBuf>,
     /// Locked directories, which no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
+    /// Placeholders that other sandboxes may share.
+    shared: Vec<PathBuf>,
     /// True if nothing was added since [`Self::remove`].
     is_removed: bool,
 }
@@ -62,7 +65,7 @@ impl CreatedDirs {
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         std::fs::write(run_dir.join(USES), list)?;
-        Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), is_removed: false })
+        Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), shared: Vec::new(), is_removed: false })
     }
 
     /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must therefore be hidden
@@ -84,6 +87,18 @@ impl CreatedDirs {
         let is_same = std::fs::metadata(folder).is_ok_and(|now| (now.dev(), now.ino()) == (data.dev(), data.ino()));
         self.held.push(held);
         Ok(is_same)
+    }
+
+    /// Shares a placeholder, whoever has made it: no other sandbox removes it as long as this one lasts, wherever their run directories
+    /// are. Should a process hold the same lock for longer, the placeholder stays.
+    pub fn share(&mut self, placeholder: &Path) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        if let Ok(opened) = trusted_symlinks::open(placeholder, flags)
+            && rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared).is_ok()
+        {
+            self.held.push(opened.into());
+            self.shared.push(placeholder.to_owned());
+        }
     }
 
     /// Records that `folder` was created. Parents are recorded before their children.
@@ -114,7 +129,7 @@ impl CreatedDirs {
         self.held.clear();
         match std::mem::replace(&mut self.is_removed, true) {
             true => Vec::new(),
-            false => remove_created(&self.run_dir, std::mem::take(&mut self.made)),
+            false => remove_created(&self.run_dir, std::mem::take(&mut self.made), &self.shared),
         }
     }
 }
@@ -128,13 +143,13 @@ impl Drop for CreatedDirs {
 
 /// Removes the directories recorded in `run_dir`, whose sandbox was killed, and the record; returns the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
-    remove_created(run_dir, Vec::new())
+    remove_created(run_dir, Vec::new(), &[])
 }
 
 /// Removes what the sandbox of `run_dir` has `made`, what other sandboxes have handed over to it, and the record; returns the
 /// directories that remain. Of files in the record alone, which a workload of the same user might have written, only placeholders
 /// are removed.
-fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>) -> Vec<PathBuf> {
+fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) -> Vec<PathBuf> {
     let Some(parent) = run_dir.parent() else { return Vec::new() };
     let lock = lock(parent);
     // In a shared place nothing is handed over.
@@ -164,7 +179,12 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>) -> Vec<PathBuf> {
             None => match file {
                 // One that somebody has changed or replaced is theirs.
                 Some((identity, file)) => drop_unchanged(file, identity),
-                None => remove_empty(entry).is_err_and(|errno| errno != rustix::io::Errno::NOENT),
+                None => {
+                    let is_shared = shared.contains(entry);
+                    let removed = remove_empty(entry, is_shared);
+                    // Another sandbox has it from here on.
+                    removed.is_err_and(|errno| errno != Errno::NOENT && !(is_shared && errno == Errno::WOULDBLOCK))
+                }
             },
         }
     });
@@ -214,7 +234,13 @@ fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
         .and_then(|now| File::from(now).metadata())
         .is_ok_and(|now| now.is_file() && identity(&now).as_bytes() == made_as)
     {
-        let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&parent, name, flags, Mode::empty());
+        // Another sandbox shares it.
+        let is_shared = opened.is_ok_and(|opened| is_locked(&opened));
+        if !is_shared {
+            let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+        }
     }
     false
 }
@@ -247,16 +273,22 @@ fn paths(file: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes an empty directory without following symlinks, as the workload may have replaced a parent by one.
-fn remove_empty(folder: &Path) -> rustix::io::Result<()> {
+fn remove_empty(folder: &Path, is_shared: bool) -> rustix::io::Result<()> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
     let parent = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
     let held = File::from(held);
-    if held.metadata().is_ok_and(|data| is_root_only(&data)) {
-        rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+    // A lock that anybody may hold keeps nothing else.
+    if (is_shared || held.metadata().is_ok_and(|data| is_root_only(&data))) && is_locked(&held) {
+        return Err(Errno::WOULDBLOCK);
     }
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+/// Returns true if another process holds a lock on `file`.
+fn is_locked(file: impl AsFd) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
 }
 
 /// Returns true if only root can open the file that `data` describes, and so hold a lock on it.
@@ -310,7 +342,7 @@ fn wait_for(file: impl AsFd, operation: FlockOperation) -> io::Result<()> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(&file, operation) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             result => return Ok(result?),

@@ -33,7 +33,6 @@ impl Exclude {
         made: &mut CreatedDirs,
     ) -> Option<(PathBuf, Vec<u8>)> {
         let in_tree = paths.filter_map(|path| Some((path, path.strip_prefix(&self.tree).ok()?)));
-        let is_stand_in = |path: &Path| is_placeholder(path) || is_empty_folder(path);
         let stand_ins = in_tree.filter(|(path, inside)| !inside.starts_with(".git") && is_stand_in(path));
         let lines: Vec<u8> = stand_ins.flat_map(|(_, inside)| line(inside)).collect();
         if lines.is_empty() {
@@ -43,6 +42,11 @@ impl Exclude {
         let _ = make_placeholder(&self.file, Placeholder::File(""), made);
         Some((self.file.clone(), [&self.content, b"\n".as_slice(), &lines].concat()))
     }
+}
+
+/// Returns true for what may be a placeholder.
+pub(super) fn is_stand_in(path: &Path) -> bool {
+    is_placeholder(path) || is_empty_folder(path)
 }
 
 /// An empty folder is in no commit, but would be removed by `git clean`.

@@ -27,7 +27,7 @@ use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
 
 use crate::cli::CarveOutArgs;
 use crate::logging;
-use crate::startup::carve_outs::exclude::Exclude;
+use crate::startup::carve_outs::exclude::{Exclude, is_stand_in};
 use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
 
@@ -209,6 +209,10 @@ impl CarveOuts {
                 );
             }
             if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
+                // Another sandbox may have made it.
+                if is_stand_in(path) {
+                    made.share(path);
+                }
                 found.push(carve_out);
                 continue;
             }
@@ -228,7 +232,10 @@ impl CarveOuts {
                 false => Err("--no-placeholders is given".to_owned()),
             };
             match kept {
-                Ok(true) => found.extend(CarveOut::find(path, *restriction, landlock)?),
+                Ok(true) => {
+                    made.share(path);
+                    found.extend(CarveOut::find(path, *restriction, landlock)?);
+                }
                 Ok(false) => {}
                 // An earlier command may have made it, to have what is listed elsewhere.
                 Err(_) if path.is_symlink() && !is_default && self.has_placeholders => bail!(
