@@ -138,8 +138,9 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         }
         if has_config {
             // Remotes are named in the latter two as well (gitrepository-layout(5)).
-            let names = ["config", "config.worktree", "remotes", "branches"];
-            names.into_iter().for_each(|name| found.add(repository.join(name)));
+            for name in ["config", "config.worktree", "remotes", "branches"] {
+                found.add(repository.join(name));
+            }
             let included = config.included.iter().chain(&of_trees.included).map(|path| normal(path));
             found.paths.extend(included.map(SensitivePath::new));
             // It would make another folder's configuration count.

@@ -1,5 +1,6 @@
 //! What git in every repository depends on: the configuration of who uses it outside, the caller.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use openshell_supervisor::environment::Environment;
@@ -47,18 +48,55 @@ impl GitUse {
             git.hooks.extend(settings.hooks);
             git.included.extend(settings.included);
         }
-        let text = |name: &str| environment.get(name).and_then(|value| value.to_str());
-        let pairs: usize = text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
-        for number in 0..pairs.min(PAIRS) {
-            let is_hooks =
-                text(&format!("GIT_CONFIG_KEY_{number}")).is_some_and(|key| key.eq_ignore_ascii_case("core.hooksPath"));
-            if let Some(value) = text(&format!("GIT_CONFIG_VALUE_{number}")).filter(|_| is_hooks) {
-                let hooks = expanded(value.as_bytes(), git.home.as_deref());
-                git.hooks.push(
-                    hooks.ok_or_else(|| format!("GIT_CONFIG_VALUE_{number}: the path {value} is not understood"))?,
-                );
+        let count =
+            environment.get("GIT_CONFIG_COUNT").map(|count| count.to_str().and_then(|count| count.parse().ok()));
+        let pairs: usize = count
+            .unwrap_or(Some(0))
+            .filter(|pairs| *pairs <= PAIRS)
+            .ok_or_else(|| format!("GIT_CONFIG_COUNT is no number up to {PAIRS}"))?;
+        for number in 0..pairs {
+            let value = |what: &str| environment.get(&format!("GIT_CONFIG_{what}_{number}"));
+            let is_hooks = value("KEY").is_some_and(|key| key.eq_ignore_ascii_case("core.hooksPath"));
+            if let Some(hooks) = value("VALUE").filter(|_| is_hooks) {
+                let path = expanded(hooks.as_bytes(), git.home.as_deref());
+                let path = path.ok_or_else(|| {
+                    format!("GIT_CONFIG_VALUE_{number}: the path {} is not understood", hooks.display())
+                })?;
+                git.hooks.push(path);
             }
         }
         Ok(git)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::path::PathBuf;
+
+    use openshell_supervisor::environment::Environment;
+
+    use super::{GitUse, PAIRS};
+
+    #[test]
+    fn hooks_that_variables_name_are_known_and_what_is_not_understood_is_an_error() {
+        let read = |count: &str, value: &[u8]| {
+            let variables = [
+                ("GIT_CONFIG_GLOBAL", OsString::from("/dev/null")),
+                ("GIT_CONFIG_SYSTEM", OsString::from("/dev/null")),
+                ("GIT_CONFIG_COUNT", OsString::from(count)),
+                ("GIT_CONFIG_KEY_0", OsString::from("Core.HooksPath")),
+                ("GIT_CONFIG_VALUE_0", OsString::from_vec(value.to_vec())),
+            ];
+            let variables = variables.map(|(name, value)| (OsString::from(name), value));
+            GitUse::read(true, &Environment::new(variables)).map(|git| git.hooks)
+        };
+        assert_eq!(read("1", b"hk"), Ok(vec![PathBuf::from("hk")]));
+        assert_eq!(read("1", b"h\xff"), Ok(vec![PathBuf::from(OsString::from_vec(b"h\xff".to_vec()))]));
+        assert_eq!(read("0", b"hk"), Ok(vec![]));
+        for (count, value) in [("x", "hk"), (&*(PAIRS + 1).to_string(), "hk"), ("1", "~other/hk")] {
+            assert!(read(count, value.as_bytes()).is_err(), "{count} {value}");
+        }
     }
 }
