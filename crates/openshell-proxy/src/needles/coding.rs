@@ -36,7 +36,7 @@ impl Coding {
                     decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
                     rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
                 }
-                true
+                decoded.len() < most
             }
             Self::Hex => {
                 let mut digits = Lines::of(rest);
@@ -45,7 +45,7 @@ impl Coding {
                 {
                     decoded.push(high << 4 | low);
                 }
-                digits.next().is_none() && digits.is_at_end()
+                decoded.len() < most && digits.next().is_none() && digits.is_at_end()
             }
             Self::Base64 { lead, skipped } => {
                 let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
@@ -58,10 +58,9 @@ impl Coding {
                     }
                 }
                 decoded.drain(..skipped.min(decoded.len()));
-                lines.is_at_end()
+                decoded.len() < most && lines.is_at_end()
             }
         };
-        let is_cut = is_cut && decoded.len() < most;
         (Cow::Owned(decoded), is_cut)
     }
 }

@@ -299,6 +299,13 @@ impl Needles {
         if is_readable && !begins_at(shape, text.get(..at).unwrap_or_default()) {
             return Verdict::Other;
         }
+        // A text may be full of anchors: most are known for what they are by the first bytes.
+        for most in first_bytes(shape) {
+            let (decoded, _) = anchor.coding.decoded(text, at, most);
+            if compared(shape, &decoded, true) == Verdict::Other {
+                return Verdict::Other;
+            }
+        }
         let (decoded, is_cut) = anchor.coding.decoded(text, at, compared_bytes(shape));
         compared(shape, &decoded, is_cut && !is_whole)
     }
@@ -415,6 +422,14 @@ fn compared_bytes(shape: &Shape) -> usize {
     then.or(beside).unwrap_or(shape.length + BEYOND)
 }
 
+/// Bytes that a beginning takes, and then what a shape demands before it looks at what stands behind or beside.
+fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
+    let begins = shape.begins.len();
+    let then = shape.then.as_ref().map(|then| begins + NEAR + then.len());
+    let token = shape.beside.map(|_| shape.length + 1);
+    [Some(begins), then.or(token)].into_iter().flatten()
+}
+
 /// Returns true if a secret of this shape can begin after `before`, and not in the middle of a word.
 fn begins_at(shape: &Shape, before: &[u8]) -> bool {
     if shape.digits > 0 {
@@ -485,7 +500,7 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     }
     let is_random = token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
     let Some(length) = shape.beside else {
-        return if is_random { Verdict::Secret } else { Verdict::Other };
+        return if is_random { Verdict::Secret } else { other(after.is_empty()) };
     };
     let near = after.get(..BESIDE + length).unwrap_or(after);
     // A digest has one case.
