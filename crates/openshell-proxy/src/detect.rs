@@ -35,6 +35,9 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
         // Of whatever version: a server may take it for the one that it speaks.
         [0x16, 3, ..] => return Some(Protocol::Tls),
         [0x16, ..] => return Some(Protocol::Other),
+        // No handshake begins with another record (RFC 8446 §5.1), but servers skip some that are empty.
+        [0x14..=0x18, 3, ..] => return Some(Protocol::Malformed),
+        [0x14..=0x18] => return None,
         // The older form of a ClientHello (RFC 5246 §E.2), which servers may still take.
         [0x80..=0xff, _, 1, 0 | 3, ..] => return Some(Protocol::Malformed),
         [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return None,
@@ -70,7 +73,7 @@ fn request(bytes: &[u8]) -> Option<Protocol> {
 }
 
 /// Returns true for a byte at which some server separates the parts of a request line: white space of ASCII and Latin-1.
-fn is_blank(byte: u8) -> bool {
+pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
@@ -197,10 +200,10 @@ pub async fn detect(
             Some(1..) => {}
             // A silent client has made no request.
             Some(0) | None if is_silent && !may_be_opaque => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // What has ended begins nothing any more, and a silent server nothing that a client has to wait for.
-            Some(0) => return detected(Protocol::Other, from_client, from_upstream),
-            None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
-            None => return detected(Protocol::Malformed, from_client, from_upstream),
+            // A silent server begins nothing that a client has to wait for.
+            Some(0) | None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
+            // A server may take a line that has ended in its middle for a request all the same (HTTP/0.9).
+            Some(0) | None => return detected(Protocol::Malformed, from_client, from_upstream),
         }
     }
 }
@@ -238,6 +241,9 @@ mod tests {
             check(&[0x16, 3, minor, 0, 5, 1, 0, 0, 1, 3], 2, Tls);
         }
         check(&[0x16, 2, 1], 2, Other);
+        check(&[0x14, 3, 0, 0, 0, 0x16, 3], 2, Malformed);
+        check(&[0x18, 3, 3, 0, 2], 2, Malformed);
+        check(&[0x15, 0, 0, 0], 2, Other);
         check(&[0x80, 0x2e, 1, 3, 1, 0], 4, Malformed);
         check(&[0xff, 0, 1, 0, 2], 4, Malformed);
         check(&[0x80, 0x2e, 1, 2, 1], 4, Other);
@@ -296,6 +302,7 @@ mod tests {
     const SAMPLES: &[(&[u8], Protocol)] = &[
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
         (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
+        (b"\x14\x03\x01\x00\x00\x16\x03\x01\x00\x05\x01", Protocol::Malformed),
         (b"\x80\x2e\x01\x03\x01\x00\x15", Protocol::Malformed),
         (b"\xff\x00\x01\x00\x02\x00\x15", Protocol::Malformed),
         (b"GET /kv HTTP/1.1\r\nHost: a.test\r\n\r\n", Protocol::Http1),

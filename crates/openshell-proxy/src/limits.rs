@@ -98,6 +98,8 @@ impl Limits {
     pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
     /// The same for long or unsized bodies: a client may be waiting for a response to the first part.
     pub const PREFETCH_DEADLINE_UNSIZED: Duration = Duration::from_millis(20);
+    /// Time for which bytes of an uninspected answer wait for more where they may begin a secret to be masked.
+    pub const MASK_HOLD: Duration = Duration::from_millis(5);
     /// First bytes of an uninspected connection that are searched for placeholders.
     pub const FIRST_BYTES: usize = 64 * 1024;
     /// KiB of requests for models held at once, each counted twice for its rewritten form: room for one of the largest.

@@ -31,11 +31,10 @@ use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
-use crate::relay::body::{OpaqueSearch, refusal_of};
 use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
-use crate::relay::opaque;
+use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
 use crate::socket::ClientStream;
@@ -70,8 +69,8 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection, &closing));
         tokio::select! {
             relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
-                // A placeholder that is found after the connection was established is a decision by itself.
-                match refusal.is_credential_denial() {
+                // What is found in its bytes after the connection was established is a decision by itself.
+                match refusal.is_of_bytes() {
                     true => {
                         report_refused(&proxy.services, &connection, &refusal);
                         closing.stopped(&refusal);
@@ -136,8 +135,8 @@ async fn relay(
     let Dialed { stream: mut upstream, address, quota: _quota } = dialed;
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
-        let first = start_opaque(services, connection, true).await?;
-        return noted(closing, opaque::relay(client, surplus, upstream, Bytes::new(), first, meter).await);
+        let search = start_opaque(services, connection, true).await?;
+        return noted(closing, opaque::relay(client, surplus, upstream, Bytes::new(), search, meter).await);
     }
     let found = match Box::pin(detect(&mut client, surplus, &mut upstream, permit.rules().is_none())).await {
         Ok(found) => found,
@@ -182,8 +181,8 @@ async fn relay(
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let first = start_opaque(services, connection, true).await?;
-            noted(closing, opaque::relay(client, from_client, upstream, from_upstream, first, meter).await)
+            let search = start_opaque(services, connection, true).await?;
+            noted(closing, opaque::relay(client, from_client, upstream, from_upstream, search, meter).await)
         }
     }
 }
@@ -236,9 +235,9 @@ async fn relay_tls(
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let first = start_opaque(services, connection, false).await?;
+            let search = start_opaque(services, connection, false).await?;
             let (client, upstream) = (Prefixed::new(from_client, client), Prefixed::new(from_upstream, upstream));
-            noted(closing, opaque::copy(client, upstream, first).await)
+            noted(closing, opaque::copy(client, upstream, search).await)
         }
     }
 }
@@ -279,10 +278,23 @@ where
     Ok(())
 }
 
-/// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the search for placeholders in its first bytes.
+/// Why a relay of bytes ends that turns out to be one of requests.
+const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an answer of them; where that is meant, the endpoint needs \
+     `protocol: tcp`";
+
+/// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the searches of its bytes. What the policy has as bytes is
+/// searched for placeholders alone.
 async fn start_opaque(services: &Services, connection: &Connection, raw: bool) -> Result<OpaqueSearch, Refusal> {
     connection.start_opaque(&services.authorizer, raw).await?;
-    Ok(OpaqueSearch::new(&services.vault.load()))
+    let permit = connection.permit();
+    let client = ClientSearch::new(&services.vault.load());
+    if let Inspection::Passthrough = permit.inspection() {
+        return Ok(OpaqueSearch { client, answers: AnswerSearch::default() });
+    }
+    let refusal = Refusal::unsupported_protocol(HIDDEN_HTTP, permit.policy().map(str::to_owned));
+    let mask = Mask::of(services, connection)?;
+    let answers = AnswerSearch::default().without_http(refusal.clone()).masking(mask);
+    Ok(OpaqueSearch { client: client.without_requests(refusal), answers })
 }
 
 /// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of either side is no
@@ -483,11 +495,55 @@ mod tests {
             b"003egit-upload-pack /p\0host=x\0",
             b"NICK somebody\r\n",
             b"\x80\x2e\x01\x03\x01\0",
+            // OpenSSL skips an empty record before a handshake, and uWSGI reads any first word.
+            b"\x14\x03\x01\0\0\x16\x03\x01\0\x05",
+            b"@GET /kv HTTP/1.1\r\nHost: other.test\r\n\r\n",
+            b"\0GET /kv HTTP/1.1\r\n\r\n",
         ] {
             for endpoints in [PLAIN, ONLY_B] {
                 let relayed = relayed_after(endpoints, said, b"", |_| ()).await;
                 assert_eq!(relayed.by_upstream, "", "{endpoints} {}", said.escape_ascii());
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ends_in_a_request_line_or_a_record_reaches_no_upstream() {
+        for said in [b"GET /kv".as_slice(), b"G", b"GET /kv HTTP/1.1\r", b"\r\n", b"PRI * HTTP/2.0\r\n", b"\x16"] {
+            let (proxy, audit) = proxy(PLAIN);
+            let ((mut client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
+            let connection = testing::connection(&proxy.services, "web.test:80");
+            let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
+            let dialed = Dialed { stream: far, address: (UPSTREAM, 80).into(), quota };
+            let closing = testing::closing(&proxy.services, &connection, Door::Connect);
+            client.write_all(said).await.unwrap();
+            client.shutdown().await.unwrap();
+            relay(&proxy, near, Bytes::new(), dialed, &connection, &closing).await.unwrap();
+            assert_eq!(spoken(upstream, b"").await, "", "{}", said.escape_ascii());
+            assert_eq!(audit.decisions(), ["unsupported_l7_protocol"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_http_or_tls_to_what_is_neither_does_not_arrive() {
+        for answer in [b"HTTP/1.0 200 OK\r\n\r\nsecret".as_slice(), b"\x16\x03\x03\0\x7a\x02\0\0\x76"] {
+            let relayed = relayed(PLAIN, NO_HTTP, answer).await;
+            assert_eq!(relayed.outcome.unwrap_err().code(), ReasonCode::UnsupportedL7Protocol);
+            assert_eq!(relayed.by_client, "");
+            let skipped = relayed_after(SKIPPED, NO_HTTP, answer, |_| ()).await;
+            assert_eq!(skipped.by_client, answer.escape_ascii().to_string());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_in_the_bytes_of_an_answer_is_masked_but_where_the_policy_has_bytes() {
+        let key = |proxy: &Proxy| {
+            let (name, binding) = (CredentialName::parse("KEY").unwrap(), Binding { hosts: None, path: None });
+            proxy.services.vault.replace(Vault::new([(name, Secret::new(b"sesame-open".to_vec()), binding)]));
+        };
+        for (endpoints, heard) in [(PLAIN, "\\x00***********\\x01"), (SKIPPED, "\\x00sesame-open\\x01")] {
+            let relayed = relayed_after(endpoints, NO_HTTP, b"\0sesame-open\x01", key).await;
+            assert_eq!((relayed.outcome, relayed.by_client.as_str()), (Ok(()), heard), "{endpoints}");
         }
     }
 

@@ -12,12 +12,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::credentials::vault::Vault;
 use crate::io::metered::Meter;
 use crate::limits::Limits;
 use crate::listener::Service;
-use crate::relay::body::OpaqueSearch;
-use crate::relay::opaque;
+use crate::relay::opaque::{self, OpaqueSearch};
 use crate::socket::prepare;
 
 /// Opens an unconnected, non-blocking TCP socket in the workload's network, for the family of an address. May block.
@@ -100,7 +98,7 @@ impl Service for PublishedPort {
             Ok(server) => {
                 self.report(peer, Severity::Info, Action::Allowed, "");
                 // No credential goes in, so nothing is searched for.
-                let first = OpaqueSearch::new(&Vault::default());
+                let first = OpaqueSearch::default();
                 // Either side may break off; there is no one to tell.
                 let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first, &Meter::default()).await;
             }

@@ -95,13 +95,12 @@ impl Scrubber {
     /// Creates a scrubber of `credentials`.
     #[must_use]
     pub fn new(credentials: Vec<Arc<Credential>>) -> Self {
+        let longest = longest(&credentials).unwrap_or(0);
         let credentials = credentials.into_iter().map(|credential| {
             let matcher = Matcher::new(credential.forms());
             (credential, matcher)
         });
-        let credentials: Vec<_> = credentials.collect();
-        let longest = credentials.iter().map(|(credential, _)| credential.forms().longest()).max().unwrap_or(0);
-        Self { credentials, longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
+        Self { credentials: credentials.collect(), longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
     }
 
     /// Creates a scrubber for a stream of messages, each of which the client may have to receive before the next is
@@ -156,6 +155,12 @@ impl Scrubber {
         (self.take(sent), is_found)
     }
 
+    /// Returns true if some text is held back.
+    #[must_use]
+    pub fn holds_back(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Returns the text held back, at the end.
     pub fn finish(&mut self) -> Bytes {
         self.credentials.iter_mut().for_each(|(credential, matcher)| *matcher = Matcher::new(credential.forms()));
@@ -185,6 +190,12 @@ impl Scrubber {
     fn is_in_name(&self, name: &HeaderName) -> bool {
         self.credentials.iter().any(|(credential, _)| credential.forms().are_in_name(name.as_str()))
     }
+}
+
+/// Bytes of the longest encoding of `credentials`, if there are any.
+#[must_use]
+pub fn longest(credentials: &[Arc<Credential>]) -> Option<usize> {
+    credentials.iter().map(|credential| credential.forms().longest()).max()
 }
 
 /// Sets `ranges`, which may overlap, each byte once.

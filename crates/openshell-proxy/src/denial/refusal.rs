@@ -485,10 +485,10 @@ impl Refusal {
         self.code.stage() == DenialStage::L4
     }
 
-    /// Returns true if the use of a credential or placeholder is denied.
+    /// Returns true if bytes of a permitted connection are denied: a placeholder among them, or what they are.
     #[must_use]
-    pub fn is_credential_denial(&self) -> bool {
-        self.code.stage() == DenialStage::Credential
+    pub fn is_of_bytes(&self) -> bool {
+        self.code.stage() == DenialStage::Credential || self.code == ReasonCode::UnsupportedL7Protocol
     }
 
     /// Returns true if the summary of a run counts it: another policy or the operator could permit it.

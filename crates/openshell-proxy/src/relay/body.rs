@@ -11,13 +11,11 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 use tokio::time::{Sleep, sleep};
 
-use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::leaks::detector::LeakWatch;
 use crate::leaks::scan::Scan;
-use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::placeholder::{self, is_in_header};
 use crate::quota::QuotaGuard;
@@ -49,62 +47,6 @@ impl Scanner {
         self.tail.extend_from_slice(kept.get(kept.len().saturating_sub(placeholder::SPAN)..).unwrap_or_default());
         self.tail.drain(..self.tail.len().saturating_sub(placeholder::SPAN));
         placeholder::is_in(part)
-    }
-}
-
-/// Search of what a client sends on a connection whose requests are not inspected: for placeholders in the first
-/// [`Limits::FIRST_BYTES`], and for secrets in the messages of a WebSocket.
-#[derive(Debug)]
-pub struct OpaqueSearch {
-    scanner: Scanner,
-    left: usize,
-    messages: Option<MessageScan>,
-}
-
-impl OpaqueSearch {
-    /// Searches for placeholders if there are credentials.
-    #[must_use]
-    pub fn new(vault: &Vault) -> Self {
-        let left = if vault.is_empty() { 0 } else { Limits::FIRST_BYTES };
-        Self { scanner: Scanner::default(), left, messages: None }
-    }
-
-    /// Searches `messages` too.
-    #[must_use]
-    pub fn with_messages(self, messages: Option<MessageScan>) -> Self {
-        Self { messages, ..self }
-    }
-
-    /// Returns true as long as there is anything to search for.
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        self.left > 0 || self.messages.is_some()
-    }
-
-    /// Searches `part`, the next one.
-    ///
-    /// # Errors
-    /// A placeholder, or a secret that is refused, ends in it; [`refusal_of`] recognizes the error.
-    pub fn scan(&mut self, part: &[u8]) -> std::io::Result<()> {
-        let seen = part.get(..self.left).unwrap_or(part);
-        self.left -= seen.len();
-        if self.scanner.finds_end_in(seen) {
-            return Err(std::io::Error::other(FoundPlaceholder));
-        }
-        let found = self.messages.as_mut().map_or(Ok(()), |messages| messages.push(part));
-        found.map_err(|refusal| std::io::Error::other(Unsendable::secret(refusal)))
-    }
-}
-
-/// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
-#[must_use]
-pub fn refusal_of(error: &std::io::Error) -> Option<Refusal> {
-    let inner = error.get_ref()?;
-    match inner.downcast_ref() {
-        Some(Unsendable::Secret(refusal)) => Some((**refusal).clone()),
-        Some(Unsendable::Placeholder(_) | Unsendable::Broken(_)) | None => {
-            inner.is::<FoundPlaceholder>().then(|| Refusal::placeholder_misplaced("the first bytes of the connection"))
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use crate::authorize::connection::Connection;
 use crate::credentials::inject::inject;
-use crate::credentials::redact::redact;
+use crate::credentials::redact::{longest, redact};
 use crate::credentials::searchable::searchable;
 use crate::credentials::vault::{Credential, CurrentVault, Vault};
 use crate::denial::refusal::Refusal;
@@ -342,11 +342,6 @@ impl Exchange<'_> {
 fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
     let methods = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
     methods.contains(request.method()) && !request.body().is_end_stream()
-}
-
-/// Bytes of the longest encoding of `credentials`.
-fn longest(credentials: &[Arc<Credential>]) -> Option<usize> {
-    credentials.iter().map(|credential| credential.forms().longest()).max()
 }
 
 /// Waits for `sent` until `deadline`.

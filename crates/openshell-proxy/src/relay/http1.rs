@@ -31,9 +31,8 @@ use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{Outcome, Record};
-use crate::relay::body::{OpaqueSearch, refusal_of};
 use crate::relay::exchange::Upgraded;
-use crate::relay::opaque;
+use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
 
@@ -311,9 +310,14 @@ where
     // A lingering close would discard the last bytes of the new protocol.
     let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
-    let search = OpaqueSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
+    let client_search = ClientSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
+    let answers = match Mask::of(services, &connection) {
+        Ok(mask) => AnswerSearch::default().masking(mask),
+        Err(refusal) => return report_refused(services, &connection, &refusal),
+    };
+    let search = OpaqueSearch { client: client_search, answers };
     // An I/O error of either side is no decision: the other side learns of it by the end of its connection.
-    let relayed = opaque::copy(client, TokioIo::new(upstream), search).await;
+    let relayed = Box::pin(opaque::copy(client, TokioIo::new(upstream), search)).await;
     if let Some(refusal) = relayed.err().as_ref().and_then(refusal_of) {
         report_refused(services, &connection, &refusal);
     }

@@ -1,5 +1,8 @@
 //! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
 
+mod answers;
+mod search;
+
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -12,15 +15,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::pipe::{PipeFlags, SpliceFlags};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
+pub use self::answers::{AnswerSearch, Mask};
+pub use self::search::ClientSearch;
+
+use self::answers::Answers;
+use crate::denial::refusal::Refusal;
 use crate::io::coop::CoopBudget;
 use crate::io::metered::{Meter, Side};
+use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
-use crate::relay::body::{OpaqueSearch, refusal_of};
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -34,8 +42,44 @@ const PIPE_IDLE: Duration = Duration::from_millis(100);
 /// Bytes of a pipe: the kernel's limit for unprivileged processes (pipe(7)).
 const PIPE_BYTES: usize = 1024 * 1024;
 
-/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`. What the
-/// client sends is searched by `search`. A side that has ended its sending may still receive.
+/// Searches of a connection that is not inspected.
+#[derive(Debug, Default)]
+pub struct OpaqueSearch {
+    /// That of what the client sends.
+    pub client: ClientSearch,
+    /// That of what the upstream answers.
+    pub answers: AnswerSearch,
+}
+
+/// A search through the bytes of one side, which change nothing in them.
+trait Look {
+    /// Returns true as long as there is anything to search for.
+    fn is_active(&self) -> bool;
+
+    /// Searches `part`, the next one.
+    ///
+    /// # Errors
+    /// Something ends in it that is refused; [`refusal_of`] has the refusal.
+    fn scan(&mut self, part: &[u8]) -> io::Result<()>;
+}
+
+/// Error of bytes that are refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the bytes of the connection are refused")]
+struct Refused(Refusal);
+
+fn refused(refusal: Refusal) -> io::Error {
+    io::Error::other(Refused(refusal))
+}
+
+/// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
+#[must_use]
+pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
+    error.get_ref()?.downcast_ref().map(|Refused(refusal)| refusal.clone())
+}
+
+/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`, both searched by `search`. A side
+/// that has ended its sending may still receive.
 ///
 /// # Errors
 /// Either side failed, both were silent for [`Limits::IDLE`], or something is found that must not leave.
@@ -47,7 +91,7 @@ pub async fn relay(
     mut search: OpaqueSearch,
     meter: &Meter,
 ) -> io::Result<()> {
-    search.scan(&surplus)?;
+    search.client.scan(&surplus)?;
     let mut ends = Ends { client, upstream, is_complete: false };
     let Ends { client, upstream, .. } = &mut ends;
     let relayed = relay_all(client, surplus, upstream, early, search, meter).await;
@@ -78,23 +122,29 @@ async fn relay_all(
     surplus: Bytes,
     upstream: &mut TcpStream,
     early: Bytes,
-    mut search: OpaqueSearch,
+    search: OpaqueSearch,
     meter: &Meter,
 ) -> io::Result<()> {
+    let OpaqueSearch { client: mut client_search, mut answers } = search;
     upstream.write_all(&surplus).await?;
-    client.write_all(&early).await?;
     meter.add_from_client(surplus.len());
-    meter.add_to_client(early.len());
-    drop((surplus, early));
+    drop(surplus);
     let (from, to) = (Counter { meter, side: Side::Client }, Counter { meter, side: Side::Upstream });
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
-    let both = async {
-        tokio::try_join!(
-            one_way(&mut from_client, &mut to_upstream, &from, Some(&mut search)),
-            one_way(&mut from_upstream, &mut to_client, &to, None)
-        )
+    let asked = one_way(&mut from_client, &mut to_upstream, &from, &mut client_search);
+    let answered = async {
+        if answers.masks() {
+            let answers = Answers::new(Prefixed::new(early, from_upstream), answers);
+            return one_way_changed(answers, &mut to_client, &to).await;
+        }
+        answers.scan(&early)?;
+        to_client.write_all(&early).await?;
+        to.add(early.len());
+        drop(early);
+        one_way(&mut from_upstream, &mut to_client, &to, &mut answers).await
     };
+    let both = async { tokio::try_join!(asked, answered) };
     tokio::select! {
         done = both => done.map(drop),
         () = idle(|| meter.bytes()) => Err(io::Error::other(Idle)),
@@ -137,13 +187,15 @@ impl Counter<'_> {
 ///
 /// # Errors
 /// As [`relay`].
-pub async fn copy<C, U>(client: C, mut upstream: U, search: OpaqueSearch) -> io::Result<()>
+pub async fn copy<C, U>(client: C, upstream: U, search: OpaqueSearch) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicU64::new(0));
-    let mut client = Counted { stream: client, moved: Arc::clone(&moved), search };
+    let OpaqueSearch { client: client_search, answers } = search;
+    let mut client = Counted { stream: client, moved: Arc::clone(&moved), search: client_search };
+    let mut upstream = Answers::new(upstream, answers);
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
         () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::Error::other(Idle)),
@@ -154,7 +206,7 @@ where
 struct Counted<S> {
     stream: S,
     moved: Arc<AtomicU64>,
-    search: OpaqueSearch,
+    search: ClientSearch,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
@@ -206,11 +258,10 @@ async fn one_way(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
     counter: &Counter<'_>,
-    mut search: Option<&mut OpaqueSearch>,
+    search: &mut impl Look,
 ) -> io::Result<()> {
     loop {
-        let copied =
-            poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, &mut search, buffer, cx)));
+        let copied = poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, search, buffer, cx)));
         let Copied { read, rest } = copied.await?;
         if read == 0 {
             counter.end();
@@ -219,7 +270,7 @@ async fn one_way(
         to.write_all(&rest).await.inspect_err(|_| counter.other_end())?;
         // Without descriptors for a pipe the copy goes on.
         if read == BUFFER_BYTES
-            && search.is_none()
+            && !search.is_active()
             && let Ok(_permit) = PIPES.try_acquire()
             && let Ok(pipe) = Pipe::new()
             && let Paused::Ended = pipe.stream(from.as_ref(), to.as_ref(), counter).await?
@@ -230,12 +281,30 @@ async fn one_way(
     }
 }
 
+/// Relays one direction, whose bytes are not those of the socket, to its end, which is passed on.
+async fn one_way_changed(
+    mut from: impl AsyncRead + Unpin,
+    to: &mut WriteHalf<'_>,
+    counter: &Counter<'_>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await.inspect_err(|_| counter.end())?;
+        if read == 0 {
+            counter.end();
+            return to.shutdown().await;
+        }
+        counter.add(read);
+        to.write_all(buffer.get(..read).unwrap_or_default()).await.inspect_err(|_| counter.other_end())?;
+    }
+}
+
 /// Reads what has come, and writes as much of it as the other side takes at once.
 fn copy_once(
     from: &mut ReadHalf<'_>,
     to: &WriteHalf<'_>,
     counter: &Counter<'_>,
-    search: &mut Option<&mut OpaqueSearch>,
+    search: &mut impl Look,
     buffer: &mut [u8],
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Copied>> {
@@ -243,11 +312,8 @@ fn copy_once(
     ready!(Pin::new(from).poll_read(cx, &mut buffer)).inspect_err(|_| counter.end())?;
     let read = buffer.filled();
     counter.add(read.len());
-    if let Some(seen) = search {
-        seen.scan(read)?;
-        if !seen.is_active() {
-            *search = None;
-        }
+    if search.is_active() {
+        search.scan(read)?;
     }
     let written = match to.try_write(read) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,

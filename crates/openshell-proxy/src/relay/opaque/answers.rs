@@ -1,0 +1,198 @@
+//! Search of what an upstream answers on a connection whose requests are not inspected.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use crate::authorize::connection::Connection;
+use crate::credentials::redact::{Scrubber, longest};
+use crate::denial::refusal::Refusal;
+use crate::io::delegate::delegate_async_write;
+use crate::limits::Limits;
+use crate::quota::QuotaGuard;
+use crate::record::{LeakFinding, Record};
+use crate::relay::opaque::{Look, refused};
+use crate::relay::services::Services;
+
+/// Search for an answer in HTTP or TLS, and for secrets.
+#[derive(Debug, Default)]
+pub struct AnswerSearch {
+    begin: Option<Begin>,
+    mask: Option<Mask>,
+}
+
+impl AnswerSearch {
+    /// Refuses answers in HTTP or TLS, by `refusal`.
+    #[must_use]
+    pub fn without_http(self, refusal: Refusal) -> Self {
+        Self { begin: Some(Begin { refusal, seen: Vec::new() }), ..self }
+    }
+
+    /// Masks secrets too.
+    #[must_use]
+    pub fn masking(self, mask: Option<Mask>) -> Self {
+        Self { mask, ..self }
+    }
+
+    /// True if secrets are masked, so that the bytes must be [`Answers`].
+    pub(super) fn masks(&self) -> bool {
+        self.mask.is_some()
+    }
+}
+
+impl Look for AnswerSearch {
+    fn is_active(&self) -> bool {
+        self.begin.is_some()
+    }
+
+    fn scan(&mut self, part: &[u8]) -> io::Result<()> {
+        let Some(begin) = &mut self.begin else { return Ok(()) };
+        begin.seen.extend_from_slice(part.get(..Begin::BYTES).unwrap_or(part));
+        if is_http_or_tls(&begin.seen) {
+            return Err(refused(begin.refusal.clone()));
+        }
+        if begin.seen.len() >= Begin::BYTES {
+            self.begin = None;
+        }
+        Ok(())
+    }
+}
+
+/// The first bytes of an upstream: where they are HTTP or TLS, the client's were, whatever they looked like.
+#[derive(Debug)]
+struct Begin {
+    refusal: Refusal,
+    seen: Vec<u8>,
+}
+
+impl Begin {
+    /// Bytes that settle it.
+    const BYTES: usize = 7;
+}
+
+/// Returns true for a status line (RFC 9112 §4), and for the record of a ServerHello or of an alert (RFC 8446 §5.1, §6).
+fn is_http_or_tls(begin: &[u8]) -> bool {
+    matches!(
+        begin,
+        [b'H', b'T', b'T', b'P', b'/', ..] | [0x16, 3, 0..=4, _, _, 2, ..] | [0x15, 3, 0..=4, 0, 2, 1 | 2, _, ..]
+    )
+}
+
+/// Secrets to be masked.
+#[derive(Debug)]
+pub struct Mask {
+    scrubber: Scrubber,
+    /// Reports the first one found.
+    finding: Option<LeakFinding>,
+    /// Guard of the memory for bytes held back.
+    _room: Option<QuotaGuard>,
+}
+
+impl Mask {
+    /// Masks the secrets of the credentials that may go to the host of `connection`, if there are any.
+    ///
+    /// # Errors
+    /// There is no memory for what is held back.
+    pub fn of(services: &Services, connection: &Connection) -> Result<Option<Self>, Refusal> {
+        let credentials = services.vault.watched(&connection.target().host);
+        if credentials.is_empty() {
+            return Ok(None);
+        }
+        let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
+        let finding = record.echo(credentials.iter().map(|credential| credential.name()));
+        record.left_to_requests();
+        let room = services.memory.searching(&connection.caller().program.executable, longest(&credentials))?;
+        Ok(Some(Self { scrubber: Scrubber::new(credentials), finding: Some(finding), _room: room }))
+    }
+
+    fn push(&mut self, part: Bytes) -> Bytes {
+        let (clean, is_found) = self.scrubber.push(part);
+        if is_found {
+            self.finding.take().into_iter().for_each(LeakFinding::report);
+        }
+        clean
+    }
+}
+
+/// The bytes of an upstream after their search. What may begin a secret waits for more, at most [`Limits::MASK_HOLD`].
+pub(super) struct Answers<S> {
+    stream: S,
+    search: AnswerSearch,
+    /// What was searched and not read yet.
+    ready: Bytes,
+    hold: Option<Pin<Box<Sleep>>>,
+    is_over: bool,
+}
+
+impl<S> Answers<S> {
+    pub(super) fn new(stream: S, search: AnswerSearch) -> Self {
+        Self { stream, search, ready: Bytes::new(), hold: None, is_over: false }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        while this.ready.is_empty() && !this.is_over {
+            let read = Pin::new(&mut this.stream).poll_read(cx, buf)?;
+            let part = buf.filled().get(before..).unwrap_or_default();
+            this.search.scan(part)?;
+            let Some(mask) = &mut this.search.mask else { return read.map(Ok) };
+            if read.is_ready() {
+                this.is_over = part.is_empty();
+                this.ready = match this.is_over {
+                    true => mask.scrubber.finish(),
+                    false => mask.push(Bytes::copy_from_slice(part)),
+                };
+                buf.set_filled(before);
+                this.hold = mask.scrubber.holds_back().then(|| Box::pin(sleep(Limits::MASK_HOLD)));
+            } else {
+                match &mut this.hold {
+                    Some(hold) => ready!(hold.as_mut().poll(cx)),
+                    None => return Poll::Pending,
+                }
+                this.hold = None;
+                this.ready = mask.scrubber.finish();
+            }
+        }
+        let part = this.ready.split_to(this.ready.len().min(buf.remaining()));
+        buf.put_slice(&part);
+        Poll::Ready(Ok(()))
+    }
+}
+
+delegate_async_write!(Answers);
+
+#[cfg(test)]
+mod tests {
+    use super::{AnswerSearch, Look as _, Refusal};
+
+    fn is_refused(parts: &[&[u8]]) -> bool {
+        let mut search = AnswerSearch::default().without_http(Refusal::unsupported_protocol("test", None));
+        parts.iter().any(|part| search.scan(part).is_err())
+    }
+
+    #[test]
+    fn answers_in_http_or_tls_are_known_wherever_they_are_cut() {
+        for (answer, expected) in [
+            (b"HTTP/1.0 200 OK\r\n".as_slice(), true),
+            (b"\x16\x03\x03\0\x7a\x02\0\0\x76", true),
+            (b"\x15\x03\x03\0\x02\x02\x28", true),
+            (b"220 mail.test\r\n", false),
+            // Lengths of MongoDB, the lower byte first.
+            (b"\x16\x03\0\0\x01\0\0\0", false),
+            (b"\x15\x03\0\0\x02\0\0\0", false),
+            (b"+PONG\r\n HTTP/1.1", false),
+        ] {
+            for cut in 0..answer.len() {
+                let (first, rest) = answer.split_at(cut);
+                assert_eq!(is_refused(&[first, rest]), expected, "{} {cut}", answer.escape_ascii());
+            }
+        }
+    }
+}
