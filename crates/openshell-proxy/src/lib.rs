@@ -48,6 +48,7 @@ pub mod needles;
 pub mod peer;
 pub mod placeholder;
 pub mod quota;
+pub mod shares;
 pub mod target;
 
 mod socket;

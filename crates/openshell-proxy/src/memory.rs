@@ -15,7 +15,7 @@ pub struct Memory {
     windows: Arc<Semaphore>,
     heads: Arc<Quota>,
     searched: Arc<Quota>,
-    decoded: Arc<Semaphore>,
+    decoded: Arc<Quota>,
     prefetched: Arc<Quota>,
 }
 
@@ -25,7 +25,7 @@ impl Default for Memory {
             windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
             heads: Arc::new(Quota::new(Limits::STREAM_HEADS_KIB / 2, Limits::STREAM_HEADS_KIB)),
             searched: Arc::new(Quota::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
-            decoded: Arc::new(Semaphore::new(Limits::DECODED_ANSWERS)),
+            decoded: Arc::new(Quota::new(Limits::DECODED_ANSWERS / 2, Limits::DECODED_ANSWERS)),
             prefetched: Arc::new(Quota::new(Limits::PREFETCHED_KIB / 2, Limits::PREFETCHED_KIB)),
         }
     }
@@ -76,13 +76,13 @@ impl Memory {
         self.prefetched.take_many(program, kib)
     }
 
-    /// Reserves the window of a decoder, until the permit is dropped.
+    /// Reserves the window of a decoder of an answer to `program`, until the guard is dropped.
     ///
     /// # Errors
-    /// All are in use.
-    pub fn decoding(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        let place = Arc::clone(&self.decoded).try_acquire_owned();
-        place.map_err(|_| Refusal::limit_reached("too many compressed answers at once that are searched for secrets"))
+    /// The program's part, or all, are in use.
+    pub fn decoding(&self, program: &str) -> Result<QuotaGuard, Refusal> {
+        let place = self.decoded.take(program);
+        place.ok_or(Refusal::limit_reached("too many compressed answers at once that are searched for secrets"))
     }
 }
 

@@ -246,6 +246,12 @@ impl Record {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
     }
 
+    /// The program that made the request, by which its share of a resource is counted.
+    #[must_use]
+    pub fn program(&self) -> &str {
+        self.subject.caller.as_ref().map_or("-", |caller| &caller.program.executable)
+    }
+
     /// Creates the finding of a response that holds one of the credentials `names`.
     #[must_use]
     pub fn echo<'n>(&self, names: impl Iterator<Item = &'n str>) -> LeakFinding {

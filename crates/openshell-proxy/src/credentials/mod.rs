@@ -9,3 +9,4 @@ pub mod matcher;
 pub mod redact;
 pub mod searchable;
 pub mod vault;
+pub mod watched;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -12,7 +11,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, Hea
 use hyper::{Response, StatusCode};
 
 use crate::credentials::matcher::Matcher;
-use crate::credentials::vault::Credential;
+use crate::credentials::watched::Watched;
 use crate::http::head;
 use crate::quota::QuotaGuard;
 use crate::record::LeakFinding;
@@ -22,8 +21,9 @@ const MASK: u8 = b'*';
 
 /// Masks the secrets of credentials in a text that arrives in parts.
 pub struct Scrubber {
-    /// The credentials, and the progress of each.
-    credentials: Vec<(Arc<Credential>, Matcher)>,
+    /// The credentials.
+    watched: Watched,
+    matcher: Matcher,
     /// Bytes of the longest encoding.
     longest: usize,
     /// Text held back, which may be the beginning of a secret.
@@ -94,20 +94,17 @@ impl std::fmt::Debug for Scrubber {
 impl Scrubber {
     /// Creates a scrubber of `credentials`.
     #[must_use]
-    pub fn new(credentials: Vec<Arc<Credential>>) -> Self {
-        let longest = longest(&credentials).unwrap_or(0);
-        let credentials = credentials.into_iter().map(|credential| {
-            let matcher = Matcher::new(credential.forms());
-            (credential, matcher)
-        });
-        Self { credentials: credentials.collect(), longest, held: BytesMut::new(), masked: Vec::new(), messages: None }
+    pub fn new(watched: Watched) -> Self {
+        let longest = watched.longest().unwrap_or(0);
+        let (held, masked) = (BytesMut::new(), Vec::new());
+        Self { watched, matcher: Matcher::default(), longest, held, masked, messages: None }
     }
 
     /// Creates a scrubber for a stream of messages, each of which the client may have to receive before the next is
     /// sent.
     #[must_use]
-    pub fn of_messages(credentials: Vec<Arc<Credential>>) -> Self {
-        Self { messages: Some(Messages::default()), ..Self::new(credentials) }
+    pub fn of_messages(watched: Watched) -> Self {
+        Self { messages: Some(Messages::default()), ..Self::new(watched) }
     }
 
     /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest with its line or
@@ -138,9 +135,12 @@ impl Scrubber {
     /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
         let (before, held_back, mut found) = (self.held.len(), self.hold_back(&part), Vec::new());
-        for (credential, matcher) in &mut self.credentials {
-            matcher.push(credential.forms(), &part, before, |place| found.push(place));
-        }
+        let Self { watched, matcher, .. } = self;
+        matcher.push(watched.search(), &part, before, |credential, place| {
+            if watched.includes(credential) {
+                found.push(place);
+            }
+        });
         let is_found = !found.is_empty();
         if before == 0 && !is_found {
             let sent = part.len() - held_back;
@@ -163,7 +163,7 @@ impl Scrubber {
 
     /// Returns the text held back, at the end.
     pub fn finish(&mut self) -> Bytes {
-        self.credentials.iter_mut().for_each(|(credential, matcher)| *matcher = Matcher::new(credential.forms()));
+        self.matcher = Matcher::default();
         self.take(self.held.len())
     }
 
@@ -177,9 +177,11 @@ impl Scrubber {
     #[must_use]
     pub fn whole(&self, value: &[u8]) -> Option<Vec<u8>> {
         let mut found = Vec::new();
-        for (credential, _) in &self.credentials {
-            Matcher::new(credential.forms()).push(credential.forms(), value, 0, |place| found.push(place));
-        }
+        Matcher::default().push(self.watched.search(), value, 0, |credential, place| {
+            if self.watched.includes(credential) {
+                found.push(place);
+            }
+        });
         let mut masks = vec![false; value.len()];
         let is_found = !found.is_empty();
         mask(&mut masks, found);
@@ -188,14 +190,8 @@ impl Scrubber {
 
     /// Returns true if a name holds a secret.
     fn is_in_name(&self, name: &HeaderName) -> bool {
-        self.credentials.iter().any(|(credential, _)| credential.forms().are_in_name(name.as_str()))
+        self.watched.iter().any(|credential| credential.forms().are_in_name(name.as_str()))
     }
-}
-
-/// Bytes of the longest encoding of `credentials`, if there are any.
-#[must_use]
-pub fn longest(credentials: &[Arc<Credential>]) -> Option<usize> {
-    credentials.iter().map(|credential| credential.forms().longest()).max()
 }
 
 /// Sets `ranges`, which may overlap, each byte once.
@@ -235,12 +231,12 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `credentials` in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports
+/// Masks the secrets of `watched` credentials in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports
 /// the first secret found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,
-    credentials: &[Arc<Credential>],
+    watched: Watched,
     finding: LeakFinding,
     is_grpc_call: bool,
 ) -> Response<Scrubbed<B>> {
@@ -248,8 +244,7 @@ pub fn redact<B>(
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     let has_messages =
         is_grpc_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
-    let scrubber =
-        if has_messages { Scrubber::of_messages(credentials.to_vec()) } else { Scrubber::new(credentials.to_vec()) };
+    let scrubber = if has_messages { Scrubber::of_messages(watched) } else { Scrubber::new(watched) };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
     if let Some(clean) = reason.and_then(|reason| scrubber.whole(reason.as_bytes())) {
@@ -355,7 +350,8 @@ mod tests {
             (name, Secret::new(secret.as_bytes().to_vec()), Binding::default())
         };
         let vault = Vault::new(secrets.iter().enumerate().map(credential));
-        Scrubber::new((0..secrets.len()).map(|index| Arc::clone(vault.get(&format!("A{index}")).unwrap())).collect())
+        let credential = |index| Arc::clone(vault.get(&format!("A{index}")).unwrap());
+        Scrubber::new((0..secrets.len()).map(credential).collect())
     }
 
     /// The redacted `parts`, and the length of each output.

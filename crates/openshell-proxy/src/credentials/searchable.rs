@@ -17,7 +17,7 @@ const PART_ENCODINGS: [HeaderName; 2] =
 const CHARSETS: [&str; 9] =
     ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "windows-1252", "utf-16", "utf-16le", "utf-16be"];
 
-/// Decodes `response`, if it is compressed. What cannot be searched is passed on as it is, or refused if it `answers_secret`, a request
+/// Decodes `response` to `program`, if it is compressed. What cannot be searched is passed on as it is, or refused if it `answers_secret`, a request
 /// that carried one.
 ///
 /// # Errors
@@ -25,6 +25,7 @@ const CHARSETS: [&str; 9] =
 pub fn searchable<B: Body>(
     mut response: Response<B>,
     memory: &Memory,
+    program: &str,
     answers_secret: bool,
 ) -> Result<Response<Decoded<B>>, Refusal> {
     let is_empty = response.body().is_end_stream();
@@ -52,7 +53,7 @@ pub fn searchable<B: Body>(
             false => as_it_is(response),
         };
     };
-    let place = memory.decoding()?;
+    let place = memory.decoding(program)?;
     response.headers_mut().remove(CONTENT_ENCODING);
     response.headers_mut().remove(CONTENT_LENGTH);
     Ok(response.map(|body| Decoded::new(body, Some((coding, place)))))
@@ -76,17 +77,32 @@ fn unknown_part_encoding(headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
-/// The character set of a text in which a secret would not be found.
+/// The character set of a text in which a secret would not be found; two of them are none that is known.
 fn unknown_charset(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(CONTENT_TYPE)?.as_bytes().to_ascii_lowercase();
-    let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-    let media_type = parts.next()?;
-    let is_text =
-        media_type.starts_with(b"text/") || [b"json".as_slice(), b"xml"].iter().any(|end| media_type.ends_with(end));
-    let charset = parts.find_map(|parameter| parameter.strip_prefix(b"charset="))?;
-    let charset = charset.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(charset);
-    let is_known = CHARSETS.iter().any(|known| known.as_bytes() == charset);
-    (is_text && !is_known).then(|| charset.escape_ascii().to_string())
+    let values: Vec<_> =
+        headers.get_all(CONTENT_TYPE).iter().map(|value| value.as_bytes().to_ascii_lowercase()).collect();
+    let value = values.join(&b';');
+    let media_types =
+        values.iter().filter_map(|value| value.split(|byte| *byte == b';').next()).map(<[u8]>::trim_ascii);
+    let is_text = |media_type: &[u8]| {
+        media_type.starts_with(b"text/") || [b"json".as_slice(), b"xml"].iter().any(|end| media_type.ends_with(end))
+    };
+    if !media_types.into_iter().any(is_text) {
+        return None;
+    }
+    let mut charsets = value.split(|byte| *byte == b';').filter_map(charset);
+    let is_known = |charset: &[u8]| CHARSETS.iter().any(|known| known.as_bytes() == charset);
+    let unknown = charsets.next().filter(|charset| !is_known(charset)).or_else(|| charsets.next())?;
+    Some(unknown.escape_ascii().to_string())
+}
+
+/// The character set that a parameter names.
+fn charset(parameter: &[u8]) -> Option<&[u8]> {
+    let equals = parameter.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = parameter.split_at(equals);
+    let value = value.get(1..).unwrap_or_default().trim_ascii();
+    let value = value.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(value);
+    (name.trim_ascii() == b"charset").then_some(value)
 }
 
 #[cfg(test)]
@@ -124,21 +140,25 @@ mod tests {
             (vec![("connect-content-encoding", "zstd")], true),
             (vec![("content-type", "application/octet-stream; charset=utf-7")], false),
             (vec![("content-type", "application/zip")], false),
+            (vec![("content-type", "text/plain;charset = IBM037")], true),
+            (vec![("content-type", "text/plain; charset=utf-8; charset=IBM037")], true),
+            (vec![("content-type", "text/plain; charset=utf-8"), ("content-type", "text/plain; charset=IBM037")], true),
+            (vec![("content-type", "application/zip"), ("content-type", "text/plain; charset=IBM037")], true),
         ] {
-            assert_eq!(searchable(answer(&fields), &memory, true).is_err(), is_refused, "{fields:?}");
-            assert!(searchable(answer(&fields), &memory, false).is_ok(), "{fields:?}");
+            assert_eq!(searchable(answer(&fields), &memory, "/a", true).is_err(), is_refused, "{fields:?}");
+            assert!(searchable(answer(&fields), &memory, "/a", false).is_ok(), "{fields:?}");
         }
         for text in texts {
             for (charset, is_refused) in
                 [("utf-8", false), ("\"UTF-16\"", false), ("latin5", true), ("utf-7", true), ("utf-32", true)]
             {
                 let fields = [("content-type", &*format!("{text};a=b; Charset={charset}"))];
-                assert_eq!(searchable(answer(&fields), &memory, true).is_err(), is_refused, "{fields:?}");
+                assert_eq!(searchable(answer(&fields), &memory, "/a", true).is_err(), is_refused, "{fields:?}");
             }
         }
         let mut part = answer(&[("content-encoding", "gzip")]);
         *part.status_mut() = hyper::StatusCode::PARTIAL_CONTENT;
-        assert!(searchable(part, &memory, true).is_err());
+        assert!(searchable(part, &memory, "/a", true).is_err());
     }
 
     #[tokio::test]
@@ -169,7 +189,7 @@ mod tests {
                 encoded.truncate(length);
                 let mut response = answer(&[("content-encoding", name), ("content-length", &length.to_string())]);
                 *response.body_mut() = Full::new(Bytes::from(encoded.clone()));
-                let decoded = searchable(response, &memory, true).unwrap();
+                let decoded = searchable(response, &memory, "/a", true).unwrap();
                 let headers = decoded.headers();
                 assert!(headers.get(CONTENT_ENCODING).is_none() && headers.get(CONTENT_LENGTH).is_none());
                 let decoded = decoded.into_body().collect().await;
@@ -181,7 +201,10 @@ mod tests {
                 encoded.truncate(length - 1);
                 let mut response = answer(&[("content-encoding", name)]);
                 *response.body_mut() = Full::new(Bytes::from(encoded));
-                assert!(searchable(response, &memory, true).unwrap().into_body().collect().await.is_err(), "{name}");
+                assert!(
+                    searchable(response, &memory, "/a", true).unwrap().into_body().collect().await.is_err(),
+                    "{name}"
+                );
             }
         }
     }

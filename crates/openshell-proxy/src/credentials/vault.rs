@@ -10,6 +10,7 @@ use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 
 use crate::credentials::matcher::Forms;
+use crate::credentials::watched::{Searched, Watched};
 
 /// A secret with its binding.
 #[derive(Debug)]
@@ -126,8 +127,9 @@ impl Vault {
 #[derive(Debug, Default)]
 pub struct CurrentVault {
     vault: ArcSwap<Vault>,
-    /// The last [`RETIRED`] replaced credentials: an upstream that has stored one may still return it.
-    retired: ArcSwap<Vec<Arc<Credential>>>,
+    /// Those that answers are searched for: of the vault, and the last [`RETIRED`] replaced ones, as an upstream that has stored one may
+    /// still return it.
+    searched: ArcSwap<Searched>,
 }
 
 /// Replaced credentials that are kept: as many as a vault may hold.
@@ -143,27 +145,26 @@ impl CurrentVault {
     /// Puts `vault` in force at once.
     pub fn replace(&self, vault: Vault) {
         let vault = Arc::new(vault);
-        let (before, retired) = (self.vault.swap(Arc::clone(&vault)), self.retired.load());
-        let mut kept: Vec<Arc<Credential>> = Vec::new();
-        for credential in before.credentials().chain(retired.iter()) {
-            let is_same = |other: &&Arc<Credential>| {
-                other.binding == credential.binding && other.secret.ct_eq(&credential.secret)
-            };
-            let is_known = vault.credentials().chain(&kept).any(|other| is_same(&other));
-            if !is_known && kept.len() < RETIRED {
-                kept.push(Arc::clone(credential));
+        let before = self.searched.load();
+        let mut searched: Vec<_> = vault.credentials().cloned().collect();
+        let most = searched.len() + RETIRED;
+        // Those of the vault before come first.
+        for credential in before.credentials() {
+            let is_same =
+                |other: &Arc<Credential>| other.binding == credential.binding && other.secret.ct_eq(&credential.secret);
+            if searched.len() < most && !searched.iter().any(is_same) {
+                searched.push(Arc::clone(credential));
             }
         }
-        self.retired.store(Arc::new(kept));
+        // No request may carry what its answer is not searched for.
+        self.searched.store(Arc::new(Searched::new(searched)));
+        self.vault.store(vault);
     }
 
-    /// Credentials that responses of `host` are searched for: all that may be sent there at any port, by any request,
-    /// since one request may read back what another has stored. Credentials without hosts may be sent everywhere.
+    /// Credentials that responses of `host` are searched for.
     #[must_use]
-    pub fn watched(&self, host: &Host) -> Vec<Arc<Credential>> {
-        let (vault, retired) = (self.vault.load(), self.retired.load());
-        let may_hold = |credential: &&Arc<Credential>| credential.binding.includes_host(host);
-        vault.credentials().chain(retired.iter()).filter(may_hold).cloned().collect()
+    pub fn watched(&self, host: &Host) -> Watched {
+        self.searched.load().of_host(host)
     }
 }
 

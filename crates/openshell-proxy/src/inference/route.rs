@@ -11,7 +11,8 @@ use hyper::header::{HeaderValue, InvalidHeaderValue};
 use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{Backend, Budget, Provider, RouteSpec, SYSTEM_ROUTE};
 use openshell_policy::secret::Secret;
-use tokio::sync::Semaphore;
+
+use crate::shares::Shares;
 use zeroize::Zeroizing;
 
 use crate::credentials::vault::Credential;
@@ -194,14 +195,14 @@ impl RouteTable {
 pub struct Inference {
     table: ArcSwap<RouteTable>,
     /// KiB of memory for requests.
-    pub memory: Arc<Semaphore>,
+    pub(super) memory: Shares,
 }
 
 impl Inference {
     /// Puts `table` in force.
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
-        Self { table: ArcSwap::from_pointee(table), memory: Arc::new(Semaphore::new(Limits::INFERENCE_KIB)) }
+        Self { table: ArcSwap::from_pointee(table), memory: Shares::new(Limits::INFERENCE_KIB) }
     }
 
     /// The routes in force.

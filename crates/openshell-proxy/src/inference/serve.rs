@@ -13,7 +13,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use openshell_policy::inference::Backend;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::OwnedSemaphorePermit;
+
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
@@ -35,6 +35,7 @@ use crate::record::{Outcome, Record};
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 use crate::relay::http1::{self, Session};
 use crate::relay::services::Services;
+use crate::shares::Share;
 use crate::target::{Origin, Scheme, Target};
 
 /// Server of one client's requests for models.
@@ -177,14 +178,14 @@ impl Models<'_> {
             Method::GET if !body.is_end_stream() => return Err(Refusal::bad_request("a GET has no body")),
             Method::GET => (Bytes::new(), None),
             _ => {
-                let read = timeout(Limits::INFERENCE_BODY, self.read(body, table.max_request_bytes)).await;
+                let read = self.read(body, table.max_request_bytes);
+                let read = timeout(Limits::INFERENCE_BODY, read).await;
                 read.map_err(|_| Refusal::bad_request(LATE))??
             }
         };
         let leaks = self.services.leaks.watch(&self.services.vault.load(), record, None);
         if let Some(leaks) = leaks {
-            let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
-            leaks.whole_of(body.clone(), program).await.map_err(Refusal::of_model)?;
+            leaks.whole_of(body.clone(), record.program()).await.map_err(Refusal::of_model)?;
         }
         let mut unreachable = None;
         for route in table.serving(call.interface) {
@@ -221,17 +222,25 @@ impl Models<'_> {
         Ok((call, target))
     }
 
+    /// Whose share of the memory a request takes: its program's, or that of all programs that the policy does not list.
+    fn sharer(&self) -> &str {
+        let program = self.caller.as_ref().map(|caller| &*caller.program);
+        let listed = program.filter(|program| self.services.authorizer.policy.load().lists(program));
+        listed.map_or("", |program| &program.executable)
+    }
+
     /// Reads the body of a request, within `most` bytes and the memory of all such requests.
-    async fn read(&self, mut body: Incoming, most: usize) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+    async fn read(&self, mut body: Incoming, most: usize) -> Result<(Bytes, Option<Share>), Refusal> {
         let too_large = || Refusal::inference_request_too_large(most);
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
         // With a known length all memory is acquired at once, so no waiting request holds a part of it.
         let mut room = body.size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or(64 * 1024);
-        let permit = Arc::clone(&self.inference.memory).acquire_many_owned(kib(room));
-        let permit = timeout(Limits::INFERENCE_WAIT, permit).await.ok().and_then(Result::ok);
-        let (mut held, mut read) = (permit.ok_or_else(too_many)?, BytesMut::with_capacity(room));
+        let share = (kib(most) as usize).max(Limits::INFERENCE_KIB / 2);
+        let taken = self.inference.memory.take(self.sharer(), kib(room), share);
+        let taken = timeout(Limits::INFERENCE_WAIT, taken).await.ok().and_then(Result::ok);
+        let (mut held, mut read) = (taken.ok_or_else(too_many)?, BytesMut::with_capacity(room));
         loop {
             let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
             let Some(frame) = frame.map_err(|_| Refusal::bad_request(LATE))? else {
@@ -244,8 +253,7 @@ impl Models<'_> {
             }
             if read.len() + data.len() > room {
                 let more = room.max(data.len());
-                let permit = Arc::clone(&self.inference.memory).try_acquire_many_owned(kib(more));
-                held.merge(permit.map_err(|_| too_many())?);
+                held.grow(kib(more)).map_err(|_| too_many())?;
                 room += more;
             }
             read.extend_from_slice(&data);
@@ -467,7 +475,7 @@ mod tests {
         models.serve(near, None).await;
         assert_eq!(audit.decisions(), ["bad_request"]);
         let all = u32::try_from(Limits::INFERENCE_KIB).unwrap();
-        let _held = inference.memory.acquire_many(all).await.unwrap();
+        let _held = inference.memory.take("/other", all, Limits::INFERENCE_KIB).await.unwrap();
         assert_refused(served(&inference, &chat("{}")).await, 503, "limit_reached");
     }
 

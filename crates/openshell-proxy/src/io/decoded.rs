@@ -12,7 +12,8 @@ use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
 use compression_codecs::zstd::params::DParameter;
 use compression_codecs::{BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
+
+use crate::quota::QuotaGuard;
 
 /// Bytes that are decoded at once.
 const PART: usize = 16 * 1024;
@@ -72,13 +73,13 @@ pub struct Decoded<B> {
     has_more: bool,
     trailers: Option<Frame<Bytes>>,
     is_over: bool,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<QuotaGuard>,
 }
 
 impl<B> Decoded<B> {
     /// Wraps `body`, which is decoded if `coding` is given; keeps `place` until it is dropped.
     #[must_use]
-    pub fn new(body: B, coding: Option<(ContentCoding, OwnedSemaphorePermit)>) -> Self {
+    pub fn new(body: B, coding: Option<(ContentCoding, QuotaGuard)>) -> Self {
         let (coding, place) = coding.unzip();
         let input = Bytes::new();
         let (is_within, has_more, is_over) = (false, false, false);

@@ -14,11 +14,11 @@ use crate::credentials::vault::{Credential, Vault};
 use crate::denial::refusal::Refusal;
 use crate::leaks::own_secrets::OwnSecrets;
 use crate::leaks::scan::Scan;
-use crate::leaks::turns::Turns;
 use crate::limits::Limits;
 use crate::needles::{Kind, Needles, Sought, Value};
 use crate::placeholder;
 use crate::record::{Record, SecretFinding};
+use crate::shares::Shares;
 use crate::target::Target;
 
 /// Handling of secrets in requests.
@@ -34,14 +34,15 @@ pub enum LeakMode {
 }
 
 /// Detector of one sandbox.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LeakDetector {
     mode: LeakMode,
     own: ArcSwap<OwnSecrets>,
     prepared: ArcSwapOption<Prepared>,
     /// Names of secrets with the hosts that they were reported for.
     reported: Mutex<HashSet<(String, String)>>,
-    turns: Turns,
+    /// Turns for searches of large texts.
+    turns: Shares,
 }
 
 /// A search for the credentials of one vault, and the supervisor's own secrets.
@@ -71,11 +72,18 @@ pub struct LeakWatch {
     blocks: bool,
 }
 
+impl Default for LeakDetector {
+    fn default() -> Self {
+        Self::new(LeakMode::default())
+    }
+}
+
 impl LeakDetector {
     /// Creates a detector.
     #[must_use]
     pub fn new(mode: LeakMode) -> Self {
-        Self { mode, ..Self::default() }
+        let (own, prepared) = (ArcSwap::default(), ArcSwapOption::default());
+        Self { mode, own, prepared, reported: Mutex::default(), turns: Shares::new(Limits::LARGE_SEARCHES) }
     }
 
     /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if secrets are not searched for.
@@ -179,7 +187,7 @@ impl LeakWatch {
         if text.len() <= Limits::SEARCHED_BYTES {
             return self.whole(&text);
         }
-        let turn = self.detector.turns.next(program).await.map_err(|error| Refusal::engine(error.to_string()))?;
+        let turn = self.detector.turns.take(program, 1, 1).await.map_err(|error| Refusal::engine(error.to_string()))?;
         let search = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             self.whole(&text)

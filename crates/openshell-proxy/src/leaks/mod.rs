@@ -6,7 +6,6 @@
 pub mod detector;
 mod own_secrets;
 pub mod scan;
-mod turns;
 pub mod websocket;
 
 #[cfg(test)]

@@ -16,9 +16,10 @@ use tracing::debug;
 
 use crate::authorize::connection::Connection;
 use crate::credentials::inject::inject;
-use crate::credentials::redact::{longest, redact};
+use crate::credentials::redact::redact;
 use crate::credentials::searchable::searchable;
-use crate::credentials::vault::{Credential, CurrentVault, Vault};
+use crate::credentials::vault::{CurrentVault, Vault};
+use crate::credentials::watched::Watched;
 use crate::denial::refusal::Refusal;
 use crate::http::body::{ResponseBody, boxed};
 use crate::http::head;
@@ -71,7 +72,7 @@ pub struct Secrets {
     /// Credentials for placeholders.
     pub vault: Arc<Vault>,
     /// Credentials that the response is searched for.
-    pub watched: Vec<Arc<Credential>>,
+    pub watched: Watched,
 }
 
 impl Secrets {
@@ -229,16 +230,14 @@ impl Exchange<'_> {
                     leaks.as_mut().map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
                     searched.clone_from(&leaks);
                     let searches = Searches { placeholders: !vault.is_empty(), leaks, report: report.clone() };
-                    let program = record.subject().caller.as_ref().map(|caller| caller.program.executable.as_str());
-                    let room = |bytes| self.services.memory.prefetching(program.unwrap_or("-"), bytes);
+                    let room = |bytes| self.services.memory.prefetching(record.program(), bytes);
                     body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await?
                 }
                 Unsent::Replay(body) => body,
             };
             // As they are now: they may have changed while the body was prefetched.
             let Secrets { vault, watched } = source.secrets();
-            let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
-            let room = self.services.memory.searching(program, longest(&watched))?;
+            let room = self.services.memory.searching(record.program(), watched.longest())?;
             let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());
             let mut request = request.map_err(Refusal::target)?;
             if source.upstream().is_shared() {
@@ -267,9 +266,10 @@ impl Exchange<'_> {
                     return Ok(match watched.is_empty() {
                         true => response.map(boxed),
                         false => {
-                            let response = searchable(response, &self.services.memory, must_be_searched)?;
+                            let response =
+                                searchable(response, &self.services.memory, record.program(), must_be_searched)?;
                             let finding = record.echo(watched.iter().map(|credential| credential.name()));
-                            redact(response, &watched, finding, is_grpc_call).map(|body| boxed(body.holding(room)))
+                            redact(response, watched, finding, is_grpc_call).map(|body| boxed(body.holding(room)))
                         }
                     });
                 }
@@ -365,6 +365,7 @@ mod tests {
     use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
     use crate::authorize::connection::Connection;
     use crate::credentials::vault::Vault;
+    use crate::credentials::watched::Watched;
     use crate::denial::refusal::Refusal;
     use crate::http::body::ResponseBody;
     use crate::http::target::RequestTarget;
@@ -417,7 +418,7 @@ mod tests {
         }
 
         fn secrets(&self) -> Secrets {
-            Secrets { vault: Arc::new(Vault::default()), watched: Vec::new() }
+            Secrets { vault: Arc::new(Vault::default()), watched: Watched::default() }
         }
 
         fn remedy(&self) -> Remedy {

@@ -1,13 +1,14 @@
-use super::{Forms, Matcher};
+use super::{Forms, Matcher, SecretSearch};
 
 /// `parts` with each byte of what is found as `*`.
 fn masked(secret: &str, parts: &[&[u8]]) -> String {
     let forms = Forms::of(secret.as_bytes());
-    let (mut matcher, mut at) = (Matcher::new(&forms), 0);
+    let search = SecretSearch::new(std::iter::once(&forms));
+    let (mut matcher, mut at) = (Matcher::default(), 0);
     let mut text = parts.concat();
     let mut places = Vec::new();
     for part in parts {
-        matcher.push(&forms, part, at, |place| places.push(place));
+        matcher.push(&search, part, at, |_, place| places.push(place));
         at += part.len();
     }
     places.into_iter().for_each(|place| text[place].fill(b'*'));
@@ -132,5 +133,46 @@ fn what_only_looks_like_an_escape_hides_nothing() {
         for parts in [vec![text.as_bytes()], bytes] {
             assert_eq!(masked("hunter2", &parts), expected, "{text}");
         }
+    }
+}
+
+#[test]
+fn base64_is_found_across_the_ends_of_its_lines_and_plain_text_is_not() {
+    let secret = "s3cret-value-of-some-length-42";
+    let encoded = "b25lIHMzY3JldC12YWx1ZS1vZi1zb21lLWxlbmd0aC00MiB0d28=";
+    for end in ["\n", "\r\n", r"\n", r"\r\n", "\n\n\n\n\n\n\n\n"] {
+        for line in 1..encoded.len() {
+            let lines: Vec<_> =
+                encoded.as_bytes().chunks(line).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            let text = format!("\"{}\"", lines.join(end));
+            let masked = masked(secret, &[text.as_bytes()]);
+            let left: String = masked.replace(r"\n", "").replace(r"\r", "");
+            let left: String = left.chars().filter(|byte| byte.is_ascii_alphanumeric()).collect();
+            assert!(left.len() <= 13, "lines of {line} with {end:?}: {masked}");
+        }
+    }
+    assert_eq!(masked("hunter2", &[b"hun\nter2"]), "hun\nter2");
+}
+
+#[test]
+fn one_pass_finds_the_secrets_of_all_and_names_them() {
+    let secrets = ["hunter2", "ter2-and-more", "hunter2", "2"];
+    let forms = secrets.map(|secret| Forms::of(secret.as_bytes()));
+    let search = SecretSearch::new(forms.iter());
+    let mut found = Vec::new();
+    Matcher::default().push(&search, b"<hunter%32-and-more>", 0, |index, place| found.push((index, place)));
+    found.sort_by_key(|(index, place)| (*index, place.start));
+    found.dedup();
+    assert_eq!(found, [(0, 1..10), (1, 4..19), (2, 1..10), (3, 7..10), (3, 9..10)]);
+}
+
+#[test]
+fn a_secret_is_found_in_utf_32() {
+    for order in [u32::to_le_bytes, u32::to_be_bytes] {
+        let text: Vec<u8> = "\u{feff}<hunter2>".chars().flat_map(|character| order(u32::from(character))).collect();
+        let forms = Forms::of(b"hunter2");
+        let mut found = Vec::new();
+        Matcher::default().push(&SecretSearch::new(std::iter::once(&forms)), &text, 0, |_, place| found.push(place));
+        assert!(found.iter().any(|place| place.len() >= 25), "{found:?}");
     }
 }

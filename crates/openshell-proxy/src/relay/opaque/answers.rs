@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use crate::authorize::connection::Connection;
-use crate::credentials::redact::{Scrubber, longest};
+use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
 use crate::io::delegate::delegate_async_write;
 use crate::limits::Limits;
@@ -98,15 +98,15 @@ impl Mask {
     /// # Errors
     /// There is no memory for what is held back.
     pub fn of(services: &Services, connection: &Connection) -> Result<Option<Self>, Refusal> {
-        let credentials = services.vault.watched(&connection.target().host);
-        if credentials.is_empty() {
+        let watched = services.vault.watched(&connection.target().host);
+        if watched.is_empty() {
             return Ok(None);
         }
         let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
-        let finding = record.echo(credentials.iter().map(|credential| credential.name()));
+        let finding = record.echo(watched.iter().map(|credential| credential.name()));
         record.left_to_requests();
-        let room = services.memory.searching(&connection.caller().program.executable, longest(&credentials))?;
-        Ok(Some(Self { scrubber: Scrubber::new(credentials), finding: Some(finding), _room: room }))
+        let room = services.memory.searching(&connection.caller().program.executable, watched.longest())?;
+        Ok(Some(Self { scrubber: Scrubber::new(watched), finding: Some(finding), _room: room }))
     }
 
     fn push(&mut self, part: Bytes) -> Bytes {

@@ -1,0 +1,239 @@
+//! Search for many texts at once, in a text that arrives in parts (Aho, Corasick 1975). Written here because it holds secrets, which
+//! are overwritten when it is dropped.
+
+use std::collections::VecDeque;
+
+use aho_corasick::packed;
+use zeroize::Zeroizing;
+
+/// Bytes of a pattern that are searched for where none has begun.
+const BEGIN: usize = 3;
+
+/// Most of these that are searched for at once.
+const BEGINS: usize = 64;
+
+/// A place in the tree of patterns: what the last bytes of a text match. The first one is its root, where they match nothing.
+pub(super) type State = u32;
+
+pub(super) const ROOT: State = 0;
+
+/// Texts to be searched for.
+pub(super) struct Patterns {
+    nodes: Vec<Node>,
+    /// The byte that leads to each node.
+    bytes: Zeroizing<Vec<u8>>,
+    /// Nodes below the root, by their bytes.
+    first: Vec<State>,
+    patterns: Vec<Pattern>,
+    begins: Option<packed::Searcher>,
+    longest: usize,
+}
+
+/// A node of the tree. The root stands for no node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// The first of the nodes below.
+    child: State,
+    /// The next node below the same one.
+    sibling: State,
+    /// The longest other text in the tree that this one ends with.
+    suffix: State,
+    /// The longest text that this one ends with, or is, which is a pattern.
+    ends: State,
+    /// The pattern that it is, counted from one.
+    pattern: usize,
+}
+
+/// A pattern that was found.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    /// Its bytes.
+    pub(super) length: usize,
+    /// Whose it is.
+    pub(super) owners: Vec<Owner>,
+}
+
+/// Owner of a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    /// Index of the credential.
+    pub(super) credential: usize,
+    /// True for a form in Base64.
+    pub(super) is_base64: bool,
+}
+
+impl std::fmt::Debug for Patterns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Patterns").field("patterns", &self.patterns.len()).finish_non_exhaustive()
+    }
+}
+
+impl Patterns {
+    /// Prepares the search for `texts`, none of which is empty.
+    pub(super) fn new(texts: &[(&[u8], Owner)]) -> Self {
+        let mut patterns = Self {
+            nodes: vec![Node::default()],
+            bytes: Zeroizing::new(vec![0]),
+            first: vec![ROOT; 256],
+            patterns: Vec::new(),
+            begins: None,
+            longest: 0,
+        };
+        // So that the bytes are never moved, which would leave a copy behind.
+        patterns.bytes.reserve_exact(texts.iter().map(|(text, _)| text.len()).sum());
+        let mut begins: Vec<&[u8]> = Vec::new();
+        for (text, owner) in texts.iter().filter(|(text, _)| !text.is_empty()) {
+            patterns.add(text, *owner);
+            begins.push(text.get(..BEGIN).unwrap_or(text));
+        }
+        patterns.link();
+        begins.sort_unstable();
+        begins.dedup();
+        if begins.len() <= BEGINS {
+            let config = packed::Config::new().match_kind(packed::MatchKind::LeftmostFirst).clone();
+            patterns.begins = config.builder().extend(begins).build();
+        }
+        patterns
+    }
+
+    /// Bytes of the longest pattern.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn add(&mut self, text: &[u8], owner: Owner) {
+        self.longest = self.longest.max(text.len());
+        let mut state = ROOT;
+        for byte in text {
+            state = match self.below(state, *byte) {
+                ROOT => self.grow(state, *byte),
+                below => below,
+            };
+        }
+        let next = self.patterns.len() + 1;
+        let Some(node) = self.nodes.get_mut(state as usize) else { return };
+        if node.pattern == 0 {
+            node.pattern = next;
+            self.patterns.push(Pattern { length: text.len(), owners: Vec::new() });
+        }
+        let pattern = self.patterns.get_mut(node.pattern - 1);
+        pattern.into_iter().for_each(|pattern| pattern.owners.push(owner));
+    }
+
+    /// Adds a node below `state`.
+    fn grow(&mut self, state: State, byte: u8) -> State {
+        let new = State::try_from(self.nodes.len()).unwrap_or(ROOT);
+        let sibling = match state {
+            ROOT => ROOT,
+            _ => self.node(state).child,
+        };
+        self.nodes.push(Node { sibling, ..Node::default() });
+        self.bytes.push(byte);
+        if state == ROOT {
+            self.first.get_mut(usize::from(byte)).into_iter().for_each(|first| *first = new);
+        } else {
+            self.nodes.get_mut(state as usize).into_iter().for_each(|node| node.child = new);
+        }
+        new
+    }
+
+    /// Links each node, those next to the root first.
+    fn link(&mut self) {
+        let mut waiting: VecDeque<_> = self.first.iter().copied().filter(|state| *state != ROOT).collect();
+        while let Some(state) = waiting.pop_front() {
+            let node = self.node(state);
+            let ends = if node.pattern > 0 { state } else { self.node(node.suffix).ends };
+            self.nodes.get_mut(state as usize).into_iter().for_each(|node| node.ends = ends);
+            let mut child = node.child;
+            while child != ROOT {
+                let suffix = self.step(node.suffix, self.byte(child));
+                self.nodes.get_mut(child as usize).into_iter().for_each(|child| child.suffix = suffix);
+                waiting.push_back(child);
+                child = self.node(child).sibling;
+            }
+        }
+    }
+
+    fn node(&self, state: State) -> Node {
+        self.nodes.get(state as usize).copied().unwrap_or_default()
+    }
+
+    fn byte(&self, state: State) -> u8 {
+        self.bytes.get(state as usize).copied().unwrap_or_default()
+    }
+
+    /// The node that `byte` leads to from `state`, or the root.
+    fn below(&self, state: State, byte: u8) -> State {
+        if state == ROOT {
+            return self.first.get(usize::from(byte)).copied().unwrap_or(ROOT);
+        }
+        let mut child = self.node(state).child;
+        while child != ROOT && self.byte(child) != byte {
+            child = self.node(child).sibling;
+        }
+        child
+    }
+
+    /// The state after `byte`.
+    pub(super) fn step(&self, mut state: State, byte: u8) -> State {
+        loop {
+            let below = self.below(state, byte);
+            if below != ROOT || state == ROOT {
+                return below;
+            }
+            state = self.node(state).suffix;
+        }
+    }
+
+    /// The patterns that end in `state`.
+    pub(super) fn ending(&self, state: State) -> impl Iterator<Item = &Pattern> {
+        let mut next = self.node(state).ends;
+        std::iter::from_fn(move || {
+            let node = self.node(next);
+            let pattern = self.patterns.get(node.pattern.checked_sub(1)?)?;
+            next = self.node(node.suffix).ends;
+            Some(pattern)
+        })
+    }
+
+    /// Offset from `from` on of the next place in `text` where a pattern may begin: near the end that is the next one.
+    pub(super) fn next_begin(&self, text: &[u8], from: usize) -> usize {
+        let near_end = text.len().saturating_sub(BEGIN - 1).max(from);
+        match &self.begins {
+            Some(begins) => {
+                begins.find_in(text, (from..text.len()).into()).map_or(near_end, |found| found.start()).min(near_end)
+            }
+            None => from,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Owner, Patterns, ROOT};
+
+    #[test]
+    fn all_patterns_are_found_that_end_at_each_place_of_a_text() {
+        let texts = ["he", "she", "his", "hers", "e", "abab", "bab", "abab"];
+        let owner = |credential| Owner { credential, is_base64: false };
+        let all = texts.iter().enumerate().map(|(index, text)| (text.as_bytes(), owner(index)));
+        let patterns = Patterns::new(&all.collect::<Vec<_>>());
+        for text in ["ushers", "ahishers", "abababab", "xhershe", ""] {
+            let (mut state, mut found) = (ROOT, Vec::new());
+            for (at, byte) in text.bytes().enumerate() {
+                state = patterns.step(state, byte);
+                let ending = patterns.ending(state);
+                found.extend(ending.flat_map(|pattern| pattern.owners.iter()).map(|owner| (at + 1, owner.credential)));
+            }
+            let mut expected: Vec<_> = (1..=text.len())
+                .flat_map(|end| (0..texts.len()).map(move |index| (end, index)))
+                .filter(|(end, index)| text[..*end].ends_with(texts[*index]))
+                .collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{text}");
+        }
+        assert_eq!(patterns.next_begin(b"0123456789she", 0), 10);
+        assert_eq!(patterns.next_begin(b"0123456789ab", 0), 10);
+    }
+}

@@ -1,0 +1,87 @@
+//! A resource that is waited for, with a share for each program, so that none keeps it from the others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError};
+
+/// The resource.
+#[derive(Debug)]
+pub struct Shares {
+    all: Arc<Semaphore>,
+    programs: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// An amount taken by a program; dropping it returns the amount.
+#[derive(Debug)]
+pub struct Share {
+    own: OwnedSemaphorePermit,
+    all: OwnedSemaphorePermit,
+}
+
+impl Shares {
+    /// Creates a resource of so much.
+    #[must_use]
+    pub fn new(all: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), programs: Mutex::default() }
+    }
+
+    /// Waits for `amount` for `program`, which may have `most` at once: for its others first, and then for those of all.
+    ///
+    /// # Errors
+    /// None, as the resource is never closed.
+    pub async fn take(&self, program: &str, amount: u32, most: usize) -> Result<Share, AcquireError> {
+        let own = self.of(program, most).acquire_many_owned(amount).await?;
+        let all = Arc::clone(&self.all).acquire_many_owned(amount).await?;
+        Ok(Share { own, all })
+    }
+
+    fn of(&self, program: &str, most: usize) -> Arc<Semaphore> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = programs.get(program).and_then(Weak::upgrade) {
+            return own;
+        }
+        // A workload may run any number of programs.
+        programs.retain(|_, own| own.strong_count() > 0);
+        let own = Arc::new(Semaphore::new(most));
+        programs.insert(program.to_owned(), Arc::downgrade(&own));
+        own
+    }
+}
+
+impl Share {
+    /// Takes `amount` more, without waiting for it.
+    ///
+    /// # Errors
+    /// There is not so much left, for the program or for all.
+    pub fn grow(&mut self, amount: u32) -> Result<(), TryAcquireError> {
+        let own = Arc::clone(self.own.semaphore()).try_acquire_many_owned(amount)?;
+        let all = Arc::clone(self.all.semaphore()).try_acquire_many_owned(amount)?;
+        self.own.merge(own);
+        self.all.merge(all);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::Shares;
+
+    #[test]
+    fn a_program_that_has_its_share_leaves_the_rest_to_the_others() {
+        let shares = Shares::new(4);
+        let take = |program, amount| shares.take(program, amount, 2).now_or_never().map(Result::unwrap);
+        let first = take("/a", 2).unwrap();
+        assert!(take("/a", 1).is_none());
+        let mut other = take("/b", 1).unwrap();
+        assert!(other.grow(2).is_err() && other.grow(1).is_ok());
+        assert!(take("/c", 1).is_none(), "all is taken");
+        drop(first);
+        assert!(take("/c", 1).is_some() && take("/a", 2).is_some());
+        drop(other);
+        drop(take("/d", 1));
+        assert_eq!(shares.programs.lock().unwrap().len(), 1, "nothing is kept of programs that have nothing");
+    }
+}
