@@ -278,6 +278,13 @@ some_reading_matches(rule) if {
 	glob.match(lower(rule.path), ["/"], lower(path))
 }
 
+# The same with letters that have several forms in one.
+some_reading_matches(rule) if {
+	not rule.case_sensitive
+	some path in input.request.caseless_readings
+	glob.match(lower(rule.path), ["/"], path)
+}
+
 some_reading_matches(rule) if {
 	rule.case_sensitive
 	some path in readings

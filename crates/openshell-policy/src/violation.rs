@@ -200,6 +200,8 @@ pub enum ViolationKind {
     WordEmpty,
     #[error("the route has no protocols")]
     NoInterfaces,
+    #[error("`{0}` does not say who runs tools: `any` or `local`")]
+    ToolsUnknown(String),
     #[error("exactly one of `api_key`, `api_key_env` and `api_key_file` says where the key is")]
     KeySource,
     #[error("expected a whole number of seconds, from 1 to 86400")]

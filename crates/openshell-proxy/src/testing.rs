@@ -10,7 +10,7 @@ use hyper::http::request::Parts;
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, Event, Way};
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{Backend, Budget, KeySource, Provider, RouteSpec, Timeouts};
+use openshell_policy::inference::{Backend, Budget, KeySource, Provider, RouteSpec, Timeouts, Tools};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{Action, Door, EndedBy};
@@ -224,6 +224,7 @@ pub(crate) fn head(request: Request<()>) -> Parts {
 /// A route to `backend` for chat completions, with `budget` and `key`.
 pub(crate) fn route(backend: &str, budget: Budget, key: &str) -> Route {
     let spec = RouteSpec {
+        tools: Tools::default(),
         name: backend.to_owned(),
         backend: Backend::parse(backend).unwrap(),
         model: "model-of-the-route".to_owned(),

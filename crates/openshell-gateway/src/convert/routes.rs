@@ -2,7 +2,7 @@
 
 use openshell_policy::credential::check_secret;
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{Backend, Budget, KeySource, MAX_ROUTES, Provider, RouteSpec, Timeouts};
+use openshell_policy::inference::{Backend, Budget, KeySource, MAX_ROUTES, Provider, RouteSpec, Timeouts, Tools};
 use openshell_policy::secret::Secret;
 
 use crate::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
@@ -63,6 +63,7 @@ fn route(route: ResolvedRoute) -> Result<RouteSpec, String> {
     };
     let first_byte = if route.timeout_secs == 0 { FIRST_BYTE } else { route.timeout_secs.min(LONGEST) };
     Ok(RouteSpec {
+        tools: Tools::default(),
         name: route.name,
         backend,
         model: route.model_id,

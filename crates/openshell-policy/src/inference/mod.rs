@@ -91,6 +91,16 @@ impl Backend {
     }
 }
 
+/// Who runs the tools of a route's requests, and fetches what they refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tools {
+    /// Whoever the request says: a provider may call hosts for it that no policy judges.
+    #[default]
+    Any,
+    /// The client alone.
+    Local,
+}
+
 /// Source of a route's API key.
 #[derive(Debug)]
 pub enum KeySource {
@@ -143,6 +153,8 @@ pub struct RouteSpec {
     pub provider: Provider,
     /// Served interfaces, at least one.
     pub interfaces: BTreeSet<Interface>,
+    /// Who runs the tools of its requests.
+    pub tools: Tools,
     /// Source of the API key.
     pub key: KeySource,
     /// Timeouts.

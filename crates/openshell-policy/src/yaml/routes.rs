@@ -7,7 +7,7 @@ use crate::credential::check_secret;
 use crate::inference::interface::Interface;
 use crate::inference::{
     Backend, Budget, DEFAULT_REQUEST_BYTES, KeySource, MAX_REQUEST_BYTES, MAX_ROUTES, Provider, RouteFile, RouteSpec,
-    Timeouts,
+    Timeouts, Tools,
 };
 use crate::secret::Secret;
 use crate::violation::ViolationKind;
@@ -41,6 +41,7 @@ const KEYS: &[&str] = &[
     "model",
     "provider_type",
     "protocols",
+    "tools",
     "api_key",
     "api_key_env",
     "api_key_file",
@@ -63,6 +64,7 @@ fn route(reader: &mut Reader, at: &At<'_>) -> Option<RouteSpec> {
     let interfaces = required(reader, "protocols").and_then(|at| interfaces(reader, &at));
     let provider = fields.take("provider_type").and_then(|at| reader.text(&at, |text| Ok(Provider::named(text))));
     let key = key(reader, at, &mut fields, backend == Some(Backend::Mock));
+    let tools = fields.take("tools").and_then(|at| reader.text(&at, tools));
     let timeouts = fields.take("timeouts").and_then(|at| timeouts(reader, &at)).unwrap_or_default();
     let budget = fields.take("budget").and_then(|at| budget(reader, &at)).unwrap_or_default();
     Some(RouteSpec {
@@ -71,10 +73,19 @@ fn route(reader: &mut Reader, at: &At<'_>) -> Option<RouteSpec> {
         model: model?,
         provider: provider.unwrap_or_default(),
         interfaces: interfaces?,
+        tools: tools.unwrap_or_default(),
         key: key?,
         timeouts,
         budget,
     })
+}
+
+fn tools(word: &str) -> Result<Tools, ViolationKind> {
+    match word {
+        "any" => Ok(Tools::Any),
+        "local" => Ok(Tools::Local),
+        other => Err(ViolationKind::ToolsUnknown(other.to_owned())),
+    }
 }
 
 fn word(text: &str) -> Result<String, ViolationKind> {

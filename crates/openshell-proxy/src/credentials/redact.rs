@@ -13,6 +13,7 @@ use hyper::{Response, StatusCode};
 use crate::credentials::matcher::Matcher;
 use crate::credentials::watched::Watched;
 use crate::http::head;
+use crate::io::pace::Paced;
 use crate::quota::QuotaGuard;
 use crate::record::LeakFinding;
 
@@ -211,7 +212,7 @@ fn masked(text: &[u8], masks: impl Iterator<Item = bool>) -> Bytes {
 /// Body of a response, with secrets masked.
 #[derive(Debug)]
 pub struct Scrubbed<B> {
-    body: B,
+    body: Paced<B>,
     scrubber: Scrubber,
     /// Trailers after the last of the text.
     trailers: Option<Frame<Bytes>>,
@@ -263,7 +264,14 @@ pub fn redact<B>(
     if is_found {
         finding.take().into_iter().for_each(LeakFinding::report);
     }
-    response.map(|body| Scrubbed { body, scrubber, trailers: None, is_over: false, finding, _room: None })
+    response.map(|body| Scrubbed {
+        body: Paced::new(body),
+        scrubber,
+        trailers: None,
+        is_over: false,
+        finding,
+        _room: None,
+    })
 }
 
 /// Masks secrets in values, and removes fields with secrets in their names. Content-Length stays.
@@ -291,7 +299,10 @@ where
         let this = self.get_mut();
         while !this.is_over {
             let (clean, is_found) = match ready!(Pin::new(&mut this.body).poll_frame(cx)?).map(Frame::into_data) {
-                Some(Ok(data)) => this.scrubber.push(data),
+                Some(Ok(data)) => {
+                    let scrubber = &mut this.scrubber;
+                    this.body.pace.measure(data.len(), || scrubber.push(data))
+                }
                 Some(Err(other)) => {
                     let mut other = other;
                     let is_found = other.trailers_mut().is_some_and(|trailers| scrub_headers(&this.scrubber, trailers));

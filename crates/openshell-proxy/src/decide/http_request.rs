@@ -7,7 +7,7 @@ use regorus::Value;
 use serde_json::json;
 
 use crate::denial::refusal::Refusal;
-use crate::http::target::{RequestTarget, TargetError, decoded, folded};
+use crate::http::target::{RequestTarget, TargetError, decoded, folded, without_case};
 
 /// Parts of requests that the rules of a connection read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,24 +78,32 @@ impl HttpRequest {
         let form = |path: &str| {
             let readings = if reads.readings { readings(path) } else { Vec::new() };
             let method = self.method.as_str();
-            Value::from(json!({ "method": method, "path": path, "readings": readings, "query_params": parameters }))
+            let caseless: Vec<_> = readings.iter().map(|reading| without_case(reading)).collect();
+            Value::from(json!({
+                "method": method,
+                "path": path,
+                "readings": readings,
+                "caseless_readings": caseless,
+                "query_params": parameters,
+            }))
         };
         Ok((form(self.target.path()), self.target.without_parameters().map(form)))
     }
 }
 
-/// Readings of the canonical `path` by servers: as it is; percent-decoded; and decoded without parameters and without
-/// dots and blanks at the ends of segments. Repeated slashes are folded, and each reading is given with and without a
-/// slash at its end.
+/// Readings of the canonical `path` by servers: as it is; percent-decoded, also twice; and decoded without parameters and without
+/// blanks around segments and dots at their ends. Repeated slashes are folded, and each reading is given with and without a slash at its
+/// end.
 fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
     let whole = decoded(path);
+    let twice = decoded(&whole);
     let bare = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
-        name.trim_end_matches([' ', '.']).to_owned()
+        name.trim_start().trim_end_matches(|last: char| last == '.' || last.is_whitespace()).to_owned()
     };
-    let bare: Vec<_> = whole.split('/').map(bare).collect();
-    for reading in [path.to_owned(), folded(&whole), folded(&bare.join("/"))] {
+    let bare = |path: &str| path.split('/').map(bare).collect::<Vec<_>>().join("/");
+    for reading in [path.to_owned(), folded(&whole), folded(&bare(&whole)), folded(&twice), folded(&bare(&twice))] {
         let bare = reading.trim_end_matches('/');
         for reading in [bare.to_owned(), format!("{bare}/")] {
             if !reading.is_empty() && !all.contains(&reading) {

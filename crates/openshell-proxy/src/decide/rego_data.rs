@@ -10,7 +10,7 @@ use openshell_policy::policy::Policy;
 use openshell_policy::process::Identity;
 use serde_json::{Map, Value, json};
 
-use crate::http::target::{decoded, folded};
+use crate::http::target::{decoded, folded, without_case};
 
 /// Builds the data of `policy`: ports as `ports`, presets expanded, absent fields left out, and the targets of binaries
 /// that are symlinks, those of `links`, beside them.
@@ -117,7 +117,8 @@ fn endpoint(endpoint: &Endpoint) -> Value {
 
 fn deny_rule(deny: &DenyRule) -> Value {
     let mut object = http_rule(&deny.rule);
-    object["path"] = json!(readable(deny.rule.path.as_str()));
+    let path = readable(deny.rule.path.as_str());
+    object["path"] = json!(if deny.case_sensitive { path } else { without_case(&path) });
     if deny.case_sensitive {
         object["case_sensitive"] = json!(true);
     }

@@ -211,16 +211,16 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
         }
         rest = after;
     }
-    std::str::from_utf8(&decoded).map_err(|_| TargetError::Text)?;
+    let plain = std::str::from_utf8(&decoded).map_err(|_| TargetError::Text)?;
     // A server that decodes once more would read another path.
     let mut escapes = decoded.split(|byte| *byte == b'%').skip(1);
     if escapes.any(|after| escaped(after).is_ok_and(|(byte, _)| changes_paths(byte))) {
         return Err(TargetError::Twice);
     }
     let is_dots = |part: &str| matches!(part, "." | "..");
-    // Some servers cut blanks off.
-    let hides_dots = |part| is_dots(without_parameters(part).trim_start_matches("%20").trim_end_matches("%20"));
-    let has_hidden_dots = text.split("%2F").any(hides_dots);
+    // Some servers cut blanks off, of Unicode too.
+    let hides_dots = |part: &str| is_dots(part.split(';').next().unwrap_or_default().trim());
+    let has_hidden_dots = plain.split('/').any(hides_dots);
     if has_hidden_dots && !is_dots(&text) {
         return Err(TargetError::HiddenDots);
     }
@@ -252,6 +252,15 @@ pub fn decoded(path: &str) -> String {
     }
     // A decoded canonical path is UTF-8.
     String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns `text` with letters in one form that have several: those of either case, and what some servers take for one of them (Unicode
+/// Standard §5.18, Case Folding; both Turkish i are that of ASCII).
+#[must_use]
+pub fn without_case(text: &str) -> String {
+    let plain = |character: char| if matches!(character, 'İ' | 'ı') { 'i' } else { character };
+    let lower = text.chars().map(plain).flat_map(char::to_lowercase);
+    lower.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 /// Replaces each run of slashes in `path` by one.
@@ -386,6 +395,9 @@ mod tests {
             ("/%c0%ae%c0%ae/x", E::Text),
             ("/%e4", E::Text),
             ("/pub/..;/priv", E::HiddenDots),
+            ("/pub/..%C2%A0/priv", E::HiddenDots),
+            ("/pub/%E3%80%80..%09x/..%E2%80%A8", E::Control),
+            ("/pub/..%E2%80%A8", E::HiddenDots),
             ("/pub/.;x=1/priv", E::HiddenDots),
             ("/pub/%2e%2e;/priv", E::HiddenDots),
             ("/pub/..%3b/priv", E::HiddenDots),

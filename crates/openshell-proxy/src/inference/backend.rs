@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, Uri};
-use openshell_policy::inference::Backend;
+use openshell_policy::inference::{Backend, Tools};
+use openshell_policy::reason::ReasonCode;
 use tokio::time::timeout;
 
 use crate::authorize::connection::Connection;
@@ -21,6 +22,7 @@ use crate::inference::api::ApiCall;
 use crate::inference::headers;
 use crate::inference::model::{self, BodyError};
 use crate::inference::route::Route;
+use crate::inference::tools;
 use crate::limits::Limits;
 use crate::record::Record;
 use crate::relay::body::{RequestBody, whole};
@@ -147,6 +149,23 @@ impl UpstreamSource for BackendSource<'_> {
     }
 }
 
+/// Returns `body` as `route` has it.
+fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
+    if route.tools == Tools::Local
+        && let Some(key) = tools::of_provider(&body)
+    {
+        return Err(Refusal::because(
+            ReasonCode::BadRequest,
+            format!("`{key}` in the body has the provider fetch or run something, and the route has `tools: local`"),
+        ));
+    }
+    model::with_model(body, &route.model).map_err(|error| match error {
+        BodyError::NotJson => Refusal::unsupported_encoding(),
+        BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
+        BodyError::NoObject => Refusal::bad_request("the body is no JSON object; send each request by itself"),
+    })
+}
+
 /// A request to one route.
 #[derive(Debug)]
 pub struct BackendRequest<'a> {
@@ -164,24 +183,19 @@ impl BackendRequest<'_> {
     /// Returns `body` with the model of the route.
     ///
     /// # Errors
-    /// The body is not JSON, or names more than one model.
+    /// The body is no JSON object, names more than one model, or asks for tools that the route does not permit.
     pub async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
         if self.call.method() == Method::GET {
             return Ok(body);
         }
-        let model = self.route.model.clone();
-        let rewritten = match body.len() {
-            0..=Limits::REWRITTEN_BYTES => model::with_model(body, &model),
+        let route = Arc::clone(self.route);
+        match body.len() {
+            0..=Limits::REWRITTEN_BYTES => rewritten(&route, body),
             _ => {
-                let work = tokio::task::spawn_blocking(move || model::with_model(body, &model));
+                let work = tokio::task::spawn_blocking(move || rewritten(&route, body));
                 work.await.map_err(|error| Refusal::engine(error.to_string()))?
             }
-        };
-        rewritten.map_err(|error| match error {
-            BodyError::NotJson => Refusal::unsupported_encoding(),
-            BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
-            BodyError::List => Refusal::bad_request("the body is a list; send each request by itself"),
-        })
+        }
     }
 
     /// Builds the request to the backend at `origin`, with paths under `base`.

@@ -11,6 +11,7 @@ pub mod model;
 pub mod route;
 pub mod serve;
 pub mod stream;
+pub mod tools;
 pub mod usage;
 
 use openshell_policy::inference::HOST;

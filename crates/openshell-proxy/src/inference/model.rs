@@ -7,19 +7,18 @@ use bytes::Bytes;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Replaces the model in `body`, if it is a JSON object; other JSON stays as it is, if it has no object in it.
+/// Replaces the model in `body`, a JSON object.
 ///
 /// # Errors
-/// The body is not JSON in UTF-8, names more than one model, or has objects in a list, each of which could name one.
+/// The body is no object of JSON in UTF-8, or names more than one model.
 pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     let Some(spans) = spans(&body) else {
         return match serde_json::from_slice::<IgnoredAny>(&body) {
-            Ok(_) if !body.contains(&b'{') => Ok(body),
-            Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Err(BodyError::List),
+            Ok(_) if !body.trim_ascii_start().starts_with(b"{") => Err(BodyError::NoObject),
             Ok(_) | Err(_) => Err(BodyError::NotJson),
         };
     };
-    if spans.models.len() > 1 {
+    if spans.models.len() > 1 || spans.has_others {
         return Err(BodyError::Ambiguous);
     }
     // A string always has a JSON form.
@@ -50,8 +49,8 @@ pub enum BodyError {
     NotJson,
     /// It names more than one model.
     Ambiguous,
-    /// It is a list of objects.
-    List,
+    /// It is a list, or a value.
+    NoObject,
 }
 
 /// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other than UTF-8 or ASCII.
@@ -83,6 +82,8 @@ struct ModelSpans {
     is_empty: bool,
     /// True if a key is exactly `model`; some parsers ignore case.
     has_exact: bool,
+    /// True if `models` names others, of which a backend may choose.
+    has_others: bool,
     models: Vec<Range<usize>>,
 }
 
@@ -106,10 +107,12 @@ impl<'de> Visitor<'de> for FindModels<'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut found = ModelSpans { start: 0, is_empty: true, has_exact: false, models: Vec::new() };
+        let mut found =
+            ModelSpans { start: 0, is_empty: true, has_exact: false, has_others: false, models: Vec::new() };
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             found.is_empty = false;
             found.has_exact |= key == "model";
+            found.has_others |= key.eq_ignore_ascii_case("models");
             if key.eq_ignore_ascii_case("model") {
                 // `value` borrows from the body.
                 let start = value.get().as_ptr().addr() - self.body.as_ptr().addr();
@@ -156,7 +159,6 @@ mod tests {
             (r#"{"a":1.50, "b":[{"model":"inner"}]}"#, r#"{"model":"m\"1","a":1.50, "b":[{"model":"inner"}]}"#),
             (r#"{"n": 1e400, "model" : {"x": 1} }"#, r#"{"n": 1e400, "model" : "m\"1" }"#),
             (r#"{"mod\u0065l":"x","k":"\u00e4"}"#, r#"{"mod\u0065l":"m\"1","k":"\u00e4"}"#),
-            ("[1]", "[1]"),
             (r#"{"Model":"big"}"#, r#"{"model":"m\"1","Model":"m\"1"}"#),
         ] {
             assert_eq!(with_model(Bytes::from(body), "m\"1").unwrap(), expected, "{body}");
@@ -164,12 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_as_an_object_is_refused() {
-        for body in [r#"{"model":"m","model":"big"}"#, r#"{"model":"m","MODEL":"big"}"#] {
+    fn what_is_no_object_or_names_other_models_is_refused() {
+        for body in
+            [r#"{"model":"m","model":"big"}"#, r#"{"model":"m","MODEL":"big"}"#, r#"{"model":"m","models":["big"]}"#]
+        {
             assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::Ambiguous), "{body}");
         }
-        for body in [r#"[{"model":"big"}]"#, r#" ["x", [{}]]"#] {
-            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::List), "{body}");
+        for body in [r#"[{"model":"big"}]"#, r#" ["x", [{}]]"#, "[1]", "5", "null", r#""model""#] {
+            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::NoObject), "{body}");
         }
         for body in [
             &br#"{"model":"x"} {"#[..],

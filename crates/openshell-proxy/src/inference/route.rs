@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hyper::header::{HeaderValue, InvalidHeaderValue};
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{Backend, Budget, Provider, RouteSpec, SYSTEM_ROUTE};
+use openshell_policy::inference::{Backend, Budget, Provider, RouteSpec, SYSTEM_ROUTE, Tools};
 use openshell_policy::secret::Secret;
 
 use crate::shares::Shares;
@@ -45,6 +45,8 @@ pub struct Route {
     pub provider: Provider,
     /// Interfaces that it serves.
     pub interfaces: BTreeSet<Interface>,
+    /// Who runs the tools of its requests.
+    pub tools: Tools,
     /// Timeouts of the backend.
     pub timeouts: Timeouts,
     /// Header value with the key.
@@ -87,6 +89,7 @@ impl Route {
             model: spec.model,
             provider: spec.provider,
             interfaces: spec.interfaces,
+            tools: spec.tools,
             timeouts: Timeouts {
                 connect: Duration::from_secs(spec.timeouts.connect),
                 first_byte: Duration::from_secs(spec.timeouts.first_byte),

@@ -6,6 +6,7 @@ pub mod decoded;
 pub(crate) mod delegate;
 pub mod lingering;
 pub mod metered;
+pub(crate) mod pace;
 pub mod prefixed;
 pub mod read_ahead;
 pub mod tasks;

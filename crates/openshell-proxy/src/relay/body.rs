@@ -14,6 +14,7 @@ use tokio::time::{Sleep, sleep};
 use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::io::pace::Paced;
 use crate::leaks::detector::LeakWatch;
 use crate::leaks::scan::Scan;
 use crate::limits::Limits;
@@ -83,7 +84,7 @@ struct Scanned {
     /// Guard of the memory for it.
     room: Option<QuotaGuard>,
     trailers: Option<HeaderMap>,
-    rest: CompleteBody,
+    rest: Paced<CompleteBody>,
     placeholders: Option<Scanner>,
     leaks: Option<LeakScan>,
     report: FoundReport,
@@ -250,7 +251,7 @@ pub async fn prefetch(
         first: Bytes::new(),
         room: None,
         trailers: None,
-        rest: body,
+        rest: Paced::new(body),
         placeholders: (!is_encoded && placeholders).then(Scanner::default),
         leaks: leaks.filter(|_| has_body && !is_encoded).map(LeakScan::new),
         report,
@@ -299,7 +300,8 @@ impl Scanned {
             return Err(Unsendable::Placeholder(FoundPlaceholder));
         }
         if let Some(leaks) = &mut self.leaks {
-            frame.data_ref().map_or(Ok(()), |data| leaks.search(data))?;
+            let pace = &mut self.rest.pace;
+            frame.data_ref().map_or(Ok(()), |data| pace.measure(data.len(), || leaks.search(data)))?;
             let trailers = frame.trailers_ref();
             trailers.map_or(Ok(()), |trailers| leaks.watch.fields(trailers)).map_err(Unsendable::secret)?;
         }

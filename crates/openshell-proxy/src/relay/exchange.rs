@@ -338,10 +338,11 @@ impl Exchange<'_> {
     }
 }
 
-/// Returns true for a request with a body whose method gives it no meaning (RFC 9110 §9.3.1), so that servers may leave it unread.
+/// Returns true for a request with a body that is not of a method made to have one (RFC 9110 §9.3, RFC 5789), in upper case: servers may
+/// leave it unread.
 fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
-    let methods = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
-    methods.contains(request.method()) && !request.body().is_end_stream()
+    let methods = [Method::POST, Method::PUT, Method::PATCH];
+    !methods.contains(request.method()) && !request.body().is_end_stream()
 }
 
 /// Waits for `sent` until `deadline`.

@@ -12,6 +12,7 @@ use crate::authorize::connection::Connection;
 use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
 use crate::io::delegate::delegate_async_write;
+use crate::io::pace::Pace;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{LeakFinding, Record};
@@ -125,12 +126,13 @@ pub(super) struct Answers<S> {
     /// What was searched and not read yet.
     ready: Bytes,
     hold: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
     is_over: bool,
 }
 
 impl<S> Answers<S> {
     pub(super) fn new(stream: S, search: AnswerSearch) -> Self {
-        Self { stream, search, ready: Bytes::new(), hold: None, is_over: false }
+        Self { stream, search, ready: Bytes::new(), hold: None, pace: Pace::default(), is_over: false }
     }
 }
 
@@ -139,6 +141,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
         let this = self.get_mut();
         let before = buf.filled().len();
         while this.ready.is_empty() && !this.is_over {
+            ready!(this.pace.poll_turn(cx));
             let read = Pin::new(&mut this.stream).poll_read(cx, buf)?;
             let part = buf.filled().get(before..).unwrap_or_default();
             this.search.scan(part)?;
@@ -147,7 +150,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
                 this.is_over = part.is_empty();
                 this.ready = match this.is_over {
                     true => mask.scrubber.finish(),
-                    false => mask.push(Bytes::copy_from_slice(part)),
+                    false => this.pace.measure(part.len(), || mask.push(Bytes::copy_from_slice(part))),
                 };
                 buf.set_filled(before);
                 this.hold = mask.scrubber.holds_back().then(|| Box::pin(sleep(Limits::MASK_HOLD)));

@@ -27,6 +27,7 @@ use self::answers::Answers;
 use crate::denial::refusal::Refusal;
 use crate::io::coop::CoopBudget;
 use crate::io::metered::{Meter, Side};
+use crate::io::pace::Pace;
 use crate::io::prefixed::Prefixed;
 use crate::limits::Limits;
 
@@ -194,7 +195,8 @@ where
 {
     let moved = Arc::new(AtomicU64::new(0));
     let OpaqueSearch { client: client_search, answers } = search;
-    let mut client = Counted { stream: client, moved: Arc::clone(&moved), search: client_search };
+    let mut client =
+        Counted { stream: client, moved: Arc::clone(&moved), search: client_search, pace: Pace::default() };
     let mut upstream = Answers::new(upstream, answers);
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
@@ -207,16 +209,18 @@ struct Counted<S> {
     stream: S,
     moved: Arc<AtomicU64>,
     search: ClientSearch,
+    pace: Pace,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, moved, search } = self.get_mut();
+        let Self { stream, moved, search, pace } = self.get_mut();
+        ready!(pace.poll_turn(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
         let new = buf.filled().get(before..).unwrap_or_default();
         moved.fetch_add(new.len() as u64, Ordering::Relaxed);
-        search.scan(new)?;
+        pace.measure(new.len(), || search.scan(new))?;
         read
     }
 }
