@@ -304,6 +304,46 @@ fn prompts_are_searched_and_keys_of_clients_are_not() {
     assert_eq!(reported.logged("Secret In A Request").len(), 1, "{}", reported.log);
 }
 
+/// Sends bodies of nothing but beginnings of secrets, and asks for something small meanwhile; prints how many of the former are through.
+const LONG_SEARCHES: &str = "
+import http.client, os, ssl, threading
+sent = []
+def connected(host):
+    name, port = os.environ['HTTP_PROXY'][7:].split(':')
+    if host == 'web.test':
+        return http.client.HTTPConnection(name, int(port), timeout=100), 'http://web.test:8080'
+    models = http.client.HTTPSConnection(name, int(port), timeout=100)
+    models.set_tunnel(host)
+    return models, ''
+def ask(host, method, path, body=None):
+    connection, url = connected(host)
+    connection.request(method, url + path, body)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+def send(host, path, body):
+    ask(host, 'POST', path, body)
+    sent.append(path)
+for _ in range(6):
+    threading.Thread(target=send, args=('web.test', '/upload', b'QUtJQUFC' * (1 << 21))).start()
+    prompt = b'{\"model\": \"' + b'sk-' * (5 << 20) + b'\"}'
+    threading.Thread(target=send, args=('inference.local', '/v1/chat/completions', prompt)).start()
+for _ in range(20):
+    assert ask('web.test', 'GET', '/x')[0] == 200
+    assert ask('inference.local', 'GET', '/v1/models')[0] == 200
+print(len(sent), flush=True)
+os._exit(0)
+";
+
+#[test]
+fn what_takes_long_to_search_holds_up_no_other_request() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let _backend = inference::Backend::start(&lab);
+    let routes = inference::file(&lab, &format!("routes: [{}]", inference::route("ok", "")));
+    let finished = sandbox(&lab, &origin, FULL, &["--inference-routes", &routes]).python(LONG_SEARCHES, &[]);
+    assert_eq!(finished.ok(), "0");
+}
+
 #[test]
 fn a_path_with_a_secret_is_in_no_log_proposal_or_answer() {
     let lab = Lab::with_web();

@@ -37,6 +37,7 @@ mod relay;
 mod reload;
 mod requests;
 mod sdks;
+mod sites;
 mod ssh;
 mod streams;
 mod terminal;
