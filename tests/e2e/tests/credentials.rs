@@ -545,6 +545,27 @@ fn credentials_come_from_a_pipe_as_well() {
 }
 
 #[test]
+fn a_fifo_that_nobody_writes_to_hangs_no_start_and_is_named() {
+    let lab = Lab::with_web();
+    let fifo = lab.folder("pipes").join("left-there");
+    assert_eq!(lab.shell(&format!("mkfifo -m 600 {0} && chown {1} {0}", fifo.display(), lab::host::caller())), "");
+    let fifo = fifo.to_str().unwrap();
+    for flag in ["--credentials", "--inference-routes", "--env-file", "--policy-rules"] {
+        let finished = lab.sandbox(&super::policy("{}")).args(&[flag, fifo]).sh("echo ran");
+        assert!(finished.code() == 1 && finished.stderr.contains("a FIFO, and nobody writes to it"), "{finished:?}");
+        assert!(finished.stderr.contains(fifo), "{finished:?}");
+    }
+    let checked = lab.shell(&format!("{} check {fifo} 2>&1", lab.binary()));
+    assert!(checked.contains("nobody writes to it"), "{checked}");
+    let given = lab.shell(&format!(
+        "{} bash -c '{} check <(sleep 4; echo network_policies: {{}})' 2>&1; echo $?",
+        lab.as_caller(),
+        lab.program_path().display()
+    ));
+    assert!(given.trim_end().ends_with('0'), "{given}");
+}
+
+#[test]
 fn the_example_is_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data");
     let lab = Lab::with_web();

@@ -43,13 +43,13 @@ pub(crate) fn checked(secret: Secret) -> anyhow::Result<Secret> {
 /// # Errors
 /// The file cannot be read, or has more bytes.
 pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, bool)> {
-    let file = input::open(path, phase)?;
-    let metadata = file.metadata()?;
-    let is_private = is_private(&file)?;
+    let input = input::open(path, phase)?;
+    let metadata = input.file().metadata()?;
+    let is_private = is_private(input.file())?;
     // A buffer that grows would leave copies of the secret behind.
     let length = usize::try_from(metadata.len()).unwrap_or(limit).min(limit);
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
-    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    input.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit {
         bail!("it has more than {limit} bytes");
     }
