@@ -54,11 +54,21 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     found.or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(Protocol::Http1))
 }
 
+/// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2), and some of them blanks.
+fn skipped(bytes: &[u8]) -> (&[u8], &[u8]) {
+    bytes.split_at(bytes.iter().take_while(|byte| is_blank(**byte) || matches!(byte, b'\r' | b'\n')).count())
+}
+
+/// Returns true if a token and a blank begin `bytes`.
+fn begins_request(bytes: &[u8]) -> bool {
+    let (_, line) = skipped(bytes);
+    let token = line.iter().take_while(|byte| is_token(byte)).count();
+    token > 0 && line.get(token).is_some_and(|next| is_blank(*next))
+}
+
 /// Detects a request: a token and a blank begin one, or what a lenient server takes for one.
 fn request(bytes: &[u8]) -> Option<Protocol> {
-    // Servers skip empty lines before a request (RFC 9112 §2.2), and some of them blanks.
-    let skipped = bytes.iter().take_while(|byte| is_blank(**byte) || matches!(byte, b'\r' | b'\n')).count();
-    let (before, line) = bytes.split_at(skipped);
+    let (before, line) = skipped(bytes);
     let token = line.iter().take_while(|byte| is_token(byte)).count();
     let is_request = match line.get(token..).unwrap_or_default() {
         [] | [b'\r'] => return None,
@@ -200,9 +210,10 @@ pub async fn detect(
             Some(1..) => {}
             // A silent client has made no request.
             Some(0) | None if is_silent && !may_be_opaque => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // A silent server begins nothing that a client has to wait for.
-            Some(0) | None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
-            // A server may take a line that has ended in its middle for a request all the same (HTTP/0.9).
+            // What has ended begins nothing any more, and a silent server nothing that a client has to wait for.
+            Some(0) if !begins_request(&from_client) => return detected(Protocol::Other, from_client, from_upstream),
+            None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
+            // A server may take a line without an end for a request all the same (HTTP/0.9).
             Some(0) | None => return detected(Protocol::Malformed, from_client, from_upstream),
         }
     }

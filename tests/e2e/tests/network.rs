@@ -313,9 +313,9 @@ fn a_head_that_is_too_large_or_no_http_is_refused_and_the_proxy_goes_on() {
 fn bytes_behind_a_connect_head_reach_the_upstream_when_it_is_permitted_and_only_then() {
     let lab = Lab::with_web();
     let upstream = lab.echo("10.99.0.1:8080".parse().unwrap());
-    let early = format!("{}early ", connect("web.test:8080"));
+    let early = format!("{}early-", connect("web.test:8080"));
     let finished = lab.sandbox(&web()).python(RAW, &[&early, "late"]);
-    assert!(finished.ok().ends_with("\r\n\r\nearly late"), "{finished:?}");
+    assert!(finished.ok().ends_with("\r\n\r\nearly-late"), "{finished:?}");
     let finished = lab.sandbox(&policy("{}")).python(RAW, &[&early, "late"]);
     assert!(finished.stdout.starts_with("HTTP/1.1 403 "), "{finished:?}");
     assert_eq!(upstream.seen().len(), 1);
