@@ -368,6 +368,17 @@ mod tests {
     }
 
     #[test]
+    fn the_home_that_sandboxes_would_share_is_granted_where_it_is_listed_alone() {
+        let listing = |path: &str| {
+            let read_write = vec![GrantedPath::parse(path).unwrap()];
+            Request::new(&Filesystem { read_write, ..Filesystem::default() }, None).without_shared_home()
+        };
+        for (listed, is_granted) in [("/opt", false), ("/sandbox", true), ("/", true)] {
+            assert_eq!(listing(listed).grants_writing(Path::new("/sandbox")), is_granted, "{listed}");
+        }
+    }
+
+    #[test]
     fn home_is_the_users_where_it_can_be_used_and_never_a_folder_of_everybodys() {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir_in("/var").unwrap();
         let path = folder.path().to_owned();

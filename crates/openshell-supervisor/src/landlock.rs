@@ -23,6 +23,9 @@ use crate::trusted_symlinks::{self, resolve_with_links};
 /// policy's compatibility mode.
 const REQUESTED: ABI = ABI::V9;
 
+/// Home of the user of images, in which the sandboxes of a container, or of a gateway, work.
+const SHARED_HOME: &str = "/sandbox";
+
 /// Access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum PathAccess {
@@ -321,6 +324,13 @@ impl Request {
     #[cfg(test)]
     pub(crate) fn without(mut self, path: &str) -> Self {
         self.grants.retain(|grant| grant.path != Path::new(path));
+        self
+    }
+
+    /// Returns the same without the home of everybody, unless the policy lists it: one sandbox could leave there what another runs.
+    #[must_use]
+    pub fn without_shared_home(mut self) -> Self {
+        self.grants.retain(|grant| grant.listed || grant.path != Path::new(SHARED_HOME));
         self
     }
 

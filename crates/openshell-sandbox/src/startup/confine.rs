@@ -94,6 +94,7 @@ impl Confined {
             is_init_exposed: false,
             devices: Family::of(host.landlock.listed()),
             debug: plan.debug,
+            shares_pids: init.shared_pids().is_some(),
             file_calls: match (config.observe_files, config.log_files) {
                 (true, _) => FileCalls::AccessesAndLookups,
                 (false, true) => FileCalls::Accesses,

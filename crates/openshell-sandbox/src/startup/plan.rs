@@ -69,6 +69,7 @@ impl Plan {
         let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
         filesystem.read_only.retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
         let landlock = Request::new(&filesystem, config.workdir.as_deref());
+        let landlock = if is_alone(config) { landlock } else { landlock.without_shared_home() };
         let landlock = match config.observe_files {
             true => landlock.learning(learning::learning(real_home.as_deref())?),
             false => landlock,
@@ -139,9 +140,14 @@ fn git_use(config: &Config) -> anyhow::Result<GitUse> {
     })
 }
 
-/// Returns the folders that people work in. In a container of its own, and at a gateway, the command is all that works in them.
+/// Returns true in a container of its own, and at a gateway, where the command is all that works in its folders.
+fn is_alone(config: &Config) -> bool {
+    config.is_launched || rustix::process::getpid().is_init()
+}
+
+/// Returns the folders that people work in.
 fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
-    if config.is_launched || rustix::process::getpid().is_init() {
+    if is_alone(config) {
         return Vec::new();
     }
     let work = config.workdir.as_deref().or(config.current_dir.as_deref());

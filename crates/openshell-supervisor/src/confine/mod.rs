@@ -23,7 +23,7 @@ use crate::run_as::ProcessIdentity;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::ioctls::Family;
 use crate::seccomp::notify::{self, FileCalls, Notified};
-use crate::seccomp::rules::{Sockets, rows, rows_with_debugging};
+use crate::seccomp::rules::{Sockets, rows, rows_for_shared_pids, rows_with_debugging};
 use crate::trusted_symlinks::{open, resolve};
 use crate::{learning_home, private_run, private_tmp, sandbox_files};
 
@@ -60,6 +60,8 @@ pub struct Confinement {
     pub devices: Vec<Family>,
     /// True if commands may trace each other.
     pub debug: bool,
+    /// True if they see the processes outside, by their numbers.
+    pub shares_pids: bool,
     /// Calls about files that wait for the supervisor.
     pub file_calls: FileCalls,
     /// Self-test of Landlock.
@@ -271,9 +273,10 @@ impl Confinement {
         network: impl FnOnce() -> io::Result<Network>,
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
+        let others = rows_for_shared_pids(self.shares_pids);
         let filter = match self.debug {
-            true => Filter::compile(rows_with_debugging(self.sockets, &self.devices)),
-            false => Filter::compile(rows(self.sockets, &self.devices)),
+            true => Filter::compile(rows_with_debugging(self.sockets, &self.devices).chain(others)),
+            false => Filter::compile(rows(self.sockets, &self.devices).chain(others)),
         };
         let filter = filter.map_err(ApplyError::Filter)?;
         if let (Some(files), Some(place)) = (files, &self.files) {

@@ -38,6 +38,7 @@ fn confinement() -> Confinement {
         sockets: Sockets::Internet,
         devices: Vec::new(),
         debug: false,
+        shares_pids: false,
         file_calls: FileCalls::None,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         is_init_exposed: false,

@@ -63,6 +63,11 @@ pub fn rows(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
     shared.chain(ioctls::rows(devices)).chain(local.iter().copied())
 }
 
+/// Further rows where the sandbox `shares` the process numbers of other programs of its user, which may be nobody's business inside.
+pub fn rows_for_shared_pids(shares: bool) -> impl Iterator<Item = Row> {
+    OTHERS.iter().copied().filter(move |_| shares)
+}
+
 /// Rows of the supervisor's filter.
 pub fn supervisor_rows() -> impl Iterator<Item = Row> {
     SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES).copied()
@@ -379,6 +384,25 @@ const X86_64: &[Row] = &[];
 const NO_INTERNET: &[Row] = &[
     row!(SYS_socket, &[equal(0, libc::AF_INET)], NotPermitted, "the policy's mode is no network"),
     row!(SYS_socket, &[equal(0, libc::AF_INET6)], NotPermitted, "the policy's mode is no network"),
+];
+
+/// What programs do to others of their user, by process number; 0 is the caller.
+const OTHERS: &[Row] = &[
+    row!(SYS_sched_setscheduler, &[unequal(0, 0)], NotPermitted, "slows others down", "priorities of single threads"),
+    row!(SYS_sched_setparam, &[unequal(0, 0)], NotPermitted, "as sched_setscheduler"),
+    row!(SYS_sched_setattr, &[unequal(0, 0)], NotPermitted, "as sched_setscheduler"),
+    row!(
+        SYS_sched_setaffinity,
+        &[unequal(0, 0)],
+        NotPermitted,
+        "as sched_setscheduler",
+        "processors of single threads"
+    ),
+    row!(SYS_setpriority, &[unequal(1, 0)], NotPermitted, "as sched_setscheduler", "renice"),
+    row!(SYS_ioprio_set, &[unequal(1, 0)], NotPermitted, "as sched_setscheduler", "ionice -p"),
+    row!(SYS_prlimit64, &[unequal(0, 0), not_null(2)], NotPermitted, "takes resources from others", "prlimit --pid"),
+    row!(SYS_migrate_pages, &[unequal(0, 0)], NotPermitted, "moves memory of others"),
+    row!(SYS_move_pages, &[unequal(0, 0)], NotPermitted, "moves memory of others"),
 ];
 
 /// Further rows of the supervisor's filter, in force once init exists. It keeps setns for the thread that opens sockets

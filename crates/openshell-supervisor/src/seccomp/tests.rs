@@ -3,7 +3,7 @@ use crate::seccomp::filter::Filter;
 use crate::seccomp::ioctls::{ALLOWED, Family};
 use crate::seccomp::options::LEVELS;
 use crate::seccomp::rules::{
-    Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_with_debugging, supervisor_rows,
+    Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_for_shared_pids, rows_with_debugging, supervisor_rows,
 };
 use crate::sys;
 
@@ -337,6 +337,24 @@ fn conditions(row: &Row) -> String {
     }
 }
 
+#[test]
+fn with_shared_process_numbers_others_are_left_alone_and_the_caller_is_not() {
+    let on_filtered = |row: &Row, arguments: [libc::c_long; 6]| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                Filter::compile(rows_for_shared_pids(true)).unwrap().install().unwrap();
+                sys::call(row.number, arguments)
+            });
+            thread.join().unwrap()
+        })
+    };
+    for row in rows_for_shared_pids(true) {
+        assert_eq!(on_filtered(&row, arguments(&row)), Err(libc::EPERM), "{}", row.name);
+        assert_ne!(on_filtered(&row, [0; 6]), Err(libc::EPERM), "{}", row.name);
+    }
+    assert_eq!(rows_for_shared_pids(false).count(), 0);
+}
+
 // One row exists on x86-64 only.
 #[cfg(target_arch = "x86_64")]
 #[test]
@@ -351,12 +369,12 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         libc::ENOTTY => "ENOTTY",
         _ => "success, and nothing happens",
     };
-    let rows: String = rows(Sockets::Local, &[])
-        .map(|row| {
-            let (when, reason, breaks) = (conditions(&row), row.reason, row.breaks);
-            format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(&row), errno(&row))
-        })
-        .collect();
+    let line = |row: Row| {
+        let (when, reason, breaks) = (conditions(&row), row.reason, row.breaks);
+        format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(&row), errno(&row))
+    };
+    let rows: String = rows(Sockets::Local, &[]).map(line).collect();
+    let others: String = rows_for_shared_pids(true).map(line).collect();
     let options: String = LEVELS
         .iter()
         .map(|level| {
@@ -366,7 +384,7 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         .collect();
     let page = include_str!("../../../../docs/system-calls.md");
     let commands: String = ALLOWED.iter().map(|(name, number)| format!("| `{name}` | {number:#x} |\n")).collect();
-    for (what, table) in [("calls", rows), ("options", options), ("commands", commands)] {
+    for (what, table) in [("calls", rows), ("others", others), ("options", options), ("commands", commands)] {
         let found = page.split(&format!("<!-- {what} -->\n")).nth(1).unwrap_or_default();
         assert!(found == table, "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}");
     }
