@@ -479,6 +479,23 @@ mod tests {
         assert_refused(served(&inference, &chat("{}")).await, 503, "limit_reached");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn programs_that_no_policy_lists_leave_half_of_the_memory_to_the_others() {
+        let (services, audit) = testing::services("{host: web.test, port: 80}");
+        let inference = inference([route(MOCK, None)]);
+        let half = Limits::INFERENCE_KIB / 2;
+        let _held = inference.memory.take("", u32::try_from(half).unwrap(), half).await.unwrap();
+        let listed = testing::connection(&services, "web.test:80").caller().clone();
+        for caller in [None, Some(listed)] {
+            let (client, near) = duplex(64 * 1024);
+            let target = testing::target("inference.local:443");
+            let models = Models { services: &services, inference: &inference, caller, target };
+            let said = chat("{}");
+            tokio::join!(models.serve(near, None), spoken(client, &said));
+        }
+        assert_eq!(audit.decisions(), ["limit_reached", "allowed"]);
+    }
+
     #[tokio::test]
     async fn a_budget_that_is_used_up_is_refused_and_the_connection_goes_on() {
         let one = inference([route(MOCK, Some(1))]);
