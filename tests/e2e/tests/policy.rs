@@ -51,8 +51,11 @@ fn a_file_that_cannot_be_read_is_named() {
     refused(&broken, &["failed to parse YAML data", "broken.yaml", "line 1"]);
     let no_rules = Sandbox::bare(&lab).args(&["--policy-data", data.to_str().unwrap(), "--policy-rules", "/nowhere/x"]);
     refused(&no_rules.run(&COMMAND), &["failed to read policy rules from /nowhere/x"]);
-    let endless = Sandbox::bare(&lab).args(&["--policy-data", "/dev/zero"]).run(&COMMAND);
-    refused(&endless, &["failed to read YAML data from /dev/zero", "more than 4 MiB"]);
+    let device = Sandbox::bare(&lab).args(&["--policy-data", "/dev/zero"]).run(&COMMAND);
+    refused(&device, &["failed to read YAML data from /dev/zero", "it is a device"]);
+    let large = lab.file("large.yaml", "#".repeat(4 * 1024 * 1024 + 1));
+    let large = Sandbox::bare(&lab).args(&["--policy-data", large.to_str().unwrap()]).run(&COMMAND);
+    refused(&large, &["failed to read YAML data from ", "more than 4 MiB"]);
     let rules_alone = Sandbox::bare(&lab).args(&["--policy-rules", data.to_str().unwrap()]).run(&COMMAND);
     refused(&rules_alone, &["--policy-rules needs --policy-data"]);
 }

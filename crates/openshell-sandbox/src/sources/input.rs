@@ -66,7 +66,11 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
         if ["/dev/fd", "/proc/self/fd", "/dev/stdin", "/dev/null"].iter().any(|given| path.starts_with(given)) {
             return Ok(Input { file: File::open(path)?, is_bounded: false });
         }
-        if std::fs::metadata(path)?.file_type().is_fifo() {
+        let kind = std::fs::metadata(path)?.file_type();
+        if kind.is_char_device() || kind.is_block_device() {
+            return Err(io::Error::other("it is a device, and no file"));
+        }
+        if kind.is_fifo() {
             let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
             let file = File::options().read(true).custom_flags(flags).open(path)?;
             let is_bounded = file.metadata()?.file_type().is_fifo();
