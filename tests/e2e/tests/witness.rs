@@ -557,5 +557,5 @@ fn in_chaos_no_connection_is_taken_for_another_programs() {
     let sum = |name: &str| counts.iter().map(|count| count[name].as_u64().unwrap()).sum::<u64>();
     println!("right {}, unknown {}, no answer {}, wrong {}", sum("right"), sum("unknown"), sum("none"), sum("wrong"));
     assert_eq!((counts.len(), sum("wrong")), (8, 0), "{}", finished.stderr);
-    assert!(sum("right") > 200, "{counts:?}");
+    assert!(counts.iter().all(|count| count["right"].as_u64() > Some(0)), "{counts:?}");
 }
