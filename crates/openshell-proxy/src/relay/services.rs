@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::authorize::authorizer::Authorizer;
-use crate::credentials::vault::CurrentVault;
+use crate::credentials::watched::CurrentVault;
 use crate::egress::Egress;
 use crate::leaks::detector::LeakDetector;
 use crate::memory::Memory;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_proxy::credentials::vault::CurrentVault;
+use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::Inference;

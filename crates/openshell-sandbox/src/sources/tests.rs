@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use openshell_proxy::credentials::vault::CurrentVault;
+use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::{Inference, RouteTable};
 use openshell_supervisor::environment::Environment;

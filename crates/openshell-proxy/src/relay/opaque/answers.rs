@@ -16,7 +16,7 @@ use crate::io::pace::Pace;
 use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{LeakFinding, Record};
-use crate::relay::opaque::{Look, refused};
+use crate::relay::opaque::look::{Look, refused};
 use crate::relay::services::Services;
 
 /// Search for an answer in HTTP or TLS, and for secrets.

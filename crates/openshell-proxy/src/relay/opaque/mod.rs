@@ -1,6 +1,7 @@
 //! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
 
 mod answers;
+mod look;
 mod search;
 
 use std::cell::RefCell;
@@ -21,10 +22,11 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
 pub use self::answers::{AnswerSearch, Mask};
+pub use self::look::refusal_of;
 pub use self::search::ClientSearch;
 
 use self::answers::Answers;
-use crate::denial::refusal::Refusal;
+use self::look::Look;
 use crate::io::coop::CoopBudget;
 use crate::io::metered::{Meter, Side};
 use crate::io::pace::Pace;
@@ -50,33 +52,6 @@ pub struct OpaqueSearch {
     pub client: ClientSearch,
     /// That of what the upstream answers.
     pub answers: AnswerSearch,
-}
-
-/// A search through the bytes of one side, which change nothing in them.
-trait Look {
-    /// Returns true as long as there is anything to search for.
-    fn is_active(&self) -> bool;
-
-    /// Searches `part`, the next one.
-    ///
-    /// # Errors
-    /// Something ends in it that is refused; [`refusal_of`] has the refusal.
-    fn scan(&mut self, part: &[u8]) -> io::Result<()>;
-}
-
-/// Error of bytes that are refused.
-#[derive(Debug, thiserror::Error)]
-#[error("the bytes of the connection are refused")]
-struct Refused(Refusal);
-
-fn refused(refusal: Refusal) -> io::Error {
-    io::Error::other(Refused(refusal))
-}
-
-/// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
-#[must_use]
-pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
-    error.get_ref()?.downcast_ref().map(|Refused(refusal)| refusal.clone())
 }
 
 /// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`, both searched by `search`. A side

@@ -8,7 +8,7 @@ use crate::detect::is_blank;
 use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::relay::body::Scanner;
-use crate::relay::opaque::{Look, refused};
+use crate::relay::opaque::look::{Look, refused};
 
 /// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin as one, and for secrets in the
 /// messages of a WebSocket.
