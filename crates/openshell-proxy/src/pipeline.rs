@@ -537,12 +537,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_secret_in_the_bytes_of_an_answer_is_masked_but_where_the_policy_has_bytes() {
-        let key = |proxy: &Proxy| {
-            let (name, binding) = (CredentialName::parse("KEY").unwrap(), Binding { hosts: None, path: None });
-            proxy.services.vault.replace(Vault::new([(name, Secret::new(b"sesame-open".to_vec()), binding)]));
+        let keys = |proxy: &Proxy| {
+            let key = |name, secret: &str| {
+                let binding = Binding { hosts: None, path: None };
+                (CredentialName::parse(name).unwrap(), Secret::new(secret.as_bytes().to_vec()), binding)
+            };
+            // A short one is in a cipher by chance.
+            proxy.services.vault.replace(Vault::new([key("KEY", "sesame-open"), key("PIN", "1234")]));
         };
-        for (endpoints, heard) in [(PLAIN, "\\x00***********\\x01"), (SKIPPED, "\\x00sesame-open\\x01")] {
-            let relayed = relayed_after(endpoints, NO_HTTP, b"\0sesame-open\x01", key).await;
+        for (endpoints, heard) in [(PLAIN, "\\x00***********1234\\x01"), (SKIPPED, "\\x00sesame-open1234\\x01")] {
+            let relayed = relayed_after(endpoints, NO_HTTP, b"\0sesame-open1234\x01", keys).await;
             assert_eq!((relayed.outcome, relayed.by_client.as_str()), (Ok(()), heard), "{endpoints}");
         }
     }

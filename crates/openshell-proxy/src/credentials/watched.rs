@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use openshell_policy::credential::SHORT_SECRET_BYTES;
 use openshell_policy::network::host::Host;
 
 use crate::credentials::matcher::SecretSearch;
@@ -89,6 +90,15 @@ impl FromIterator<Arc<Credential>> for Watched {
 }
 
 impl Watched {
+    /// Returns those that no bytes of another meaning hold by chance: a cipher of a gigabyte has any three or four bytes.
+    #[must_use]
+    pub fn without_short(mut self) -> Self {
+        for (credential, is_watched) in self.all.credentials.iter().zip(&mut self.is_watched) {
+            *is_watched &= credential.secret().expose().len() >= SHORT_SECRET_BYTES;
+        }
+        self
+    }
+
     /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -99,7 +99,7 @@ impl Mask {
     /// # Errors
     /// There is no memory for what is held back.
     pub fn of(services: &Services, connection: &Connection) -> Result<Option<Self>, Refusal> {
-        let watched = services.vault.watched(&connection.target().host);
+        let watched = services.vault.watched(&connection.target().host).without_short();
         if watched.is_empty() {
             return Ok(None);
         }
