@@ -13,7 +13,7 @@ use hyper::{Response, StatusCode};
 use crate::credentials::matcher::Matcher;
 use crate::credentials::watched::Watched;
 use crate::http::head;
-use crate::io::pace::Paced;
+use crate::io::pace::{Paced, longer};
 use crate::quota::QuotaGuard;
 use crate::record::LeakFinding;
 
@@ -332,13 +332,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.body.size_hint();
-        let held = self.scrubber.held.len() as u64;
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + held);
-        }
-        hint.set_lower(hint.lower() + held);
-        hint
+        longer(self.body.size_hint(), self.scrubber.held.len())
     }
 }
 

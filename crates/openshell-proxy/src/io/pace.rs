@@ -116,13 +116,18 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Paced<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (mut hint, read) = (self.body.size_hint(), self.rest.len() as u64);
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + read);
-        }
-        hint.set_lower(hint.lower() + read);
-        hint
+        longer(self.body.size_hint(), self.rest.len())
     }
+}
+
+/// The size of a body of which so many `bytes` were read before.
+pub(crate) fn longer(mut hint: SizeHint, bytes: usize) -> SizeHint {
+    let bytes = bytes as u64;
+    if let Some(upper) = hint.upper() {
+        hint.set_upper(upper + bytes);
+    }
+    hint.set_lower(hint.lower() + bytes);
+    hint
 }
 
 #[cfg(test)]

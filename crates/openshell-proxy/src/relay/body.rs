@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 use crate::denial::refusal::Refusal;
 use crate::http::head;
 use crate::io::complete_body::{CompleteBody, IncompleteBody};
-use crate::io::pace::Paced;
+use crate::io::pace::{Paced, longer};
 use crate::leaks::detector::LeakWatch;
 use crate::leaks::scan::Scan;
 use crate::limits::Limits;
@@ -389,13 +389,8 @@ impl Body for Scanned {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.rest.size_hint();
-        let read = (self.first.len() + self.leaks.as_ref().map_or(0, |leaks| leaks.waiting.len())) as u64;
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + read);
-        }
-        hint.set_lower(hint.lower() + read);
-        hint
+        let waiting = self.leaks.as_ref().map_or(0, |leaks| leaks.waiting.len());
+        longer(self.rest.size_hint(), self.first.len() + waiting)
     }
 }
 
