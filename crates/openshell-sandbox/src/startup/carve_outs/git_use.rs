@@ -35,15 +35,23 @@ impl GitUse {
         let of_xdg = path("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
         let of_home =
             [of_xdg.map(|folder| folder.join("git/config")), home.as_ref().map(|home| home.join(".gitconfig"))];
-        let system = path("GIT_CONFIG_SYSTEM").unwrap_or_else(|| PathBuf::from("/etc/gitconfig"));
-        let files = match path("GIT_CONFIG_GLOBAL") {
+        let named = |name: &str| match environment.get(name).map(PathBuf::from) {
+            Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),
+            Some(file) => {
+                Err(format!("{name}: {} is another file in each folder; name it from the root", file.display()))
+            }
+            None => Ok(None),
+        };
+        let system = named("GIT_CONFIG_SYSTEM")?.unwrap_or_else(|| PathBuf::from("/etc/gitconfig"));
+        let files = match named("GIT_CONFIG_GLOBAL")? {
             Some(global) => vec![system, global],
             None => std::iter::once(system).chain(of_home.into_iter().flatten()).collect(),
         };
         let mut git = Self { has_config, home, ..Self::default() };
         // What the caller may not read, its git does not read either.
         let is_closed = |file: &PathBuf| rustix::fs::access(file, Access::READ_OK) == Err(Errno::ACCESS);
-        for file in files.iter().filter(|file| *file != "/dev/null" && !is_closed(file)) {
+        let is_none = |file: &PathBuf| file == "/dev/null" || file.as_os_str().is_empty();
+        for file in files.iter().filter(|file| !is_none(file) && !is_closed(file)) {
             let settings = GitSettings::read(file, git.home.as_deref())?;
             git.hooks.extend(settings.hooks);
             git.included.extend(settings.included);
@@ -98,5 +106,16 @@ mod tests {
         for (count, value) in [("x", "hk"), (&*(PAIRS + 1).to_string(), "hk"), ("1", "~other/hk")] {
             assert!(read(count, value.as_bytes()).is_err(), "{count} {value}");
         }
+    }
+
+    #[test]
+    fn a_configuration_that_depends_on_the_folder_is_an_error_and_none_is_none() {
+        let read = |global: &str| {
+            let variables = [("GIT_CONFIG_GLOBAL", global), ("GIT_CONFIG_SYSTEM", "")];
+            let variables = variables.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+            GitUse::read(true, &Environment::new(variables)).map(|git| git.hooks)
+        };
+        assert_eq!([read(""), read("/dev/null"), read("/nowhere/gitconfig")], [const { Ok(Vec::new()) }; 3]);
+        assert!(read("../gitconfig").unwrap_err().contains("../gitconfig"));
     }
 }
