@@ -68,7 +68,7 @@ impl Escapes {
             Self::Backslash => memchr(b'\\', text),
             Self::Reference => memchr(b'&', text),
             Self::Mixed => memchr3(b'%', b'\\', b'&', text),
-            Self::Zeros => memchr(0, text),
+            Self::Zeros => few_zeros(text),
             Self::Lines => memchr3(b'\n', b'\r', b'\\', text),
         }
     }
@@ -120,6 +120,29 @@ impl Escapes {
         decoded.extend_from_slice(rest);
         decoded
     }
+}
+
+/// Zeros that no text has in a row.
+const MANY_ZEROS: usize = 4;
+
+/// Returns the offset of the next zeros that are fewer than [`MANY_ZEROS`].
+fn few_zeros(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr(0, text.get(at..)?)?;
+        let count = zeros(text.get(at..)?);
+        if count < MANY_ZEROS {
+            return Some(at);
+        }
+        at += count;
+    }
+}
+
+/// Counts the zeros that `text` begins with.
+fn zeros(text: &[u8]) -> usize {
+    let blocks =
+        text.chunks_exact(64).take_while(|block| block.iter().fold(0, |all, byte| all | byte) == 0).count() * 64;
+    blocks + text.get(blocks..).unwrap_or_default().iter().take_while(|byte| **byte == 0).count()
 }
 
 /// Length and meaning of an escape. The inner `None` means that it is none, the outer that the text ends within it.
